@@ -458,7 +458,7 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
          PREPARE claim (text, text[], bigint, uuid[], bigint[], text, bigint, boolean, bigint) AS {};
          PREPARE complete AS {}",
         include_str!("../../runner/store/src/sql/queue_claim.sql"),
-        include_str!("../../runner/store/src/sql/queue_complete_sole.sql"),
+        include_str!("../../runner/store/src/sql/queue_complete_single_task.sql"),
     ))
     .await
     .expect("the statements");

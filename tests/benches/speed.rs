@@ -17,7 +17,7 @@ use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
 use heddle_domain::state::{AttemptState, RunState, Trigger};
 use heddle_postgres::{EmbeddedPostgres, Options};
 use heddle_store::Store;
-use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SoleRow};
+use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
@@ -515,9 +515,9 @@ impl Bare {
     async fn round(&self, runs: &[NewRun]) {
         let all: Vec<&NewRun> = runs.iter().collect();
         self.store.create_runs(&all, self.lease, wall()).await.expect("created");
-        let rows: Vec<SoleRow> = runs
+        let rows: Vec<SingleTaskEnd> = runs
             .iter()
-            .map(|run| SoleRow {
+            .map(|run| SingleTaskEnd {
                 attempt: AttemptRow {
                     run: run.id,
                     at: run.ready[0].at,
@@ -539,7 +539,7 @@ impl Bare {
             .collect();
         let (owned, _) = self
             .store
-            .complete_sole(&rows, &[], self.lease, self.node)
+            .complete_single_task(&rows, &[], self.lease, self.node)
             .await
             .expect("completed");
         assert_eq!(owned.len(), runs.len());

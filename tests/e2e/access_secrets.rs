@@ -151,6 +151,39 @@ async fn keys_are_changed() {
     assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
 }
 
+/// What is put again as it stands is sealed with the key of today, so that there is nothing left to be sealed anew.
+#[tokio::test]
+async fn what_is_put_again_is_sealed_with_the_new_key() {
+    let world = World::new().await;
+    let puts = [
+        ("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]})),
+        ("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]})),
+    ];
+    let first = keyed(&world, KEY, None).start().await;
+    for (path, body) in &puts {
+        first.put(path, body.clone()).await.expect_status(201);
+    }
+    drop(first);
+    let next = keyed(&world, NEXT_KEY, Some(KEY)).start().await;
+    // Without its URL a connection is left alone: there is nothing to be changed.
+    next.put("/v1/connections/shop", json!({"groups": ["g"]}))
+        .await
+        .expect_status(200);
+    let sql = world.sql().await;
+    let old =
+        "SELECT count(*) FROM (SELECT key_id FROM heddle.secrets UNION SELECT key_id FROM heddle.connections) AS k";
+    assert_eq!(sql.query_one(old, &[]).await.unwrap().get::<_, i64>(0), 1);
+    for (path, body) in &puts {
+        next.put(path, body.clone()).await.expect_status(200);
+    }
+    let sealed = next.post("/v1/secrets-key/reseal", json!({})).await.expect_status(200);
+    assert_eq!(
+        (&sealed["secrets"], &sealed["connections"]),
+        (&json!(0), &json!(0)),
+        "{sealed:#}"
+    );
+}
+
 /// What a group or an offer names is not deleted: 409 says by whom.
 #[tokio::test]
 async fn what_is_named_stays() {

@@ -130,7 +130,7 @@ async fn ends_of_a_thousand_claims() {
     let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
     let (state, progress) = (all("3::smallint"), all(r"'\x00'::bytea"));
     let (none, kind, now) = (all("NULL::text"), all("NULL::smallint"), all("now()"));
-    let sole = format!(
+    let single_task = format!(
         "{runs}, {attempts}, {leases}, {ids}, {state}, {progress}, {none}, {}, {now}, {none}, {kind}, {none}",
         all("1::smallint")
     );
@@ -155,10 +155,10 @@ async fn ends_of_a_thousand_claims() {
     let interrupted = format!("{runs}, {tasks}, {items}, now()");
     let statements: [(&str, &str, &str, &str); 7] = [
         (
-            "queue_complete_sole",
-            include_str!("../../runner/store/src/sql/queue_complete_sole.sql"),
+            "queue_complete_single_task",
+            include_str!("../../runner/store/src/sql/queue_complete_single_task.sql"),
             "",
-            &sole,
+            &single_task,
         ),
         (
             "queue_lock_claims",
@@ -173,8 +173,8 @@ async fn ends_of_a_thousand_claims() {
             &beats,
         ),
         (
-            "complete_sole",
-            include_str!("../../runner/store/src/sql/complete_sole.sql"),
+            "complete_single_task",
+            include_str!("../../runner/store/src/sql/complete_single_task.sql"),
             lease,
             &own,
         ),

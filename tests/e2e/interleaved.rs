@@ -9,7 +9,7 @@ use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
 use heddle_store::change::By;
-use heddle_store::live::{AttemptRow, Completion, EndedAttempt, Room, SoleRow};
+use heddle_store::live::{AttemptRow, Completion, EndedAttempt, Room, SingleTaskEnd};
 use heddle_tests::{World, within};
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -193,7 +193,7 @@ async fn outcomes() {
     assert_eq!(count(&sql, "running").await, 1);
 }
 
-/// `complete_sole`: of two who end one run, one does, and what is written is written once.
+/// `complete_single_task`: of two who end one run, one does, and what is written is written once.
 #[tokio::test]
 async fn ends_of_runs() {
     let world = World::new().await;
@@ -201,7 +201,7 @@ async fn ends_of_runs() {
     let sql = world.sql().await;
     under_way(&sql, &[1], 7).await;
     let now = store.now().await.unwrap();
-    let row = SoleRow {
+    let row = SingleTaskEnd {
         attempt: AttemptRow {
             run: run(1),
             at: first(),
@@ -228,7 +228,13 @@ async fn ends_of_runs() {
         .unwrap();
     let end = || {
         let (store, row) = (store.clone(), row.clone());
-        tokio::spawn(async move { store.complete_sole(&[row], &[], 7, NODE).await.expect("an answer").0 })
+        tokio::spawn(async move {
+            store
+                .complete_single_task(&[row], &[], 7, NODE)
+                .await
+                .expect("an answer")
+                .0
+        })
     };
     let (one, two) = (end(), end());
     waiting(&sql, 2).await;

@@ -45,6 +45,7 @@ mod offers;
 mod operators;
 mod outages;
 mod outbound;
+mod overrides;
 mod params;
 mod plans;
 mod pools;

@@ -1,5 +1,7 @@
 //! Problems (RFC 9457).
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,4 +41,69 @@ pub struct ProblemFault {
     /// The line itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+}
+
+impl fmt::Display for ProblemFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pointer.is_empty() {
+            f.write_str(&self.detail)
+        } else {
+            write!(f, "{}: {}", self.pointer, self.detail)
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A server that has one thing to say says it in both places; of several, the first, and how many there are.
+        let repeated = self
+            .errors
+            .first()
+            .is_some_and(|first| self.detail.starts_with(&first.to_string()));
+        match self.errors.as_slice() {
+            [_] if repeated => return f.write_str(&self.detail),
+            errors if repeated => write!(f, "{} things are wrong:", errors.len())?,
+            _ if self.detail.is_empty() => write!(f, "{} {}", self.status, self.title)?,
+            _ => f.write_str(&self.detail)?,
+        }
+        for error in &self.errors {
+            write!(f, "\n  {error}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thing_is_said_once() {
+        let check = |detail: &str, errors: &[(&str, &str)], expect: &str| {
+            let problem = Problem {
+                status: 422,
+                title: "Unprocessable Entity".into(),
+                detail: detail.into(),
+                errors: errors
+                    .iter()
+                    .map(|(pointer, detail)| ProblemFault {
+                        pointer: (*pointer).into(),
+                        detail: (*detail).into(),
+                        ..ProblemFault::default()
+                    })
+                    .collect(),
+                ..Problem::default()
+            };
+            assert_eq!(problem.to_string(), expect);
+        };
+        check("no such thing", &[], "no such thing");
+        check("", &[], "422 Unprocessable Entity");
+        check("/a: bad", &[("/a", "bad")], "/a: bad");
+        check(
+            "/a: bad (and 1 more)",
+            &[("/a", "bad"), ("/b", "worse")],
+            "2 things are wrong:\n  /a: bad\n  /b: worse",
+        );
+        check("it is bad", &[("/a", "bad")], "it is bad\n  /a: bad");
+    }
 }

@@ -120,7 +120,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             Some("is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into())
         }
         Error::Unexpected { .. } => Some("does --url (or HEDDLE_URL) name a Heddle server?".into()),
-        Error::Refused(problem) => match problem.status {
+        Error::Refused { problem, retry_after } => match problem.status {
             401 => Some("pass a token with --token or HEDDLE_TOKEN; `heddle token create` makes the first one".into()),
             403 => Some("this token's role does not allow it".into()),
             412 => Some("somebody has changed it in the meantime: look at `heddle diff` and try again".into()),
@@ -128,7 +128,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
                 .existing
                 .as_ref()
                 .map(|id| format!("the one that is there already is {id}")),
-            429 | 503 => problem.retry_after.map(|seconds| format!("try again in {seconds} s")),
+            429 | 503 => retry_after.map(|seconds| format!("try again in {seconds} s")),
             _ => None,
         },
         Error::Invalid(_) => None,
@@ -144,7 +144,10 @@ mod tests {
     #[test]
     fn codes_tell_usage_from_refusal() {
         assert_eq!(code(&usage("no")), USAGE);
-        let refused = Error::Refused(Box::default());
+        let refused = Error::Refused {
+            problem: Box::default(),
+            retry_after: None,
+        };
         assert_eq!(code(&Err::<(), _>(refused).context("group x").unwrap_err()), NO);
         assert_eq!(code(&Error::Invalid("bad url".into()).into()), USAGE);
     }

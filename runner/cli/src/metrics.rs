@@ -46,7 +46,7 @@ fn run_metrics(counters: Counters) -> String {
          # HELP heddle_outcomes_set_aside Attempts whose outcome cannot be recorded and whose run cannot be ended.\n\
          # TYPE heddle_outcomes_set_aside gauge\n\
          heddle_outcomes_set_aside {}\n\
-         # HELP heddle_rows_set_aside Runs whose timers, ends of sub-runs or start from SQL this node cannot handle, by table.\n\
+         # HELP heddle_rows_set_aside Runs whose timers, ends of sub-runs, start from SQL or turn this node cannot handle, by table.\n\
          # TYPE heddle_rows_set_aside gauge\n\
          {rows_set_aside}\
          # HELP heddle_lease_held Whether this node holds its lease (1) or has lost it and asks for a new one (0).\n\

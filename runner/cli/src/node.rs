@@ -150,7 +150,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let request_tracer = traces.as_ref().map(Traces::of_requests);
     let app = App::new(AppParts {
         store: store.clone(),
-        engine: Arc::new(engine.clone()),
+        engine: engine.clone(),
         clock: clock.clone(),
         chance,
         secret_keys: keys,

@@ -31,7 +31,7 @@ mod scripts;
 mod stream;
 mod worker;
 
-pub use error::{Error, Problem, Result};
+pub use error::{Error, Result};
 pub use notifications::NotificationFilter;
 pub use queues::Report;
 pub use request::{Client, Request};

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use crate::error::{Error, Problem, Result};
+use crate::Problem;
+use crate::error::{Error, Result};
 
 /// The server of `heddle dev`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -396,11 +397,13 @@ async fn refusal(response: Response, url: &Url) -> Error {
         ..Problem::default()
     });
     problem.status = status.as_u16();
-    problem.retry_after = retry_after;
     if problem.title.is_empty() {
         problem.title = status.canonical_reason().unwrap_or("refused").into();
     }
-    Error::Refused(Box::new(problem))
+    Error::Refused {
+        problem: Box::new(problem),
+        retry_after,
+    }
 }
 
 /// The beginning of a body, for an error message.

@@ -3,8 +3,9 @@
 //! [`Engine`] is the handle; it puts a node together and starts its loops. What they all stand on is the `Node`, which knows
 //! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
 //! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
-//! What does not tick: group commits (`node/group_commit.rs`), which begin as soon as there is something to commit, and a few
-//! loops that wait for more than an instant and a signal (keeper, follower, teller, claimer, log writer).
+//! What does not tick is what no time brings about: group commits (`node/group_commit.rs`), which begin as soon as there is
+//! something to commit, and the lanes of messages (`messages/lane.rs`), which the drain starts and which end when there is
+//! nothing left to send. Everything else of a node can be driven by a clock that somebody moves: `simulation.rs` does.
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
@@ -15,10 +16,12 @@
 //! | reaper | `runs/inbox.rs` | every second | takes over what dead nodes held |
 //! | admitter | `runs/pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
 //! | queuer | `attempts/queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
-//! | log writer | `runs/logs.rs` | every 200 ms, an attempt with a long log | lines of attempts that are under way, or that wrote many |
+//! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | lines of attempts that are under way, or that wrote many |
 //! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
+//! | preparer | `runs/scripts.rs` | every second, until it is done | makes Python ready on a node that is idle |
 //! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
-//! | follower | `node/changes.rs` | notifications, every second | changes made on other nodes |
+//! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
+//! | ear | `node/changes.rs` | notifications | hears other nodes |
 //! | teller | `node/news.rs` | news for other nodes | tells them |
 //! | scheduler | `schedules/scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
 //! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
@@ -47,6 +50,8 @@ mod queues;
 mod retention;
 mod runs;
 mod schedules;
+#[cfg(test)]
+mod simulation;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -219,7 +224,7 @@ pub struct Counters {
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
     /// Runs of which rows that the engine picks up cannot be handled, by the table that they stand in.
-    pub rows_set_aside: [(&'static str, usize); 3],
+    pub rows_set_aside: [(&'static str, usize); 4],
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.
@@ -277,12 +282,12 @@ impl Engine {
             runs.clone(),
         ]);
         node.register().await?;
-        runs.turn.store(node.store.first_turn().await?, Ordering::Release);
+        runs.queue.has_come_to(node.store.first_turn().await?);
         // Before anything is written: of a node that slept for long, no partition stands ready.
         retention.make_partitions().await;
         let loops = &node.tracker;
         gathering_runs.start(&runs);
-        loops.spawn(runs::claimer::run(runs.clone()));
+        loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
         loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(schedules.clone())));
@@ -292,9 +297,10 @@ impl Engine {
         loops.spawn(drive(runs::pools::Admitter(runs.clone())));
         loops.spawn(drive(notify.clone()));
         loops.spawn(drive(notify::Stalls(notify.clone())));
-        loops.spawn(lease::keep(node.clone(), parts.clone()));
-        loops.spawn(changes::follow(node.clone(), parts.clone()));
-        loops.spawn(news::send(node.clone()));
+        loops.spawn(drive(lease::Keeper::of(node.clone(), parts.clone())));
+        loops.spawn(drive(changes::Follower::of(node.clone(), parts.clone())));
+        loops.spawn(drive(changes::Ear::of(node.clone(), parts.clone())));
+        loops.spawn(drive(news::Teller::of(node.clone())));
         gathering_enqueues.start(Enqueues(attempts.clone()));
         gathering_claims.start(&queues);
         loops.spawn(drive(queues::Reaper::of(queues.clone())));
@@ -341,12 +347,12 @@ impl Engine {
 
     /// Where scripts run.
     pub fn sandbox(&self) -> &Sandbox {
-        &self.runs.sandbox
+        &self.runs.scripts.sandbox
     }
 
     /// The keys that secrets are sealed with.
     pub fn keys(&self) -> &Arc<SecretKeys> {
-        &self.runs.keys
+        &self.runs.scripts.keys
     }
 
     /// What this node knows of groups and scripts.
@@ -406,7 +412,7 @@ impl Engine {
 
     /// How far an attempt that this node has in hand has come: a fraction and a note.
     pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
-        self.runs.hands.get(run, key)?.progress.lock().clone()
+        self.runs.held.get(run, key)?.progress.lock().clone()
     }
 
     /// Whether the node holds its lease.
@@ -506,13 +512,13 @@ impl Engine {
     /// Counters for metrics.
     pub fn counters(&self) -> Counters {
         Counters {
-            runs_ended: self.runs.counts.ended.load(Ordering::Relaxed),
-            runs_skipped: [0, 1].map(|why: usize| self.runs.counts.skipped[why].load(Ordering::Relaxed)),
-            attempts_ended: self.runs.counts.attempts_ended.load(Ordering::Relaxed),
-            in_hand: self.runs.hands.len(),
-            given_up: self.runs.given_up.runs(),
-            set_aside: self.runs.given_up.set_aside(),
-            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.aside.count(kind))),
+            runs_ended: self.runs.seen.counts.ended.load(Ordering::Relaxed),
+            runs_skipped: [0, 1].map(|why: usize| self.runs.seen.counts.skipped[why].load(Ordering::Relaxed)),
+            attempts_ended: self.runs.seen.counts.attempts_ended.load(Ordering::Relaxed),
+            in_hand: self.runs.held.len(),
+            given_up: self.runs.reports.given_up.runs(),
+            set_aside: self.runs.reports.given_up.set_aside(),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.count(kind))),
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),

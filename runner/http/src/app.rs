@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chance, Clock};
+use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::Turns;
 use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
@@ -13,7 +14,6 @@ use tokio::sync::Semaphore;
 use crate::access::provider::Provider;
 use crate::access::{Rates, Signer, TokenCache};
 use crate::body;
-use crate::engine_api::EngineApi;
 
 /// Where the clients of the compatibility calls tell the time, unless it is configured.
 pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
@@ -148,7 +148,7 @@ pub struct AppParts {
     /// The database.
     pub store: Store,
     /// The engine.
-    pub engine: Arc<dyn EngineApi>,
+    pub engine: Engine,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness, of cryptographic quality: tokens are made of it.
@@ -172,7 +172,7 @@ pub struct Shared {
     /// The database.
     pub store: Store,
     /// The engine.
-    pub engine: Arc<dyn EngineApi>,
+    pub engine: Engine,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
@@ -183,8 +183,8 @@ pub struct Shared {
     pub metrics: MetricsText,
     /// Bounds and modes.
     pub config: HttpConfig,
-    /// What gives out offers, if this engine does.
-    pub(crate) dispatcher: Option<heddle_engine::Dispatcher>,
+    /// What gives out offers.
+    pub(crate) dispatcher: heddle_engine::Dispatcher,
     pub(crate) tracer: Option<RequestTracer>,
     pub(crate) tokens: TokenCache,
     pub(crate) rates: Rates,

@@ -14,7 +14,6 @@ mod body;
 mod connection;
 mod describe;
 mod docs;
-pub mod engine_api;
 mod json;
 mod openapi;
 pub mod problem;
@@ -31,7 +30,6 @@ use axum::response::{IntoResponse, Response};
 
 pub use adapter::shown_runs;
 pub use app::{Answered, App, AppParts, HttpConfig, RequestTracer};
-pub use engine_api::EngineApi;
 pub use serve::{ServeLimits, serve};
 
 use problem::Problem;
@@ -124,7 +122,7 @@ where
         traced.answered(response.status().as_u16(), app.clock.now());
     }
     if is_change && response.status().is_success() {
-        app.engine.follow().await;
+        adapter::node::follow(&app.engine).await;
     }
     let headers = response.headers_mut();
     let fixed = axum::http::HeaderValue::from_static;

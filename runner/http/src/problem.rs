@@ -6,9 +6,10 @@ use heddle_api::ProblemFault;
 use heddle_domain::Chain;
 use heddle_domain::bounded::Stopped;
 use heddle_domain::{Fault, Faults};
+use heddle_engine::EngineError;
 use heddle_store::StoreError;
 
-use crate::engine_api::Refusal;
+use crate::adapter::Refusal;
 
 /// What went wrong, as the caller is told. `type` is `about:blank`: the status says what kind of problem it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,6 +243,12 @@ impl From<Stopped> for Problem {
             Stopped::Trouble(_) => Self::unavailable(stopped.to_string(), 1),
             Stopped::Time(_) | Stopped::Memory(_) => Self::invalid_at("", stopped.to_string()),
         }
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        Refusal::from(error).into()
     }
 }
 

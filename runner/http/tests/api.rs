@@ -1,5 +1,4 @@
-//! The control plane's routes over a real Postgres, which the test brings along, with a small engine in place of the
-//! real one.
+//! The control plane's routes over a real Postgres, which the test brings along, and an engine that compiles nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,26 +8,19 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
-use heddle_api::{
-    Backfill, BackfillPlan, BackfillRequest, BackfillStarted, BulkReport, Claim, Invocation, List, LogLine, Node,
-    QueueTask, Run, RunEvent, Submission, TaskDetail,
-};
-use heddle_domain::state::TaskState;
-use heddle_domain::{Chance, Clock, Name, Time};
-use heddle_engine::heddle_sandbox::Language;
-use heddle_http::engine_api::*;
+use heddle_domain::{Chance, Clock, Time};
+use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
+use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig};
 use heddle_http::{App, AppParts, HttpConfig, router};
 use heddle_postgres::{TestCluster, TestDatabase};
 use heddle_store::Store;
-use heddle_store::backfill::BackfillAction;
-use heddle_store::group::GroupRow;
+use heddle_store::change::By;
+use heddle_store::script::ScriptWrite;
 use heddle_store::secret::{SecretKey, SecretKeys};
 use http_body_util::BodyExt;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -52,182 +44,42 @@ impl Clock for Fixed {
     }
 }
 
-struct Small;
-
-fn later<T: Send + 'static>(answer: Result<T, Refusal>) -> Answer<'static, T> {
-    Box::pin(async move { answer })
-}
-
-fn gone<T: Send + 'static>(what: &'static str) -> Answer<'static, T> {
-    later(Err(Refusal::NotFound { what, name: "x".into() }))
-}
-
-impl EngineApi for Small {
-    fn compile_script(&self, bytes: Bytes, _language: Option<Language>, _: String) -> Answer<'_, CompiledScript> {
-        if !bytes.starts_with(b"\0asm") {
-            let fault = heddle_domain::Fault::at("", "this is text; wasm was expected");
-            return later(Err(Refusal::Invalid(fault.into())));
-        }
-        let digest: String = bytes
-            .iter()
-            .cycle()
-            .take(32)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let params_schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
-        later(Ok(CompiledScript {
-            digest,
-            world: "task".into(),
-            runtime: None,
-            params_schema: Some(params_schema),
-            defaults: json!({}),
-            description: "small".into(),
-        }))
-    }
-    fn consumes(&self, _script: String, _version: i32) -> Answer<'_, bool> {
-        later(Ok(false))
-    }
-
-    fn fetch_script(&self, _url: String, _sha256: String) -> Answer<'_, Bytes> {
-        later(Ok(Bytes::from_static(b"\0asmfetched")))
-    }
-    fn invoke(&self, _spec: InvokeSpec) -> Answer<'_, Invocation> {
-        gone("script")
-    }
-    fn next(&self, _group: GroupRow, _count: usize) -> Answer<'_, NextInstants> {
-        later(Ok(NextInstants::default()))
-    }
-    fn submit(&self, _group: Name, submission: Submission, _actor: String) -> Answer<'_, Run> {
-        later(Err(Refusal::Conflict {
-            detail: "there is a run with this key".into(),
-            existing: submission.key,
-        }))
-    }
-    fn submit_batch(
-        &self,
-        _group: Name,
-        submissions: Vec<Submission>,
-        _actor: String,
-    ) -> Answer<'_, Vec<Result<Uuid, Refusal>>> {
-        let refuse = |s: Submission| {
-            Err(Refusal::Conflict {
-                detail: "there".into(),
-                existing: s.key,
-            })
-        };
-        later(Ok(submissions.into_iter().map(refuse).collect()))
-    }
-    fn run(&self, _id: Uuid, _wait: Duration) -> Answer<'_, Run> {
-        gone("run")
-    }
-    fn runs(&self, _filter: RunFilter, _cursor: Option<String>, _limit: i64) -> Answer<'_, List<Run>> {
-        later(Ok(List {
-            items: Vec::new(),
-            next_cursor: None,
-        }))
-    }
-    fn control(&self, _id: Uuid, _control: Control, _actor: String) -> Answer<'_, Run> {
-        gone("run")
-    }
-    fn bulk(&self, _filter: RunFilter, _control: Control, _dry_run: bool, _actor: String) -> Answer<'_, BulkReport> {
-        gone("run")
-    }
-    fn cancel_group(&self, _group_id: i64, _actor: String) -> Answer<'_, u64> {
-        later(Ok(0))
-    }
-    fn task(&self, _task: TaskRef) -> Answer<'_, TaskDetail> {
-        gone("task")
-    }
-    fn set_task_state(
-        &self,
-        _task: TaskRef,
-        _state: TaskState,
-        _output: Option<Value>,
-        _reason: String,
-        _actor: String,
-    ) -> Answer<'_, TaskDetail> {
-        gone("task")
-    }
-    fn prune(
-        &self,
-        _retention: Option<heddle_domain::retention::Retention>,
-        dry_run: bool,
-    ) -> Answer<'_, heddle_engine::Pruned> {
-        later(Ok(heddle_engine::Pruned {
-            dry_run,
-            ..Default::default()
-        }))
-    }
-    fn queue_tasks(&self, _queue: Name, _cursor: Option<String>, _limit: i64) -> Answer<'_, List<QueueTask>> {
-        gone("queue")
-    }
-    fn clear_task(&self, _run: Uuid, _clear: heddle_engine::Clear, _actor: String) -> Answer<'_, TaskDetail> {
-        gone("run")
-    }
-    fn retry_task(&self, _task: TaskRef, _actor: String) -> Answer<'_, TaskDetail> {
-        gone("task")
-    }
-    fn logs(&self, _run: Uuid, _query: LogQuery) -> Answer<'_, List<LogLine>> {
-        gone("run")
-    }
-    fn follow_logs(&self, _run: Uuid, _query: LogQuery) -> Answer<'_, BoxStream<'static, LogLine>> {
-        later(Ok(Box::pin(futures::stream::empty())))
-    }
-    fn events(&self, _run: Uuid, _cursor: Option<String>) -> Answer<'_, BoxStream<'static, RunEvent>> {
-        later(Ok(Box::pin(futures::stream::empty())))
-    }
-    fn start_backfill(
-        &self,
-        _group: Name,
-        _request: BackfillRequest,
-        _asked: Value,
-        _actor: String,
-    ) -> Answer<'_, BackfillStarted> {
-        later(Ok(BackfillStarted::Planned(BackfillPlan {
-            total: 1,
-            instants: vec![Fixed.now().into()],
-        })))
-    }
-    fn backfill(&self, _id: Uuid) -> Answer<'_, Backfill> {
-        gone("backfill")
-    }
-    fn backfills(&self, _groups: Vec<String>, _cursor: Option<Uuid>, _limit: i64) -> Answer<'_, List<Backfill>> {
-        later(Ok(List {
-            items: Vec::new(),
-            next_cursor: None,
-        }))
-    }
-    fn change_backfill(&self, _id: Uuid, _action: BackfillAction, _actor: String) -> Answer<'_, Backfill> {
-        gone("backfill")
-    }
-    fn nodes(&self) -> Answer<'_, Vec<Node>> {
-        later(Ok(Vec::new()))
-    }
-    fn claim(&self, _spec: ClaimSpec) -> Answer<'_, Vec<Claim<Box<RawValue>>>> {
-        later(Ok(Vec::new()))
-    }
-    fn on_claims(
-        &self,
-        words: Vec<ClaimWord>,
-        _queues: Vec<String>,
-    ) -> Answer<'_, Vec<Result<Option<heddle_domain::Time>, Refusal>>> {
-        let refuse = |_| {
-            Err(Refusal::Conflict {
-                detail: "the token is old".into(),
-                existing: None,
-            })
-        };
-        later(Ok(words.into_iter().map(refuse).collect()))
-    }
-    fn stats(&self) -> Answer<'_, Value> {
-        later(Ok(json!({})))
-    }
-    fn follow(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-    fn ready(&self) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async { Err("migrating".into()) })
-    }
+/// An engine as a node has it, but for what compiles scripts: the end-to-end tests upload some.
+async fn engine(store: &Store, keys: &SecretKeys, directory: &std::path::Path) -> Engine {
+    let compiler = CompilerCommand {
+        program: "false".into(),
+        args: Vec::new(),
+        env: Vec::new(),
+    };
+    let config = SandboxConfig {
+        threads: 1,
+        long_threads: 1,
+        max_instances: 4,
+        max_memory_bytes: 1 << 20,
+        ..SandboxConfig::new(directory.to_owned(), compiler)
+    };
+    let clock = Arc::new(NodeClock::default());
+    let sandbox = Sandbox::new(config, clock.clone()).expect("a sandbox");
+    let config = EngineConfig {
+        node: Uuid::from_u128(1),
+        name: "test".into(),
+        address: String::new(),
+        version: String::new(),
+        lease_for: Duration::from_secs(60),
+        slots: 10,
+        threads: 1,
+        data_dir: directory.to_owned(),
+        drain_for: Duration::ZERO,
+        dispatch: DispatchConfig::default(),
+        notify: NotifyConfig {
+            public_url: "http://localhost".into(),
+            mail_dir: None,
+            stalled_after: Duration::from_secs(60),
+        },
+    };
+    let chance = Arc::new(Counting(AtomicU64::new(1 << 32)));
+    let engine = Engine::start(config, store.clone(), sandbox, Arc::new(keys.clone()), clock, chance);
+    engine.await.expect("an engine")
 }
 
 /// The cluster of this process, and the name of a migrated database in it.
@@ -256,6 +108,8 @@ async fn cluster() -> (TestCluster, String) {
 struct Fixture {
     router: Router,
     store: Store,
+    engine: Engine,
+    _directory: TempDir,
     _database: TestDatabase,
 }
 
@@ -264,12 +118,15 @@ impl Fixture {
         let (cluster, template) = CLUSTER.get_or_init(cluster).await;
         let database = cluster.database(template).await.expect("a database");
         let store = Store::connect(database.url(), 12).await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
+        let engine = engine(&store, &keys, directory.path()).await;
         let app = App::new(AppParts {
             store: store.clone(),
-            engine: Arc::new(Small),
+            engine: engine.clone(),
             clock: Arc::new(Fixed),
             chance: Arc::new(Counting(AtomicU64::new(0))),
-            secret_keys: SecretKeys::new(SecretKey::new([7; 32]), Vec::new()),
+            secret_keys: keys,
             metrics: Arc::new(String::new),
             tracer: None,
             config: HttpConfig {
@@ -281,12 +138,15 @@ impl Fixture {
         Self {
             router: router(app),
             store,
+            engine,
+            _directory: directory,
             _database: database,
         }
     }
 
     async fn end(self) {
         drop(self.router);
+        self.engine.drain().await;
         self.store.close();
     }
 
@@ -354,28 +214,38 @@ fn group(script: &str) -> Value {
     json!({"category": "bi", "tasks": {"a": {"script": script}}})
 }
 
-async fn upload(fixture: &Fixture, name: &str, bytes: &'static [u8]) -> Reply {
-    fixture
-        .send(
-            "PUT",
-            &format!("/v1/scripts/{name}"),
-            &[("content-type", "application/wasm")],
-            bytes,
-        )
-        .await
+/// A version of a script, as if it had been compiled.
+async fn script(fixture: &Fixture, name: &str, bytes: &[u8], activate: bool) {
+    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let write = ScriptWrite {
+        name,
+        digest: &digest,
+        bytes,
+        world: "heddle:task/task",
+        runtime: None,
+        params_schema: Some(&json!({"type": "object", "properties": {"n": {"type": "integer"}}})),
+        defaults: &json!({}),
+        description: "small",
+        activate,
+    };
+    let by = By {
+        actor: "test",
+        at: Fixed.now(),
+    };
+    assert!(fixture.store.put_script(by, write).await.unwrap().changed);
+}
+
+async fn upload(fixture: &Fixture, bytes: Vec<u8>) -> Reply {
+    let wasm = [("content-type", "application/wasm")];
+    fixture.send("PUT", "/v1/scripts/s", &wasm, bytes).await
 }
 
 #[tokio::test]
 async fn scripts_have_immutable_versions() {
     let fixture = Fixture::new(true).await;
-    let first = upload(&fixture, "s", b"\0asm1").await.is(201).json;
-    assert_eq!(
-        (&first["version"], &first["active"], &first["world"]),
-        (&json!(1), &json!(true), &json!("task"))
-    );
-    assert_eq!(upload(&fixture, "s", b"\0asm1").await.is(200).json["version"], 1);
-    let path = "/v1/scripts/s?activate=false";
-    let second = fixture.send("PUT", path, &[], &b"\0asm2"[..]).await.is(201).json;
+    script(&fixture, "s", b"\0asm1", true).await;
+    script(&fixture, "s", b"\0asm2", false).await;
+    let second = fixture.get("/v1/scripts/s/versions/2").await.is(200).json;
     assert_eq!((&second["version"], &second["active"]), (&json!(2), &json!(false)));
     assert_eq!(fixture.get("/v1/scripts/s").await.is(200).json["version"], 1);
     let active = fixture
@@ -389,37 +259,30 @@ async fn scripts_have_immutable_versions() {
         .await
         .is(422)
         .at("/version");
-    assert_eq!(
-        fixture.get("/v1/scripts/s/versions").await.is(200).json["items"]
-            .as_array()
-            .unwrap()
-            .len(),
-        2
-    );
-    assert_eq!(
-        &fixture.get("/v1/scripts/s/versions/1/wasm").await.is(200).bytes[..],
-        b"\0asm1"
-    );
+    let versions = fixture.get("/v1/scripts/s/versions").await.is(200).json;
+    assert_eq!(versions["items"].as_array().unwrap().len(), 2);
+    let bytes = fixture.get("/v1/scripts/s/versions/1/wasm").await.is(200).bytes;
+    assert_eq!(&bytes[..], b"\0asm1");
     fixture.get("/v1/scripts/s/versions/3").await.is(404);
     fixture.get("/v1/scripts/s/versions/x").await.is(404);
-    upload(&fixture, "s", b"hello").await.is(422);
-    fixture.send("PUT", "/v1/scripts/s", &[], vec![0; 1_001]).await.is(413);
+    upload(&fixture, b"hello".to_vec()).await.is(422);
+    upload(&fixture, vec![0; 1_001]).await.is(413);
     fixture.json("PUT", "/v1/groups/g", group("s@1")).await.is(201);
     let refused = fixture.send("DELETE", "/v1/scripts/s", &[], "").await.is(409).json;
     assert!(refused["detail"].as_str().unwrap().contains("`g`"));
     fixture.send("DELETE", "/v1/groups/g", &[], "").await.is(200);
     fixture.send("DELETE", "/v1/scripts/s", &[], "").await.is(204);
     fixture.get("/v1/scripts/s").await.is(404);
-    assert_eq!(upload(&fixture, "s", b"\0asm2").await.is(201).json["version"], 3);
-    let body = json!({"url": "https://example.com/x.wasm", "sha256": "0".repeat(64)});
-    fixture.json("POST", "/v1/scripts/s/fetch", body).await.is(201);
+    // What was deleted is not numbered anew.
+    script(&fixture, "s", b"\0asm2", true).await;
+    assert_eq!(fixture.get("/v1/scripts/s").await.is(200).json["version"], 3);
     fixture.end().await;
 }
 
 #[tokio::test]
 async fn groups_have_revisions_and_links() {
     let fixture = Fixture::new(true).await;
-    upload(&fixture, "s", b"\0asm1").await.is(201);
+    script(&fixture, "s", b"\0asm1", true).await;
     let made = fixture.json("PUT", "/v1/groups/a", group("s")).await.is(201);
     assert_eq!(made.headers[header::ETAG], "\"1\"");
     assert_eq!(
@@ -533,7 +396,7 @@ async fn groups_have_revisions_and_links() {
 #[tokio::test]
 async fn ten_clients_that_put_one_group_make_one_revision() {
     let fixture = Fixture::new(true).await;
-    upload(&fixture, "s", b"\0asm1").await.is(201);
+    script(&fixture, "s", b"\0asm1", true).await;
     let puts = (0..10).map(|_| fixture.json("PUT", "/v1/groups/g", group("s")));
     let mut statuses: Vec<u16> = futures::future::join_all(puts)
         .await
@@ -614,12 +477,16 @@ async fn what_is_wrong_is_a_problem() {
         .await
         .is(422)
         .at("/filter");
-    let taken = fixture
-        .json("POST", "/v1/groups/g/runs", json!({"key": "k"}))
+    let queued = json!({"tasks": {"a": {"queue": "q"}}});
+    fixture.json("PUT", "/v1/groups/g", queued).await.is(201);
+    let submit = json!({"key": "k"});
+    let made = fixture
+        .json("POST", "/v1/groups/g/runs", submit.clone())
         .await
-        .is(409)
+        .is(202)
         .json;
-    assert_eq!(taken["existing"], "k");
+    let taken = fixture.json("POST", "/v1/groups/g/runs", submit).await.is(409).json;
+    assert_eq!(taken["existing"], made["id"]);
     let ready = fixture.get("/readyz").await.is(503);
     assert!(ready.headers.contains_key(header::RETRY_AFTER));
     fixture.get("/healthz").await.is(200);
@@ -713,7 +580,7 @@ async fn secrets_and_connections_are_write_only() {
     let audit = fixture.get("/v1/audit").await.is(200);
     assert!(!audit.bytes.windows(8).any(|window| window == b"secretpw"));
     // A spec may only name what its group was granted.
-    upload(&fixture, "s", b"\0asm1").await.is(201);
+    script(&fixture, "s", b"\0asm1", true).await;
     let spec = json!({"tasks": {"a": {"script": "s", "sql": ["w"], "secrets": ["pw"]}}});
     fixture.json("PUT", "/v1/groups/g", spec.clone()).await.is(201);
     fixture.json("PUT", "/v1/groups/h", spec).await.is(422);

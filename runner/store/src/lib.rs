@@ -23,15 +23,14 @@ pub mod schedule;
 pub mod transaction;
 
 pub use config::{
-    blob, category, connection, pool, reseal, script, secret, session, setting, template, timer_task, token, usage,
+    blob, category, connection, pool, rotate, script, secret, session, setting, template, timer_task, token, usage,
 };
-pub use dispatch::{assignment, audience, offer, used_up};
+pub use dispatch::{assignment, audience, exhausted, offer};
 pub use error::StoreError;
 pub use group::link;
 pub use message::topic;
 pub use notify::{channel, notice, notification, outbox};
 pub use queue::peek as queue_peek;
-pub use retention::spent;
 pub use run::{live, log};
 pub use schedule::upstream;
 

@@ -1,22 +1,25 @@
 //! Runs: start, look, steer.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use heddle_client::{Bulk, ClearTask, RunFilter, RunState, Submission, TaskState};
 use heddle_domain::Name;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::params::object;
 use super::run_ref::RunRef;
+use super::run_show::{logs, show};
 use super::{done, watch};
 use crate::exit::{NO, usage, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
-use crate::{document, terminal};
+
+pub(super) use super::params::{Params, pair_of};
+pub(super) use super::run_show::print_log;
 
 /// What can be done with runs.
 #[derive(Subcommand, Debug)]
@@ -237,67 +240,8 @@ pub struct Start {
     pub watch: bool,
 }
 
-/// Params on the command line.
-#[derive(Args, Debug, Default)]
-pub struct Params {
-    /// Params as a JSON object, or @FILE with JSON or YAML (@- is stdin)
-    #[arg(short, long, value_name = "JSON")]
-    pub params: Option<String>,
-    /// One of the params: NAME=VALUE; a value that is JSON is taken as that, anything else as a string
-    #[arg(long = "param", value_name = "NAME=VALUE")]
-    pub param: Vec<String>,
-}
-
-impl Params {
-    /// Whether there are any.
-    pub(super) fn is_given(&self) -> bool {
-        self.params.is_some() || !self.param.is_empty()
-    }
-
-    /// The file that they are read from.
-    pub(super) fn file(&self) -> Option<&str> {
-        self.params.as_deref()?.strip_prefix('@').filter(|file| *file != "-")
-    }
-
-    /// All of them, single ones over the object.
-    pub(crate) fn read(&self) -> Result<Map<String, Value>> {
-        let mut all = match &self.params {
-            Some(text) => object(text, "--params")?,
-            None => Map::new(),
-        };
-        for pair in &self.param {
-            let (name, value) = pair_of(pair, "--param")?;
-            all.insert(
-                name.to_owned(),
-                serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())),
-            );
-        }
-        Ok(all)
-    }
-}
-
-fn object(text: &str, option: &str) -> Result<Map<String, Value>> {
-    let value = match text.strip_prefix('@') {
-        Some(file) => document::read_value(Path::new(file))?,
-        None => serde_json::from_str(text).map_err(|error| usage(format!("{option}: {error}")))?,
-    };
-    match value {
-        Value::Object(map) => Ok(map),
-        _ => Err(usage(format!(
-            "{option}: a JSON object is needed, such as '{{\"table\": \"orders\"}}'"
-        ))),
-    }
-}
-
 fn name(text: &str, option: &str) -> Result<Name> {
     text.parse().map_err(|error| usage(format!("{option}: {error}")))
-}
-
-pub(super) fn pair_of<'a>(text: &'a str, option: &str) -> Result<(&'a str, &'a str)> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name, value)),
-        _ => Err(usage(format!("{option} {text}: write NAME=VALUE"))),
-    }
 }
 
 /// Which runs.
@@ -613,158 +557,11 @@ async fn list(
     done()
 }
 
-async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
-    let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
-    session.output.print(&run, |run| {
-        let mut text = String::new();
-        for (title, pointer) in [
-            ("run", "/id"),
-            ("group", "/group"),
-            ("revision", "/revision"),
-            ("state", "/state"),
-            ("skipped", "/skipped"),
-            ("waiting for", "/waiting_for"),
-            ("trigger", "/trigger"),
-            ("logical time", "/logical_time"),
-            ("key", "/key"),
-            ("params", "/params"),
-            ("created", "/created_at"),
-            ("started", "/started_at"),
-            ("finished", "/finished_at"),
-            ("error", "/error/message|/error"),
-            ("set by", "/override/actor"),
-            ("because", "/override/reason"),
-        ] {
-            let value = cell(run, pointer);
-            if value != "-" {
-                text.push_str(&format!("{:<14}{value}\n", format!("{title}:")));
-            }
-        }
-        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]);
-        for task in items(&run["tasks"]) {
-            let result = match (&task["override"], &task["next_attempt_at"]) {
-                (Value::Object(by_hand), _) => {
-                    let of = |name: &str| by_hand.get(name).and_then(Value::as_str).unwrap_or("-");
-                    format!("set by {}: {}", of("actor"), of("reason"))
-                }
-                (_, Value::String(at)) => format!("again at {at}: {}", cell(task, "/error/message")),
-                _ if task["waiting_for"].is_object() => waits(&task["waiting_for"]),
-                _ => cell(task, "/error/message|/output"),
-            };
-            rows.add([
-                cell(task, "/task"),
-                cell(task, "/item"),
-                cell(task, "/state"),
-                cell(task, "/attempt"),
-                cell(task, "/started_at"),
-                watch::took(&task["started_at"], &task["finished_at"]),
-                terminal::cut(result.lines().next().unwrap_or_default(), 60),
-            ]);
-        }
-        format!("{text}\n{rows}")
-    })?;
-    done()
-}
-
-/// What a ready task run waits for, in words.
-fn waits(wait: &Value) -> String {
-    let queue = cell(wait, "/queue");
-    match wait["reason"].as_str() {
-        Some("pool") => {
-            let pools: Vec<&str> = items(&wait["pools"]).filter_map(Value::as_str).collect();
-            format!("waits for slots of {}", pools.join(", "))
-        }
-        Some("rate_limit") => format!("waits for the rate limit of {queue}, until {}", cell(wait, "/until")),
-        Some("queue_paused") => format!("waits: {queue} is paused"),
-        _ => format!("waits for a worker of {queue}"),
-    }
-}
-
-async fn logs(session: &Session, id: Uuid, task: Option<String>, item: Option<u32>, follow: bool) -> Result<ExitCode> {
-    let id = id.to_string();
-    let path = match &task {
-        Some(task) => vec!["v1", "runs", &id, "tasks", task, "logs"],
-        None => vec!["v1", "runs", &id, "logs"],
-    };
-    let request = session.client.get(&path).query_if("item", item);
-    let several = task.is_none();
-    if follow {
-        let mut events = request.query("follow", true).send_for_events().await?;
-        while let Some(event) = events.next().await? {
-            // Others are the end, or of a kind that this version does not know.
-            if event.event == "log" || event.event == "message" {
-                print_log(session, several, &serde_json::from_str(&event.data)?)?;
-            }
-        }
-        return done();
-    }
-    let lines: Vec<Value> = request
-        .query("limit", 500)
-        .send_for_all(&session.client, MAX_LISTED)
-        .await?;
-    for line in &lines {
-        print_log(session, several, line)?;
-    }
-    done()
-}
-
-pub(super) fn print_log(session: &Session, several: bool, line: &Value) -> Result<()> {
-    if session.output != output::Format::Table {
-        return output::print(&line.to_string());
-    }
-    let level = cell(line, "/level");
-    let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
-    let fields = fields
-        .map(|fields| format!(" {}", Value::Object(fields.clone())))
-        .unwrap_or_default();
-    let label = match cell(line, "/item") {
-        _ if !several => String::new(),
-        none if none == "-" => format!("{} ", cell(line, "/task")),
-        item => format!("{}[{item}] ", cell(line, "/task")),
-    };
-    // What a script wrote must not steer the terminal.
-    let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
-    output::print(&format!(
-        "{} {label}{level:<5} {message}{fields}",
-        cell(line, "/at|/time|/ts")
-    ))
-}
-
 /// The exit code for a run that has ended.
 pub(super) fn code_of(state: RunState) -> ExitCode {
     if state == RunState::Succeeded {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(NO)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn single_params_win_and_keep_their_type() {
-        let params = Params {
-            params: Some("{\"a\": 1, \"b\": 2}".into()),
-            param: ["a=x y", "c=3", "d={\"e\":null}", "f=", "g=a=b"]
-                .map(String::from)
-                .into(),
-        };
-        let wanted = json!({"a": "x y", "b": 2, "c": 3, "d": {"e": null}, "f": "", "g": "a=b"});
-        assert_eq!(Value::Object(params.read().unwrap()), wanted);
-    }
-
-    #[test]
-    fn params_that_are_no_object_are_refused_with_an_example() {
-        for bad in ["[1]", "{", "@/no/such/file"] {
-            let said = Params {
-                params: Some(bad.into()),
-                param: vec![],
-            }
-            .read()
-            .unwrap_err();
-            assert_eq!(crate::exit::code(&said), crate::exit::USAGE, "{said}");
-        }
     }
 }

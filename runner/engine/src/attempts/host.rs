@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Attempts;
 use crate::runs::ending::Ending;
-use crate::runs::hands::Hand;
+use crate::runs::held::HeldAttempt;
 use crate::runs::log_buffer::LogBuffer;
 use crate::runs::patience::until;
 use crate::runs::redact::Redactor;
@@ -24,21 +24,21 @@ pub(crate) struct Host {
     log: Arc<LogBuffer>,
     progress: Arc<Mutex<Option<(f64, String)>>>,
     secrets: Arc<Redactor>,
-    hand: Hand,
+    held: HeldAttempt,
     /// When the attempt began.
     began: Instant,
 }
 
 impl Host {
-    pub(crate) fn new(attempts: Arc<Attempts>, context: Arc<RunContext>, at: AttemptKey, hand: &Hand) -> Self {
+    pub(crate) fn new(attempts: Arc<Attempts>, context: Arc<RunContext>, at: AttemptKey, held: &HeldAttempt) -> Self {
         Self {
             attempts,
             context,
             at,
-            log: hand.log.clone(),
-            progress: hand.progress.clone(),
-            secrets: hand.secrets.clone(),
-            hand: hand.clone(),
+            log: held.log.clone(),
+            progress: held.progress.clone(),
+            secrets: held.secrets.clone(),
+            held: held.clone(),
             began: Instant::now(),
         }
     }
@@ -54,7 +54,7 @@ impl Host {
         match self.attempts.runs.patient(what, until, ask).await {
             Ok(answer) => answer,
             Err(error) => {
-                self.hand.end_as(Ending::ours(what, &error));
+                self.held.end_as(Ending::ours(what, &error));
                 std::future::pending().await
             }
         }

@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::runs::ending::{Done, End, Ending, Report};
-use crate::runs::hands::Hand;
+use crate::runs::held::HeldAttempt;
 use crate::runs::params::constant_params;
 use crate::runs::patience::until;
 use crate::runs::told::tells_start;
@@ -74,7 +74,7 @@ impl Attempts {
             enqueues,
         });
         let worker: Arc<dyn Worker> = attempts.clone();
-        attempts.runs.work_with(&worker);
+        attempts.runs.held.carried_out_by(&worker);
         Ok((attempts, gathering))
     }
 }
@@ -86,18 +86,18 @@ fn is_queued(context: &RunContext, at: AttemptKey) -> bool {
 }
 
 impl Worker for Attempts {
-    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
-        self.start(context, at, hand);
+    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt) {
+        self.start(context, at, held);
     }
 }
 
 impl Attempts {
-    fn start(self: &Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
+    fn start(self: &Arc<Self>, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt) {
         let Some(task) = context.revision.plan.task(at.key.task) else {
             self.report(
                 context,
                 at,
-                hand,
+                held,
                 End::plain(Ending::fatal(ErrorKind::Invalid, "there is no such task")),
             );
             return;
@@ -112,18 +112,18 @@ impl Attempts {
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
             match constant_params(&context, at.key.task) {
-                Ok(Ok(params)) => return self.start_script(context, at, hand, &script, params, None),
-                Ok(Err(ending)) => return self.report(context, at, hand, End::plain(ending)),
+                Ok(Ok(params)) => return self.start_script(context, at, held, &script, params, None),
+                Ok(Err(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // Below, there is somebody who waits.
                 Err(_) => {}
             }
         }
         let attempts = self.clone();
-        self.runs.hands.park();
+        self.runs.held.park();
         self.node.tracker.spawn(async move {
-            let stop = hand.stop.clone();
+            let stop = held.stop.clone();
             let prepared = tokio::select! {
-                prepared = attempts.runs.patient("prepare an attempt", until(hand.since, None), || async {
+                prepared = attempts.runs.patient("prepare an attempt", until(held.since, None), || async {
                     if tells_start(&context, at) && !is_queued(&context, at) {
                         attempts.runs.tell_started(&context, at).await?;
                     }
@@ -131,43 +131,43 @@ impl Attempts {
                 }) => Some(prepared),
                 () = stop.cancelled() => None,
             };
-            attempts.runs.hands.unpark();
+            attempts.runs.held.unpark();
             match prepared {
-                None => attempts.report(context, at, hand, End::Dropped),
+                None => attempts.report(context, at, held, End::Dropped),
                 Some(Err(error)) => {
                     let ending = Ending::ours("prepare the attempt", &error);
-                    attempts.report(context, at, hand, End::plain(ending));
+                    attempts.report(context, at, held, End::plain(ending));
                 }
-                Some(Ok(Prepared::End(end))) => attempts.report(context, at, hand, end),
+                Some(Ok(Prepared::End(end))) => attempts.report(context, at, held, end),
                 Some(Ok(Prepared::Script { script, params, item })) => {
-                    attempts.start_script(context, at, hand, &script, params, item);
+                    attempts.start_script(context, at, held, &script, params, item);
                 }
                 Some(Ok(Prepared::Http { request, context: body })) => {
-                    attempts.runs.hands.park();
+                    attempts.runs.held.park();
                     let end = tokio::select! {
                         ending = attempts.call(request, body) => End::plain(ending),
                         () = stop.cancelled() => End::Dropped,
                     };
-                    attempts.runs.hands.unpark();
-                    attempts.report(context, at, hand, end);
+                    attempts.runs.held.unpark();
+                    attempts.report(context, at, held, end);
                 }
                 Some(Ok(Prepared::Query(query))) => {
-                    attempts.runs.hands.park();
+                    attempts.runs.held.park();
                     let end = tokio::select! {
                         ending = attempts.carry_out(&context, *query) => End::plain(ending),
                         () = stop.cancelled() => End::Dropped,
                     };
-                    attempts.runs.hands.unpark();
-                    attempts.report(context, at, hand, end);
+                    attempts.runs.held.unpark();
+                    attempts.report(context, at, held, end);
                 }
                 Some(Ok(Prepared::Queue { params })) => {
-                    attempts.runs.hands.park();
+                    attempts.runs.held.park();
                     let end = attempts.enqueue_queued(&context, at, params).await;
-                    attempts.runs.hands.unpark();
-                    attempts.report(context, at, hand, end);
+                    attempts.runs.held.unpark();
+                    attempts.report(context, at, held, end);
                 }
                 Some(Ok(Prepared::Offer(offer))) => {
-                    let handed = attempts.runs.patient("make an offer", until(hand.since, None), || {
+                    let handed = attempts.runs.patient("make an offer", until(held.since, None), || {
                         attempts.hand_to_offer(&context, at, (*offer).clone())
                     });
                     let end = match handed.await {
@@ -175,7 +175,7 @@ impl Attempts {
                         Ok(()) => End::Dropped,
                         Err(error) => End::plain(Ending::ours("make the offer", &error)),
                     };
-                    attempts.report(context, at, hand, end);
+                    attempts.report(context, at, held, end);
                 }
                 Some(Ok(Prepared::SubRun { group, spec })) => {
                     let timeout = context.revision.plan.tasks[at.key.task as usize].timeout;
@@ -191,7 +191,7 @@ impl Attempts {
                     // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
                     let submitted = attempts
                         .runs
-                        .patient("make a sub-run", until(hand.since, None), || async {
+                        .patient("make a sub-run", until(held.since, None), || async {
                             match attempts.runs.submit(submission.clone()).await {
                                 Err(SubmitError::Engine(error)) => Err(error),
                                 decided => Ok(decided),
@@ -203,7 +203,7 @@ impl Attempts {
                         Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
                         Err(error) => End::plain(Ending::ours("make the sub-run", &error)),
                     };
-                    attempts.report(context, at, hand, end);
+                    attempts.report(context, at, held, end);
                 }
             }
         });
@@ -213,7 +213,7 @@ impl Attempts {
         self: &Arc<Self>,
         context: Arc<RunContext>,
         at: AttemptKey,
-        hand: Hand,
+        held: HeldAttempt,
         script: &Script,
         params: String,
         item: Option<(Box<RawValue>, u32)>,
@@ -246,16 +246,16 @@ impl Attempts {
                 sql: task.spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
                 secrets: task.spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
             },
-            host: Arc::new(Host::new(self.clone(), context.clone(), at, &hand)),
+            host: Arc::new(Host::new(self.clone(), context.clone(), at, &held)),
         };
         let attempts = self.clone();
-        let slot = hand.handle.clone();
-        let stop = hand.stop.clone();
+        let slot = held.handle.clone();
+        let stop = held.stop.clone();
         let done = Box::new(move |result: heddle_sandbox::AttemptResult| {
-            attempts.runs.hands.observe(result.cpu);
+            attempts.runs.held.observe(result.cpu);
             let ending = match result.outcome {
                 Outcome::Succeeded(output) => Ending::Succeeded(output),
-                Outcome::Skipped(why) => Ending::Skipped(hand.secrets.hide(why)),
+                Outcome::Skipped(why) => Ending::Skipped(held.secrets.hide(why)),
                 Outcome::Failed {
                     kind: ErrorKind::Lost, ..
                 } => Ending::Lost,
@@ -272,16 +272,16 @@ impl Attempts {
                     };
                     Ending::Failed {
                         kind,
-                        message: hand.secrets.hide(message),
-                        trace: trace.map(|trace| hand.secrets.hide(trace)),
+                        message: held.secrets.hide(message),
+                        trace: trace.map(|trace| held.secrets.hide(trace)),
                         retry_after,
                         fatal,
                     }
                 }
                 Outcome::Cancelled => {
-                    let ours = hand.trouble.lock().take();
+                    let ours = held.trouble.lock().take();
                     let Some(ours) = ours else {
-                        attempts.report(context, at, hand, End::Dropped);
+                        attempts.report(context, at, held, End::Dropped);
                         return;
                     };
                     ours
@@ -293,7 +293,7 @@ impl Attempts {
                 memory_bytes: Some(result.memory_bytes),
                 cpu: Some(result.cpu),
             };
-            attempts.report(context, at, hand, End::Done(done));
+            attempts.report(context, at, held, End::Done(done));
         });
         let handle = self.sandbox.start(script, request, done);
         if stop.is_cancelled() {
@@ -308,20 +308,20 @@ impl Attempts {
     }
 
     /// An attempt has ended: the recorder is told.
-    pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand, end: End) {
+    pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt, end: End) {
         let run = context.facts.id;
         if let End::Done(Done {
             result: Ending::Skipped(why),
             ..
         }) = &end
         {
-            hand.log.say(run, at, self.node.now(), format!("skipped: {why}"));
+            held.log.say(run, at, self.node.now(), format!("skipped: {why}"));
         }
         let report = Report {
             run,
             at,
             context,
-            hand,
+            held,
             end,
             finished_at: self.node.now(),
             lines: Vec::new(),

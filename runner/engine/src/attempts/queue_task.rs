@@ -117,7 +117,8 @@ impl Attempts {
             rings.add(&entry.place);
             let row = self
                 .runs
-                .queued
+                .waiters
+                .queues
                 .row(entry.at, *ordinal, entry.place.clone(), Some(entry.params.clone()));
             rows.push((entry.run, entry.priority, row));
             *ordinal += 1;

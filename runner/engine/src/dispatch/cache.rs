@@ -10,8 +10,8 @@ use hashbrown::hash_table::Entry;
 use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec};
+use heddle_store::exhausted::Exhausted;
 use heddle_store::offer::{AudienceOffers, OfferRow};
-use heddle_store::used_up::UsedUp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -151,7 +151,7 @@ pub(super) struct Offers {
 impl Offers {
     pub(super) fn new(audience: &str, version: u64, read: Cached, reach: Time, now: Time) -> Self {
         let candidates: Vec<Candidate> = read.offers.into_iter().filter_map(candidate).collect();
-        let known_from = read.used_up.iter().filter_map(|used| used.cut_at).max();
+        let known_from = read.exhausted.iter().filter_map(|used| used.cut_at).max();
         let offers = Self {
             audience: audience.to_owned(),
             version,
@@ -163,7 +163,7 @@ impl Offers {
             looks: AtomicU64::new(0),
             read_at: now,
         };
-        offers.learn(read.used_up);
+        offers.learn(read.exhausted);
         offers
     }
 
@@ -174,13 +174,13 @@ impl Offers {
     }
 
     /// What the database has told of occurrences without stock.
-    pub(super) fn learn(&self, used_up: Vec<UsedUp>) {
-        let mut used_up: HashMap<i64, Vec<Time>> = used_up
+    pub(super) fn learn(&self, exhausted: Vec<Exhausted>) {
+        let mut exhausted: HashMap<i64, Vec<Time>> = exhausted
             .into_iter()
             .map(|used| (used.offer_id, used.occurrences))
             .collect();
         for candidate in &self.candidates {
-            let Some(mut occurrences) = used_up.remove(&candidate.id) else {
+            let Some(mut occurrences) = exhausted.remove(&candidate.id) else {
                 continue;
             };
             occurrences.sort_unstable();

@@ -46,7 +46,7 @@ use heddle_domain::{Span, Time};
 use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict};
 use heddle_store::change::Change;
-use heddle_store::used_up::TakenEnd;
+use heddle_store::exhausted::TakenEnd;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -426,9 +426,9 @@ impl Dispatcher {
         if offers.looks() == looks {
             let (ids, repeating) = offers.ids();
             let store = &self.dispatch.node.store;
-            let used_up = store.used_up(&ids, repeating, from, TakenEnd::Earliest).await?;
+            let exhausted = store.exhausted(&ids, repeating, from, TakenEnd::Earliest).await?;
             self.dispatch.cache.marked();
-            offers.learn(used_up);
+            offers.learn(exhausted);
         }
         Ok(())
     }

@@ -423,7 +423,7 @@ impl Lane {
             )),
         };
         let (done, ended) = oneshot::channel();
-        let handle = own.runs.sandbox.start(
+        let handle = own.runs.scripts.sandbox.start(
             script,
             request,
             Box::new(move |result| {

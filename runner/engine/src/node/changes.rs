@@ -5,30 +5,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use heddle_domain::Chain;
+use heddle_domain::{Chain, Time};
 use heddle_store::change::CHANGES_CHANNEL;
+use heddle_store::database::Listener;
 use parking_lot::Mutex;
 
 use super::Node;
 use super::news::{CHANNEL, News, decode};
 use super::part::Parts;
+use super::service::{Needs, Service};
 use super::signals::Signal;
 use crate::EngineError;
 
 /// How often changes are looked for without being told.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
+/// How long to wait before a node listens again that could not.
+const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// How many changes one statement reads.
 const PAGE: i64 = 500;
 
-/// Hears of changes: kind and name.
-type Listener = Box<dyn Fn(&str, &str) + Send + Sync>;
+/// Who hears of changes: kind and name.
+type OnChange = Box<dyn Fn(&str, &str) + Send + Sync>;
 
 /// How far a node has followed the log, and who else hears of it.
 #[derive(Default)]
 pub(crate) struct Changes {
     position: AtomicI64,
-    listeners: Mutex<Vec<Listener>>,
+    listeners: Mutex<Vec<OnChange>>,
 }
 
 impl Changes {
@@ -62,37 +67,101 @@ pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), Eng
     }
 }
 
-/// Listens to other nodes and follows the log of changes, until the node stops.
-pub(crate) async fn follow(node: Arc<Node>, parts: Parts) {
-    let mut listener = None;
-    loop {
-        if listener.is_none() {
-            listener = match node.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
-                Ok(listener) => Some(listener),
-                Err(error) => {
-                    tracing::debug!(error = %Chain(&error), "cannot listen; polling goes on");
-                    None
-                }
-            };
+/// Follows the log of changes.
+pub(crate) struct Follower {
+    node: Arc<Node>,
+    parts: Parts,
+}
+
+impl Follower {
+    pub(crate) fn of(node: Arc<Node>, parts: Parts) -> Self {
+        Self { node, parts }
+    }
+}
+
+impl Service for Follower {
+    const FAILED: &'static str = "cannot follow changes";
+    const NEEDS: Needs = Needs::Nothing;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Changes);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn again_after(&self) -> Duration {
+        FOLLOW_EVERY
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        follow_changes(&self.node, &self.parts).await?;
+        Ok(FOLLOW_EVERY)
+    }
+}
+
+/// Hears other nodes, and that the log of changes has grown.
+pub(crate) struct Ear {
+    node: Arc<Node>,
+    parts: Parts,
+    listener: Option<Listener>,
+    /// What was heard last, with its channel.
+    heard: Option<(String, String)>,
+}
+
+impl Ear {
+    pub(crate) fn of(node: Arc<Node>, parts: Parts) -> Self {
+        Self {
+            node,
+            parts,
+            listener: None,
+            heard: None,
         }
-        if let Err(error) = follow_changes(&node, &parts).await {
-            tracing::warn!(error = %Chain(&error), "cannot follow changes");
-        }
-        let heard = async {
-            match &mut listener {
-                Some(listener) => listener.next().await,
-                None => std::future::pending().await,
+    }
+
+    async fn listen(&mut self) {
+        match self.node.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
+            Ok(listener) => {
+                self.listener = Some(listener);
+                // What was told before it listened.
+                self.node.signals.raise(Signal::Changes);
             }
-        };
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = tokio::time::sleep(FOLLOW_EVERY) => {}
-            heard = heard => match heard {
-                Ok((channel, payload)) if channel == CHANNEL => hear(&node, &parts, &payload),
-                Ok(_) => {}
-                Err(_) => listener = None,
-            },
+            Err(error) => tracing::debug!(error = %Chain(&error), "cannot listen; polling goes on"),
         }
+    }
+}
+
+impl Service for Ear {
+    const FAILED: &'static str = "cannot hear other nodes";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn again_after(&self) -> Duration {
+        LISTEN_AGAIN_AFTER
+    }
+
+    async fn woken(&mut self) {
+        let Some(listener) = &mut self.listener else {
+            return std::future::pending().await;
+        };
+        match listener.next().await {
+            Ok(heard) => self.heard = Some(heard),
+            // It has to listen anew.
+            Err(_) => self.listener = None,
+        }
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        match self.heard.take() {
+            Some((channel, payload)) if channel == CHANNEL => hear(&self.node, &self.parts, &payload),
+            Some(_) => self.node.signals.raise(Signal::Changes),
+            None => {}
+        }
+        if self.listener.is_none() {
+            self.listen().await;
+        }
+        Ok(LISTEN_AGAIN_AFTER)
     }
 }
 

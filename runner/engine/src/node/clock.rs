@@ -1,11 +1,14 @@
 //! Time and chance as a running node has them: the one place where the ambient ones are asked.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use heddle_domain::clock::to_micros;
 use heddle_domain::{Chance, Clock, Time};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// A clock that follows the database's: its own, moved by what heartbeats measure. Nodes whose own clocks differ agree
 /// to within half a round trip.
@@ -15,12 +18,27 @@ use parking_lot::Mutex;
 /// Computing 3, 1989).
 #[derive(Debug, Default)]
 pub struct NodeClock {
-    /// What is added to the machine's own clock, as if that went wrong by so much.
-    skew: TimeDelta,
+    machine: Machine,
     offset_micros: AtomicI64,
     /// The latest instant given out: a correction backwards lets time stand still, never run back.
     latest_micros: AtomicI64,
     known: Mutex<Option<Known>>,
+}
+
+/// Where time comes from.
+#[derive(Debug)]
+enum Machine {
+    /// The machine's own clock, as if it went wrong by so much.
+    Skewed(TimeDelta),
+    /// Tests move it: microseconds since 1970.
+    #[cfg(test)]
+    ByHand(AtomicI64),
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::Skewed(TimeDelta::zero())
+    }
 }
 
 /// What was last believed.
@@ -59,15 +77,48 @@ impl NodeClock {
     /// On a machine whose own clock is wrong by this much: for rehearsing what that does (nothing).
     pub fn skewed(skew: TimeDelta) -> Self {
         Self {
-            skew,
+            machine: Machine::Skewed(skew),
             ..Self::default()
+        }
+    }
+
+    /// One that stands still until it is moved ([`NodeClock::set`]).
+    #[cfg(test)]
+    pub(crate) fn by_hand(at: Time) -> Self {
+        Self {
+            machine: Machine::ByHand(AtomicI64::new(at.timestamp_micros())),
+            ..Self::default()
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set(&self, to: Time) {
+        if let Machine::ByHand(at) = &self.machine {
+            at.store(to.timestamp_micros(), Ordering::Relaxed);
+        }
+    }
+
+    /// How long ago something fixed was, by a clock that is never corrected: for intervals that have to hold whatever
+    /// becomes of the machine's time.
+    pub(crate) fn elapsed(&self) -> Duration {
+        static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
+        match &self.machine {
+            Machine::Skewed(_) => SINCE.elapsed(),
+            #[cfg(test)]
+            Machine::ByHand(at) => Duration::from_micros(at.load(Ordering::Relaxed).unsigned_abs()),
         }
     }
 
     /// The machine's own clock.
     #[allow(clippy::disallowed_methods, reason = "the one door")]
     pub fn own(&self) -> Time {
-        chrono::Utc::now() + self.skew
+        match &self.machine {
+            Machine::Skewed(skew) => chrono::Utc::now() + *skew,
+            #[cfg(test)]
+            Machine::ByHand(at) => {
+                chrono::DateTime::from_timestamp_micros(at.load(Ordering::Relaxed)).unwrap_or_default()
+            }
+        }
     }
 }
 

@@ -29,12 +29,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use heddle_domain::Chain;
+use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
-use tokio::time::Instant;
 
 use super::Node;
 use super::part::Parts;
+use super::service::{Needs, Service};
 use super::signals::Signal;
 use crate::EngineError;
 
@@ -44,6 +44,9 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 /// How long to wait after a heartbeat, or the wish for a new lease, that failed. The first heartbeat that fails is
 /// followed by the next at once: its connection was dead, and another is opened while the lease still holds.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Why a node fences itself that reaches no database.
+const NO_HEARTBEAT: &str = "no heartbeat came through in time";
 
 /// How often a lease is asked for that somebody else has taken meanwhile, before the node waits a while.
 const TRIES_MAX: usize = 3;
@@ -60,10 +63,10 @@ impl Node {
 
     /// Takes a lease; `former` is the one that this process has had. Answers when it was asked for. `None`: another one
     /// has come between.
-    async fn take_lease(&self, former: Option<i64>) -> Result<Option<(i64, Instant)>, StoreError> {
+    async fn take_lease(&self, former: Option<i64>) -> Result<Option<(i64, Duration)>, StoreError> {
         self.store.reach_lease().await?;
         let identity = &self.identity;
-        let sent_at = Instant::now();
+        let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
         let taken = self
             .store
@@ -91,7 +94,7 @@ impl Node {
     }
 
     /// Takes a new lease after a fence. Answers when it asked.
-    async fn renew(&self) -> Result<Option<Instant>, StoreError> {
+    async fn renew(&self) -> Result<Option<Duration>, StoreError> {
         let mut former = Some(self.lease());
         for _ in 0..TRIES_MAX {
             if let Some((lease, sent_at)) = self.take_lease(former).await? {
@@ -121,9 +124,9 @@ impl Node {
     }
 
     /// One heartbeat; answers when it was sent. `None`: the lease is lost.
-    async fn beat(&self, parts: &Parts) -> Result<Option<Instant>, StoreError> {
+    async fn beat(&self, parts: &Parts) -> Result<Option<Duration>, StoreError> {
         self.store.reach_lease().await?;
-        let sent_at = Instant::now();
+        let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
         let beat = self
             .store
@@ -143,77 +146,127 @@ impl Node {
     }
 
     /// Waits for something, and fences the node meanwhile when it is time. `None`: the node stops.
-    async fn watching<T>(&self, parts: &Parts, fence_at: Instant, something: impl Future<Output = T>) -> Option<T> {
+    async fn watching<T>(&self, parts: &Parts, fence_at: Duration, something: impl Future<Output = T>) -> Option<T> {
         let mut something = std::pin::pin!(something);
         loop {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return None,
                 done = &mut something => return Some(done),
-                () = tokio::time::sleep_until(fence_at), if !self.is_fenced() => {
-                    self.fence(parts, "no heartbeat came through in time");
+                () = tokio::time::sleep(fence_at.saturating_sub(self.clock.elapsed())), if !self.is_fenced() => {
+                    self.fence(parts, NO_HEARTBEAT);
                 }
             }
         }
     }
 }
 
-/// Keeps the lease until the node stops.
-pub(crate) async fn keep(node: Arc<Node>, parts: Parts) {
-    let stops_after = node.identity.lease_for - node.lease_margin();
-    let every = HEARTBEAT_EVERY.min(node.identity.lease_for / 4);
-    // When the last heartbeat was sent that came through.
-    let mut extended = Instant::now();
-    let mut wait = every;
-    loop {
-        let fence_at = extended + stops_after;
-        if node
-            .watching(&parts, fence_at, tokio::time::sleep(wait))
-            .await
-            .is_none()
-        {
-            return;
+/// Keeps the lease. When the last heartbeat was sent that came through it counts by a clock that is never corrected: by the
+/// node's own, which may be set back, a fence could come too late.
+pub(crate) struct Keeper {
+    node: Arc<Node>,
+    parts: Parts,
+    /// When the last heartbeat was sent that came through.
+    extended: Duration,
+    /// The last tick came to nothing.
+    failed: bool,
+}
+
+impl Keeper {
+    pub(crate) fn of(node: Arc<Node>, parts: Parts) -> Self {
+        Self {
+            extended: node.clock.elapsed(),
+            failed: false,
+            node,
+            parts,
         }
-        let failed_before = wait != every;
-        wait = AGAIN_AFTER;
-        if !node.is_fenced() {
-            let Some(beat) = node.watching(&parts, fence_at, node.beat(&parts)).await else {
-                return;
-            };
-            match beat {
-                // Unless it came through too late: what was in hand has been stopped, so that lease has to end.
-                Ok(Some(sent_at)) if !node.is_fenced() => {
-                    extended = sent_at;
-                    wait = every;
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => node.fence(&parts, "it has run out, or another process has this node's identity"),
-                Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "no heartbeat");
-                    if !failed_before {
-                        wait = Duration::ZERO;
-                    }
-                }
+    }
+
+    fn every(&self) -> Duration {
+        HEARTBEAT_EVERY.min(self.node.identity.lease_for / 4)
+    }
+
+    /// When the node stops unless another heartbeat comes through.
+    fn fence_at(&self) -> Duration {
+        self.extended + (self.node.identity.lease_for - self.node.lease_margin())
+    }
+
+    /// How long to wait after a try that came to nothing: not beyond the fence.
+    fn wait(&self) -> Duration {
+        match self.node.is_fenced() {
+            true => AGAIN_AFTER,
+            false => AGAIN_AFTER.min(self.fence_at().saturating_sub(self.node.clock.elapsed())),
+        }
+    }
+
+    /// A heartbeat; whether the lease is extended. `None`: the node stops.
+    async fn extend(&mut self) -> Option<bool> {
+        let (node, parts) = (&self.node, &self.parts);
+        match node.watching(parts, self.fence_at(), node.beat(parts)).await? {
+            // Unless it came through too late: what was in hand has been stopped, so that lease has to end.
+            Ok(Some(sent_at)) if !node.is_fenced() => {
+                self.extended = sent_at;
+                return Some(true);
             }
+            Ok(Some(_)) => {}
+            Ok(None) => node.fence(parts, "it has run out, or another process has this node's identity"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "no heartbeat"),
+        }
+        Some(false)
+    }
+
+    /// Asks for a new lease; whether there is one. `None`: the node stops.
+    async fn renew(&mut self) -> Option<bool> {
+        let (node, parts) = (&self.node, &self.parts);
+        node.fence(parts, "");
+        match node.watching(parts, self.fence_at(), node.renew()).await? {
+            Ok(Some(sent_at)) => {
+                self.extended = sent_at;
+                return Some(true);
+            }
+            Ok(None) => {
+                tracing::warn!("another process takes this node's leases away: is its --node-id given twice?");
+            }
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot take a new lease"),
+        }
+        Some(false)
+    }
+}
+
+impl Service for Keeper {
+    const FAILED: &'static str = "the lease cannot be kept";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn first_after(&self) -> Duration {
+        self.every()
+    }
+
+    fn again_after(&self) -> Duration {
+        self.wait()
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        if !self.node.is_fenced() && self.node.clock.elapsed() >= self.fence_at() {
+            self.node.fence(&self.parts, NO_HEARTBEAT);
+        }
+        let mut kept = false;
+        if !self.node.is_fenced() {
+            kept = self.extend().await.unwrap_or_default();
         }
         // A node that leaves needs no new one: what it had has been stopped.
-        if node.is_fenced() && !node.is_draining() {
-            node.fence(&parts, "");
-            let Some(renewed) = node.watching(&parts, fence_at, node.renew()).await else {
-                return;
-            };
-            match renewed {
-                Ok(Some(sent_at)) => {
-                    extended = sent_at;
-                    wait = every;
-                }
-                Ok(None) => {
-                    tracing::warn!("another process takes this node's leases away: is its --node-id given twice?")
-                }
-                Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "cannot take a new lease");
-                }
-            }
+        if self.node.is_fenced() && !self.node.is_leaving() {
+            kept = self.renew().await.unwrap_or_default();
         }
+        let failed_before = std::mem::replace(&mut self.failed, !kept);
+        Ok(match kept {
+            true => self.every(),
+            // Its connection was dead: the next one opens another.
+            false if !failed_before && !self.node.is_fenced() => Duration::ZERO,
+            false => self.wait(),
+        })
     }
 }

@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_domain::Chain;
 use heddle_domain::id::RunId;
+use heddle_domain::{Chain, Time};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Node;
+use super::service::{NEVER, Needs, Service};
+use crate::EngineError;
 
 /// The channel on which nodes wake each other.
 pub(crate) const CHANNEL: &str = "heddle_wake";
@@ -169,27 +171,60 @@ impl Outbox {
 }
 
 /// Sends what has gathered, while there are other nodes to hear it.
-pub(crate) async fn send(node: Arc<Node>) {
-    let outbox = &node.outbox;
-    loop {
-        tokio::select! {
-            () = node.stop.cancelled() => return,
-            () = outbox.filled.notified() => {}
+pub(crate) struct Teller {
+    node: Arc<Node>,
+    /// There is something to be sent, and more may gather for a moment.
+    gathers: bool,
+}
+
+impl Teller {
+    pub(crate) fn of(node: Arc<Node>) -> Self {
+        Self { node, gathers: false }
+    }
+}
+
+impl Service for Teller {
+    const FAILED: &'static str = "other nodes cannot be told";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    fn first_after(&self) -> Duration {
+        NEVER
+    }
+
+    fn again_after(&self) -> Duration {
+        NEVER
+    }
+
+    async fn woken(&mut self) {
+        match self.gathers {
+            true => std::future::pending().await,
+            false => self.node.outbox.filled.notified().await,
         }
-        // Whether there are others is known as of the last heartbeat, and a node that came since may hold what is to be
-        // interrupted within a second: that is told in any case. It is rare.
-        if !node.has_others() && !outbox.gathered.lock().stopped {
-            *outbox.gathered.lock() = Gathered::default();
-            continue;
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let outbox = &self.node.outbox;
+        if !std::mem::replace(&mut self.gathers, false) {
+            // Whether there are others is known as of the last heartbeat, and a node that came since may hold what is to
+            // be interrupted within a second: that is told in any case. It is rare.
+            if !self.node.has_others() && !outbox.gathered.lock().stopped {
+                *outbox.gathered.lock() = Gathered::default();
+                return Ok(NEVER);
+            }
+            self.gathers = true;
+            return Ok(GATHER);
         }
-        tokio::time::sleep(GATHER).await;
         let news = std::mem::take(&mut *outbox.gathered.lock()).news();
-        if news.is_empty() {
-            continue;
-        }
-        if let Err(error) = node.store.notify(CHANNEL, &encode(&news)).await {
+        if !news.is_empty()
+            && let Err(error) = self.node.store.notify(CHANNEL, &encode(&news)).await
+        {
             tracing::debug!(error = %Chain(&error), "a wake-up was not sent; polling makes up for it");
         }
+        Ok(NEVER)
     }
 }
 

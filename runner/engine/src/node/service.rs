@@ -2,8 +2,11 @@
 //!
 //! A service is a `tick` that is told the time: it works off what there is, and answers when to come back. The loop around
 //! it is the same for all: it waits for that instant or for the service's signal, lets nothing begin on a node that may not
-//! work, and tries again after a failure. So whoever has a clock of their own, a test say, can drive a service without this
-//! loop.
+//! work, and tries again after a failure. So whoever has a clock of their own can drive a service without this loop:
+//! `simulation.rs` does, with the tests that live through a month.
+//!
+//! What a service waits for beside the time is a signal, as a rule; another thing is waited for in [`Service::woken`], which
+//! notes what it has heard, and the tick that follows acts upon it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +17,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Node;
-use super::signals::{Signal, Signals};
+use super::signals::Signal;
 use super::state::{NodeState, State};
 use crate::EngineError;
+
+/// How long until a tick of what only a signal asks for: never, as people count.
+pub(crate) const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What a node needs for a service to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +50,7 @@ pub(crate) trait Service: Send + 'static {
     /// What the log says when a tick fails.
     const FAILED: &'static str;
     const NEEDS: Needs;
-    /// What brings a tick about before its time.
+    /// The signal that brings a tick about before its time.
     const WOKEN_BY: Option<Signal> = None;
     /// The node that it works for.
     fn node(&self) -> &Arc<Node>;
@@ -57,6 +63,18 @@ pub(crate) trait Service: Send + 'static {
     /// How long to wait after a tick that failed.
     fn again_after(&self) -> Duration;
 
+    /// Waits for what brings a tick about before its time: the service's signal, unless it waits for something else. It is
+    /// dropped when the time comes first, so it must not lose what it has heard.
+    fn woken(&mut self) -> impl Future<Output = ()> + Send {
+        let node = Arc::clone(self.node());
+        async move {
+            match Self::WOKEN_BY {
+                Some(signal) => node.signals.raised(signal).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     /// Works off what there is; answers after how long to come back unless there is a signal before.
     fn tick(&mut self, now: Time) -> impl Future<Output = Result<Duration, EngineError>> + Send;
 }
@@ -64,29 +82,17 @@ pub(crate) trait Service: Send + 'static {
 /// Drives a service until its node stops. A tick that is under way then goes on to its end.
 pub(crate) async fn drive(mut service: impl Service) {
     let node = service.node().clone();
-    go_on(&mut service, &node.signals, &node.state, &node.stop, || node.now()).await;
+    go_on(&mut service, &node.state, &node.stop, || node.now()).await;
 }
 
-async fn go_on<S: Service>(
-    service: &mut S,
-    signals: &Signals,
-    state: &State,
-    stop: &CancellationToken,
-    now: impl Fn() -> Time,
-) {
+async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationToken, now: impl Fn() -> Time) {
     let mut wait = service.first_after();
     let mut failed = false;
     loop {
-        let woken = async {
-            match S::WOKEN_BY {
-                // What has failed is not tried again any sooner for being asked for.
-                Some(signal) if !failed => signals.raised(signal).await,
-                _ => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = woken => {}
+            // What has failed is not tried again any sooner for being asked for.
+            () = service.woken(), if !failed => {}
             () = tokio::time::sleep(wait) => {}
         }
         tokio::select! {
@@ -149,6 +155,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
+    use crate::node::signals::Signals;
 
     /// Answers what it is told to, and stops its node when it has nothing more to answer.
     struct Told {
@@ -161,10 +168,13 @@ mod tests {
     impl Service for Told {
         const FAILED: &'static str = "on purpose";
         const NEEDS: Needs = Needs::Active;
-        const WOKEN_BY: Option<Signal> = Some(Signal::Notices);
 
         fn node(&self) -> &Arc<Node> {
             unreachable!("no node is needed")
+        }
+
+        async fn woken(&mut self) {
+            self.signals.raised(Signal::Notices).await;
         }
 
         fn again_after(&self) -> Duration {
@@ -193,13 +203,13 @@ mod tests {
     }
 
     async fn go(service: &mut Told, state: &State) {
-        let (signals, stop) = (service.signals.clone(), service.stop.clone());
+        let stop = service.stop.clone();
         let seconds = std::cell::Cell::new(0);
         let now = || {
             seconds.set(seconds.get() + 1);
             at(seconds.get())
         };
-        go_on(service, &signals, state, &stop, now).await;
+        go_on(service, state, &stop, now).await;
     }
 
     fn at(seconds: i64) -> Time {

@@ -42,10 +42,12 @@ pub(crate) enum Signal {
     Holds,
     /// The warmer: there are scripts that this node has not loaded.
     Scripts,
+    /// The follower: the log of changes has grown.
+    Changes,
 }
 
 /// How many there are.
-const KINDS: usize = Signal::Scripts as usize + 1;
+const KINDS: usize = Signal::Changes as usize + 1;
 
 /// The bells of a node.
 #[derive(Default)]

@@ -77,7 +77,7 @@ impl Queues {
         if self.node.is_leaving() {
             return Err(EngineError::Stopping);
         }
-        let listening = self.runs.queued.listen(&request.queue);
+        let listening = self.runs.waiters.queues.listen(&request.queue);
         loop {
             let bell = listening.bell.notify.notified();
             tokio::pin!(bell);
@@ -163,14 +163,14 @@ impl Queues {
                 limited,
             });
         };
-        self.runs.queued.claimed(&request.queue, last);
+        self.runs.waiters.queues.claimed(&request.queue, last);
         let soon = now + REAPED_AFTER;
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
             self.node.signals.raise(Signal::Claims);
         }
         if answer.cut || answer.claimed.len() == request.max {
             // There may be more where these came from.
-            self.runs.queued.wake(&request.queue, 1);
+            self.runs.waiters.queues.wake(&request.queue, 1);
         }
         let keys: Vec<ClaimKey> = answer.claimed.iter().map(|claimed| claimed.claim).collect();
         match self.told(request, answer.claimed).await {

@@ -119,19 +119,19 @@ impl Queues {
 impl Part for Queues {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         if change.kind == "queue" {
-            self.runs.queued.ring_all(&change.name);
+            self.runs.waiters.queues.ring_all(&change.name);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn heard(&self, news: &News) {
         if let News::Filled(queue) = news {
-            self.runs.queued.wake(queue, WOKEN_BY_LOOK);
+            self.runs.waiters.queues.wake(queue, WOKEN_BY_LOOK);
         }
     }
 
     fn leaves(&self) {
-        self.runs.queued.close();
+        self.runs.waiters.queues.close();
     }
 }
 
@@ -155,7 +155,7 @@ impl Service for LookOut {
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        let queued = &self.0.runs.queued;
+        let queued = &self.0.runs.waiters.queues;
         let names = queued.listened();
         if !names.is_empty() {
             let filled = self.0.node.store.queues_with_work(&names).await?;

@@ -10,7 +10,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
-use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked, SoleRow};
+use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked, SingleTaskEnd};
 
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
@@ -20,7 +20,7 @@ use crate::runs::apply::applied;
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{End, Ending};
 use crate::runs::queued::millis;
-use crate::runs::sole;
+use crate::runs::single_task;
 use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
@@ -79,14 +79,14 @@ impl From<EngineError> for ClaimRefused {
 type Begun = Result<Answered<bool>, ClaimRefused>;
 
 /// A run's end, and what is known of the run.
-type Sole = (SoleRow, Arc<RunContext>);
+type SingleTask = (SingleTaskEnd, Arc<RunContext>);
 
 /// A claim that ends.
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
     /// The run's end as well, if the claim is all of it.
-    sole: Option<Sole>,
+    single_task: Option<SingleTask>,
 }
 
 /// Ends claims; each answer tells whether it was the caller's to end.
@@ -114,33 +114,37 @@ impl Commits for Settlements {
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
-        let (mut sole, mut general, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut single_task, mut general, mut later) = (Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::with_capacity(gathered.len());
         for asked in gathered {
-            let Settling { claim, sole: end, .. } = &asked.request;
+            let Settling {
+                claim,
+                single_task: end,
+                ..
+            } = &asked.request;
             if !seen.insert((claim.run, claim.at)) {
                 // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells, one
                 // after the other.
                 later.push(vec![asked]);
             } else if end.is_some() {
-                sole.push(asked);
+                single_task.push(asked);
             } else {
                 general.push(asked);
             }
         }
-        let mut batches = chunks(sole, Self::POLICY.batch_max);
+        let mut batches = chunks(single_task, Self::POLICY.batch_max);
         batches.extend(chunks(general, Self::POLICY.batch_max));
         batches.extend(later);
         batches
     }
 
     async fn commit(&self, batch: &mut [Settling]) -> Committed<Self> {
-        let sole: Option<Vec<(ClaimKey, &Sole)>> = batch
+        let single_task: Option<Vec<(ClaimKey, &SingleTask)>> = batch
             .iter()
-            .map(|settling| Some((settling.claim, settling.sole.as_ref()?)))
+            .map(|settling| Some((settling.claim, settling.single_task.as_ref()?)))
             .collect();
-        let accepted = match sole {
-            Some(rows) => self.0.settle_sole(&rows).await?,
+        let accepted = match single_task {
+            Some(rows) => self.0.settle_single_task(&rows).await?,
             None => {
                 let ends: Vec<(ClaimKey, Ending)> = batch
                     .iter()
@@ -188,7 +192,7 @@ impl Queues {
             match self.ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
                     settlings.push(Settling {
-                        sole: context.and_then(|context| self.sole_of(context, &claim, &ending, now)),
+                        single_task: context.and_then(|context| self.single_task_of(context, &claim, &ending, now)),
                         claim,
                         ending,
                     });
@@ -355,13 +359,19 @@ impl Queues {
     }
 
     /// The run's end, if this claim is all that there is to know of it.
-    fn sole_of(&self, context: &Arc<RunContext>, claim: &ClaimKey, ending: &Ending, now: Time) -> Option<Sole> {
+    fn single_task_of(
+        &self,
+        context: &Arc<RunContext>,
+        claim: &ClaimKey,
+        ending: &Ending,
+        now: Time,
+    ) -> Option<SingleTask> {
         // A tracer wants to hear when the attempt began, which this statement does not read.
-        if self.runs.tracer.get().is_some() {
+        if self.runs.seen.tracer.get().is_some() {
             return None;
         }
         let ended = ended(claim);
-        let row = sole::row(&self.runs, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
+        let row = single_task::row(&self.runs, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
         Some((row, context.clone()))
     }
 
@@ -414,16 +424,20 @@ impl Queues {
     }
 
     /// The same for claims each of which is all of its run: one statement.
-    async fn settle_sole(
+    async fn settle_single_task(
         self: &Arc<Self>,
-        ends: &[(ClaimKey, &Sole)],
+        ends: &[(ClaimKey, &SingleTask)],
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let rows: Vec<(ClaimKey, &SoleRow)> = ends.iter().map(|(key, sole)| (*key, &sole.0)).collect();
-        let (owned, followed) = self.node.store.complete_sole_claims(&rows).await?;
+        let rows: Vec<(ClaimKey, &SingleTaskEnd)> =
+            ends.iter().map(|(key, single_task)| (*key, &single_task.0)).collect();
+        let (owned, followed) = self.node.store.complete_single_task_claims(&rows).await?;
         let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
         let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
-        self.runs
-            .acted(sole::after(owned, followed, ends.iter().map(|(_, sole)| &*sole.1)));
+        self.runs.acted(single_task::after(
+            owned,
+            followed,
+            ends.iter().map(|(_, single_task)| &*single_task.1),
+        ));
         Ok(accepted)
     }
 }

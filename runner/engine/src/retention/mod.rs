@@ -15,8 +15,8 @@ use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::retention::Retention;
 use heddle_store::StoreError;
+use heddle_store::retention::others::Cutoffs;
 use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
-use heddle_store::spent::SpentBefore;
 
 use crate::EngineError;
 use crate::node::Node;
@@ -298,7 +298,7 @@ impl Pruner {
     ) -> Result<(), EngineError> {
         let store = &self.node.store;
         let events = now - retention.events.chrono();
-        let spent = SpentBefore::of(retention, now);
+        let spent = Cutoffs::of(retention, now);
         for (table, before) in [
             (Partitioned::Events, events),
             (Partitioned::Assignments, spent.assignments),
@@ -390,7 +390,7 @@ impl Pruner {
         pruned.audit = rows.audit as u64;
         pruned.events = rows.events as u64;
         pruned.assignments = rows.assignments as u64;
-        let spent = self.node.store.count_spent(&SpentBefore::of(retention, now)).await?;
+        let spent = self.node.store.count_due_others(&Cutoffs::of(retention, now)).await?;
         pruned.notifications = spent.notifications as u64;
         pruned.occurrences = spent.occurrences as u64;
         pruned.offers = spent.offers as u64;

@@ -165,7 +165,7 @@ impl Runs {
         } = transition;
         let run = context.facts.id;
         let plan = &context.revision.plan;
-        let turn = self.turn.load(std::sync::atomic::Ordering::Relaxed);
+        let turn = self.queue.turn();
         let notices = self.notices_of(context, &actions, state, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
@@ -173,7 +173,7 @@ impl Runs {
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
             if let Some(place) = place(&context.revision, at) {
                 after.rings.add(&place);
-                queued.push(self.queued.row(at, queued.len(), place, None));
+                queued.push(self.waiters.queues.row(at, queued.len(), place, None));
                 continue;
             }
             let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at));
@@ -246,7 +246,7 @@ impl Runs {
         }
         after.signals.add_if(written.parents_told, Signal::Inbox);
         after.signals.add_if(written.followed, Signal::Links);
-        if self.tracer.get().is_some() {
+        if self.seen.tracer.get().is_some() {
             for stopped in &written.interrupted {
                 let context = self.contexts.get(&stopped.run);
                 let span = context.and_then(|context| self.interrupted_span(&context, stopped));
@@ -260,16 +260,16 @@ impl Runs {
     /// Acts upon what has been committed.
     pub(crate) fn acted(self: &Arc<Self>, after: After) {
         use std::sync::atomic::Ordering::Relaxed;
-        self.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
+        self.seen.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
         for why in &after.skipped {
-            self.counts.skipped[*why as usize - 1].fetch_add(1, Relaxed);
+            self.seen.counts.skipped[*why as usize - 1].fetch_add(1, Relaxed);
         }
-        self.counts.attempts_ended.fetch_add(after.recorded, Relaxed);
+        self.seen.counts.attempts_ended.fetch_add(after.recorded, Relaxed);
         let lease = self.lease();
         let mut elsewhere = false;
         for stopped in &after.interrupted {
             if stopped.lease == lease {
-                self.hands.cancel(stopped.run, stopped.at);
+                self.held.cancel(stopped.run, stopped.at);
             } else {
                 elsewhere = true;
             }
@@ -288,19 +288,17 @@ impl Runs {
         self.moved(&after.moved, &after.finished);
         self.take(after.taken);
         self.ring(&after.rings);
-        if let Some(due) = after.due {
-            let mut next = self.next_due.lock();
-            if next.is_none_or(|next| due < next) {
-                *next = Some(due);
-                self.node.signals.raise(Signal::Inbox);
-            }
+        if let Some(due) = after.due
+            && self.pending.note_due(due)
+        {
+            self.node.signals.raise(Signal::Inbox);
         }
         self.node.signals.raise_backfills(after.backfilled);
         if after.signals.has(Signal::Work) {
             self.node.outbox.tell(News::Work);
         }
         self.node.signals.raise_all(after.signals);
-        if let Some(tracer) = self.tracer.get() {
+        if let Some(tracer) = self.seen.tracer.get() {
             after.spans.into_iter().for_each(|span| tracer.ended(span));
         }
     }

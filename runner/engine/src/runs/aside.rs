@@ -11,6 +11,10 @@
 //!    may know what to make of them.
 //! 3. Every so often they are tried again, alone, and come back once somebody has mended what was wrong.
 //!
+//! A gate is looked at as a whole (`overlap.rs`): who may begin follows from all that wait before it and all that is active.
+//! So none of its runs is handled alone. Instead each is tried, as if it were its turn, in a transaction that is given up
+//! again; one that cannot begin is set aside, and the next look decides upon the others.
+//!
 //! What is passing (another transaction in the way, no database) sets nothing aside: the next look tries again.
 
 use std::collections::{BTreeSet, HashMap};
@@ -21,9 +25,9 @@ use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_store::live::{PassedOver, Take};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::node::group_commit::is_passing;
+use crate::node::signals::Signal;
 use crate::{EngineError, Runs};
 
 /// How many runs' rows of one kind are set aside at most. With more, rows that cannot be handled are looked for anew each
@@ -43,10 +47,12 @@ pub(crate) enum Kind {
     Settlements,
     /// Runs that were submitted in SQL.
     Starts,
+    /// Runs that wait for their turn before a gate.
+    Gates,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::Timers, Self::Settlements, Self::Starts];
+    pub(crate) const ALL: [Self; 4] = [Self::Timers, Self::Settlements, Self::Starts, Self::Gates];
 
     /// The table, which is also what metrics call it.
     pub(crate) fn name(self) -> &'static str {
@@ -54,13 +60,18 @@ impl Kind {
             Self::Timers => "timers",
             Self::Settlements => "settlements",
             Self::Starts => "starts",
+            Self::Gates => "waits",
         }
     }
 }
 
-/// Rows that are set aside, by kind and run, with when they were tried last.
+fn is_due(tried: Duration, now: Duration) -> bool {
+    now.saturating_sub(tried) > AGAIN_EVERY
+}
+
+/// Rows that are set aside, by kind and run, with when they were tried last (`NodeClock::elapsed`).
 #[derive(Default)]
-pub(crate) struct Aside([Mutex<HashMap<RunId, Instant>>; Kind::ALL.len()]);
+pub(crate) struct Aside([Mutex<HashMap<RunId, Duration>>; Kind::ALL.len()]);
 
 impl Aside {
     /// What a look passes over.
@@ -78,11 +89,11 @@ impl Aside {
     }
 
     /// Whether rows of a kind are to be tried again.
-    pub(crate) fn is_due(&self, kind: Kind) -> bool {
-        self.of(kind).lock().values().any(|tried| tried.elapsed() > AGAIN_EVERY)
+    pub(crate) fn is_due(&self, kind: Kind, now: Duration) -> bool {
+        self.of(kind).lock().values().any(|tried| is_due(*tried, now))
     }
 
-    fn of(&self, kind: Kind) -> &Mutex<HashMap<RunId, Instant>> {
+    fn of(&self, kind: Kind) -> &Mutex<HashMap<RunId, Duration>> {
         &self.0[kind as usize]
     }
 
@@ -91,11 +102,11 @@ impl Aside {
     }
 
     /// `false`: there is no place for more.
-    fn put(&self, kind: Kind, run: RunId) -> bool {
+    fn put(&self, kind: Kind, run: RunId, now: Duration) -> bool {
         let mut aside = self.of(kind).lock();
         let fits = aside.len() < SET_ASIDE_MAX;
         if fits {
-            aside.insert(run, Instant::now());
+            aside.insert(run, now);
         }
         fits
     }
@@ -105,12 +116,12 @@ impl Aside {
     }
 
     /// Those to be tried again now.
-    fn due(&self, kind: Kind) -> Vec<RunId> {
+    fn due(&self, kind: Kind, now: Duration) -> Vec<RunId> {
         let mut aside = self.of(kind).lock();
-        let due = aside.iter_mut().filter(|(_, tried)| tried.elapsed() > AGAIN_EVERY);
+        let due = aside.iter_mut().filter(|(_, tried)| is_due(**tried, now));
         due.take(AGAIN_MAX)
             .map(|(run, tried)| {
-                *tried = Instant::now();
+                *tried = now;
                 *run
             })
             .collect()
@@ -121,10 +132,10 @@ impl Runs {
     /// Works off what there is of a kind, but for what cannot be handled. An error is a passing one, or has nothing to do
     /// with any row.
     pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
-        for run in self.aside.due(kind) {
+        for run in self.pending.aside.due(kind, self.node.clock.elapsed()) {
             match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
                 Ok(()) => {
-                    self.aside.remove(kind, run);
+                    self.pending.aside.remove(kind, run);
                     tracing::info!(table = kind.name(), %run, "what was set aside has been handled");
                 }
                 Err(error) if is_passing(&error) => return Err(error),
@@ -133,15 +144,17 @@ impl Runs {
             }
         }
         let mut taken = BTreeSet::new();
-        let passed_over = self.aside.runs(kind);
+        let passed_over = self.pending.aside.runs(kind);
         let error = match self.handle(kind, Take::AllBut(&passed_over), &mut taken).await {
             Err(error) if !is_passing(&error) && !taken.is_empty() => error,
             other => return other,
         };
+        let whole = error.again();
+        let mut found = false;
         let mut failed = vec![(Vec::from_iter(taken), error)];
         while let Some((mut runs, error)) = failed.pop() {
             if let [run] = runs[..] {
-                self.set_aside(kind, run, &error);
+                found |= self.set_aside(kind, run, &error);
                 continue;
             }
             let second = runs.split_off(runs.len() / 2);
@@ -153,13 +166,21 @@ impl Runs {
                 }
             }
         }
+        match (kind, found) {
+            // The others were only tried.
+            (Kind::Gates, true) => self.node.signals.raise(Signal::Inbox),
+            (Kind::Gates, false) => return Err(whole),
+            (Kind::Timers | Kind::Settlements | Kind::Starts, _) => {}
+        }
         Ok(())
     }
 
-    fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) {
+    /// Whether there was a place for it.
+    fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) -> bool {
         let table = kind.name();
         let error = Chain(error);
-        match self.aside.put(kind, run) {
+        let fits = self.pending.aside.put(kind, run, self.node.clock.elapsed());
+        match fits {
             true => tracing::error!(
                 %error, table, %run,
                 "what stands there for this run cannot be handled by this node; it is set aside, and tried again every 10 s"
@@ -169,6 +190,7 @@ impl Runs {
                 "what stands there for this run cannot be handled by this node, and too much is set aside already"
             ),
         }
+        fits
     }
 
     /// One transaction; `taken` gets the runs whose rows it took.
@@ -182,6 +204,10 @@ impl Runs {
             Kind::Timers => self.timers(take, taken).await,
             Kind::Settlements => self.settlements(take, taken).await,
             Kind::Starts => self.starts(take, taken).await,
+            Kind::Gates => match take {
+                Take::AllBut(passed_over) => self.turnstiles(passed_over, taken).await,
+                Take::Only(runs) => self.try_turn(runs).await,
+            },
         }
     }
 }

@@ -53,7 +53,7 @@ impl Engine {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let permit = self.runs.bulk.clone().acquire_owned().await;
+        let permit = self.runs.requests.bulk.clone().acquire_owned().await;
         let permit = permit.map_err(|_| EngineError::Stopping)?;
         let stop = self.runs.node.stop.clone();
         let ended = self.runs.node.tracker.spawn(async move {

@@ -1,70 +1,143 @@
-//! The claimer: takes what waits in *ready*, as far as this node has room. A loop of its own, so that one batch is claimed
+//! The claimer: takes what waits in *ready*, as far as this node has room. A service of its own, so that one batch is claimed
 //! while the guests of another run and the outcomes of a third are recorded.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use heddle_domain::Chain;
+use heddle_domain::Time;
 
-use crate::Runs;
+use crate::node::Node;
+use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
+use crate::{EngineError, Runs};
 
 /// How often a node looks for work that nobody told it of; when it has had none for a while, less often.
 const POLL_BUSY: Duration = Duration::from_millis(100);
 const POLL_IDLE: Duration = Duration::from_millis(1_000);
 
+/// After so many looks for nothing it looks less often.
+const IDLE_AFTER: u32 = 20;
+
 /// How long to wait before a claim that failed is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// While there is a backlog, so much room has to come free before the next claim: small claims cost as much as large.
-const ROOM_MIN: usize = crate::runs::hands::SHORT_TARGET / 4;
+const ROOM_MIN: usize = crate::runs::held::SHORT_TARGET / 4;
 
 /// How long to wait for that much room.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 
-/// Claims what is ready, over and over.
-pub(crate) async fn run(runs: Arc<Runs>) {
-    let mut idle: u32 = 0;
-    loop {
-        let backlog = runs.backlog.load(Ordering::Relaxed);
-        let poll = match (backlog, idle > 20) {
-            (true, _) => ROOM_WAIT,
-            (false, true) => POLL_IDLE,
-            (false, false) => POLL_BUSY,
-        };
-        tokio::select! {
-            () = runs.node.signals.raised(Signal::Work) => {}
-            () = runs.node.signals.raised(Signal::Freed), if backlog => if runs.room().free < ROOM_MIN { continue },
-            () = runs.node.stop.cancelled() => return,
-            () = tokio::time::sleep(poll) => idle = idle.saturating_add(1),
-        }
-        claim(&runs, &mut idle).await;
+/// What a node knows of the queue of task runs that are ready.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// The turn that was claimed last: where new rows stand in the queue.
+    turn: AtomicI64,
+    /// The last claim came back full: there is more where it came from.
+    backlog: AtomicBool,
+}
+
+impl Queue {
+    pub(crate) fn turn(&self) -> i64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// It has come as far as this turn.
+    pub(crate) fn has_come_to(&self, turn: i64) {
+        self.turn.fetch_max(turn, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    fn note_backlog(&self, backlog: bool) {
+        self.backlog.store(backlog, Ordering::Relaxed);
     }
 }
 
-/// Claims as much as there is room for.
-async fn claim(runs: &Arc<Runs>, idle: &mut u32) {
-    let room = runs.room();
-    if room.claimable() == 0 {
-        // Whatever frees a slot brings the claimer around again.
-        runs.backlog.store(true, Ordering::Relaxed);
-        return;
+/// Claims what is ready.
+pub(crate) struct Claimer {
+    runs: Arc<Runs>,
+    /// How often in a row it has looked without being told, and found nothing.
+    idle: u32,
+    woken_by: Option<Signal>,
+}
+
+impl Claimer {
+    pub(crate) fn of(runs: Arc<Runs>) -> Self {
+        Self {
+            runs,
+            idle: 0,
+            woken_by: None,
+        }
     }
-    match runs.node.store.claim(runs.lease(), room, runs.now()).await {
-        Ok(claimed) => {
-            if !claimed.is_empty() {
-                *idle = 0;
-            }
-            runs.backlog.store(claimed.len() >= room.claimable(), Ordering::Relaxed);
-            if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
-                runs.turn.fetch_max(last, Ordering::Relaxed);
-            }
-            runs.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
+
+    /// How long to wait without being told.
+    fn poll(&self) -> Duration {
+        match (self.runs.queue.has_backlog(), self.idle > IDLE_AFTER) {
+            (true, _) => ROOM_WAIT,
+            (false, true) => POLL_IDLE,
+            (false, false) => POLL_BUSY,
         }
-        Err(error) => {
-            tracing::warn!(error = %Chain(&error), "cannot claim");
-            tokio::time::sleep(AGAIN_AFTER).await;
+    }
+
+    /// Claims as much as there is room for.
+    async fn claim(&mut self, now: Time) -> Result<(), EngineError> {
+        let runs = &self.runs;
+        let room = runs.room();
+        if room.claimable() == 0 {
+            // Whatever frees a slot brings the claimer around again.
+            runs.queue.note_backlog(true);
+            return Ok(());
         }
+        let claimed = runs.node.store.claim(runs.lease(), room, now).await?;
+        if !claimed.is_empty() {
+            self.idle = 0;
+        }
+        runs.queue.note_backlog(claimed.len() >= room.claimable());
+        if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
+            runs.queue.has_come_to(last);
+        }
+        runs.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());
+        Ok(())
+    }
+}
+
+impl Service for Claimer {
+    const FAILED: &'static str = "cannot claim";
+    // A node that may not work has no room, and notes that there is more to claim.
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn first_after(&self) -> Duration {
+        POLL_BUSY
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    /// By work; and, while there is more than there was room for, by attempts that have ended.
+    async fn woken(&mut self) {
+        let signals = &self.runs.node.signals;
+        let backlog = self.runs.queue.has_backlog();
+        self.woken_by = Some(tokio::select! {
+            () = signals.raised(Signal::Work) => Signal::Work,
+            () = signals.raised(Signal::Freed), if backlog => Signal::Freed,
+        });
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        match self.woken_by.take() {
+            Some(Signal::Freed) if self.runs.room().free < ROOM_MIN => return Ok(ROOM_WAIT),
+            Some(_) => {}
+            None => self.idle = self.idle.saturating_add(1),
+        }
+        self.claim(now).await?;
+        Ok(self.poll())
     }
 }

@@ -214,6 +214,7 @@ impl Engine {
             after: json!({"rerun_of": row.id}),
         });
         self.runs
+            .requests
             .submissions
             .ask(crate::runs::submit::Request { run, context })
             .await?;

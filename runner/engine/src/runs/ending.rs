@@ -10,13 +10,13 @@ use heddle_domain::state::ErrorKind;
 use heddle_sandbox::Effect;
 use heddle_store::live::LogRow;
 
-use crate::runs::hands::Hand;
+use crate::runs::held::HeldAttempt;
 use crate::{EngineError, RunContext};
 
 /// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its report
 /// is taken up, so there are no more than slots, but for what transactions that ran side by side were each granted.
 pub(crate) fn reports_max(slots: usize) -> usize {
-    slots + 4 * crate::runs::hands::SHORT_TARGET
+    slots + 4 * crate::runs::held::SHORT_TARGET
 }
 
 /// An attempt in hand has ended.
@@ -24,7 +24,7 @@ pub(crate) struct Report {
     pub(crate) run: RunId,
     pub(crate) at: AttemptKey,
     pub(crate) context: Arc<RunContext>,
-    pub(crate) hand: Hand,
+    pub(crate) held: HeldAttempt,
     pub(crate) end: End,
     pub(crate) finished_at: Time,
     /// Log lines that have not been written.

@@ -124,12 +124,12 @@ impl Runs {
             }
         );
         // Before anything else: while this is under way nobody may take the attempt up.
-        self.given_up.put(ended);
+        self.reports.given_up.put(ended);
         if newer {
             return;
         }
         match self.try_to_end(ended).await {
-            Tried::Ended => self.given_up.remove(ended),
+            Tried::Ended => self.reports.given_up.remove(ended),
             Tried::Aside => {
                 tracing::error!(%run, task, attempt = at.attempt, "a run cannot even be given up; its attempt is set aside, and tried again every 30 s");
             }
@@ -138,9 +138,9 @@ impl Runs {
 
     /// Tries again what is set aside.
     pub(crate) async fn give_up_again(self: &Arc<Self>) {
-        for ended in self.given_up.due() {
+        for ended in self.reports.given_up.due() {
             if let Tried::Ended = self.try_to_end(ended).await {
-                self.given_up.remove(ended);
+                self.reports.given_up.remove(ended);
             }
         }
     }
@@ -156,7 +156,7 @@ impl Runs {
                 let error = match self.end_by_force(ended, in_full).await {
                     Ok(true) => {
                         tracing::error!(%run, "a run has been given up: it has failed");
-                        self.given_up.runs.fetch_add(1, Ordering::Relaxed);
+                        self.reports.given_up.runs.fetch_add(1, Ordering::Relaxed);
                         return Tried::Ended;
                     }
                     Ok(false) => return Tried::Ended,

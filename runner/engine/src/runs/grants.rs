@@ -38,7 +38,7 @@ impl Runs {
         category: Option<&str>,
         name: &str,
     ) -> Granted<String> {
-        Ok(match self.node.store.secret_value(&self.keys, name).await? {
+        Ok(match self.node.store.secret_value(&self.scripts.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
             Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
             None => Err(format!("{NOT_GRANTED}secret `{name}`: there is none")),
@@ -62,7 +62,7 @@ impl Runs {
                 "{NOT_GRANTED}connection `{name}`: this {noun} may not use it"
             )));
         }
-        let Some((url, _)) = self.node.store.connection_url(&self.keys, name).await? else {
+        let Some((url, _)) = self.node.store.connection_url(&self.scripts.keys, name).await? else {
             return Ok(Err(missing()));
         };
         let url = if row.options.read_only { read_only(&url) } else { url };

@@ -27,18 +27,18 @@ impl Part for Runs {
 
     fn heard(&self, news: &News) {
         match news {
-            News::Ended(run) => self.watches.ring(*run),
-            News::ManyEnded => self.watches.ring_all(),
+            News::Ended(run) => self.waiters.runs.ring(*run),
+            News::ManyEnded => self.waiters.runs.ring_all(),
             News::Reopened(run) => self.contexts.remove(run),
             News::Filled(_) | News::Work | News::Stopped => {}
         }
     }
 
     fn attempts_in_hand(&self) -> usize {
-        self.hands.len()
+        self.held.len()
     }
 
     fn stop_in_hand(&self) {
-        self.hands.cancel_all();
+        self.held.cancel_all();
     }
 }

@@ -18,6 +18,7 @@ use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
 use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, RunWrite, Settlement, SqlStart, Take};
 use heddle_store::notice::NewNotices;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::node::Node;
@@ -25,7 +26,7 @@ use crate::node::group_commit::is_passing;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
-use crate::runs::aside::Kind;
+use crate::runs::aside::{Aside, Kind};
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Done, End, Ending};
@@ -55,6 +56,26 @@ const SWEPT_GATES_MAX: i64 = 1_000;
 
 /// How many sub-runs without a parent one look cancels.
 const ORPHANS_MAX: i64 = 500;
+
+/// What a node knows of its inbox.
+#[derive(Default)]
+pub(crate) struct Pending {
+    /// When the next timer is due.
+    next_due: Mutex<Option<Time>>,
+    pub(crate) aside: Aside,
+}
+
+impl Pending {
+    /// A timer is due then; whether that is sooner than the next one known.
+    pub(crate) fn note_due(&self, due: Time) -> bool {
+        let mut next = self.next_due.lock();
+        let sooner = next.is_none_or(|next| due < next);
+        if sooner {
+            *next = Some(due);
+        }
+        sooner
+    }
+}
 
 /// Works off what timers, other transactions and other systems have left.
 pub(crate) struct Inbox(pub(crate) Arc<Runs>);
@@ -86,7 +107,7 @@ impl Service for Inbox {
 pub(crate) struct Reaper {
     runs: Arc<Runs>,
     /// What stands under our lease and is in nobody's hand, since when.
-    strangers: HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+    strangers: HashMap<(RunId, AttemptKey), Duration>,
     sweep: Every,
     /// Behind which group's gate the next sweep goes on.
     place: Option<i64>,
@@ -143,7 +164,7 @@ impl Service for Reaper {
 
 impl Runs {
     fn until_due(&self) -> Duration {
-        match *self.next_due.lock() {
+        match *self.pending.next_due.lock() {
             Some(due) => (due - self.now()).to_std().unwrap_or(Duration::ZERO),
             None => LOOK_EVERY,
         }
@@ -151,8 +172,8 @@ impl Runs {
 
     /// Looks, and works off what there is.
     async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
-        let inbox = self.node.store.inbox(&self.aside.passed_over()).await?;
-        *self.next_due.lock() = inbox.next_due;
+        let inbox = self.node.store.inbox(&self.pending.aside.passed_over()).await?;
+        *self.pending.next_due.lock() = inbox.next_due;
         if inbox.ready {
             self.node.signals.raise(Signal::Work);
         }
@@ -161,13 +182,11 @@ impl Runs {
                 Kind::Timers => inbox.next_due.is_some_and(|due| due <= self.now()),
                 Kind::Settlements => inbox.settlements,
                 Kind::Starts => inbox.starts,
+                Kind::Gates => inbox.turnstiles,
             };
-            if found || self.aside.is_due(kind) {
+            if found || self.pending.aside.is_due(kind, self.node.clock.elapsed()) {
                 self.work_off(kind).await?;
             }
-        }
-        if inbox.turnstiles {
-            self.turnstiles().await?;
         }
         Ok(())
     }
@@ -375,17 +394,18 @@ impl Runs {
     fn adopt(
         self: &Arc<Self>,
         held: HashSet<(RunId, AttemptKey)>,
-        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+        strangers: &mut HashMap<(RunId, AttemptKey), Duration>,
     ) {
         strangers.retain(|entry, _| held.contains(entry));
+        let elapsed = self.node.clock.elapsed();
         let mut adopted = Vec::new();
         for entry in held {
-            if self.hands.knows(entry.0, entry.1) || self.given_up.knows(entry.0, entry.1) {
+            if self.held.knows(entry.0, entry.1) || self.reports.given_up.knows(entry.0, entry.1) {
                 strangers.remove(&entry);
                 continue;
             }
-            let since = *strangers.entry(entry).or_insert_with(tokio::time::Instant::now);
-            if since.elapsed() > ADOPT_AFTER {
+            let since = *strangers.entry(entry).or_insert(elapsed);
+            if elapsed.saturating_sub(since) > ADOPT_AFTER {
                 strangers.remove(&entry);
                 adopted.push(entry);
             }
@@ -444,19 +464,19 @@ impl Runs {
     /// Takes over what dead nodes held, stops what is not this node's any more, cancels sub-runs without a parent.
     pub(crate) async fn reap_once(
         self: &Arc<Self>,
-        strangers: &mut HashMap<(RunId, AttemptKey), tokio::time::Instant>,
+        strangers: &mut HashMap<(RunId, AttemptKey), Duration>,
     ) -> Result<(), EngineError> {
         self.give_up_again().await;
         let mut lost = self.node.store.lost_attempts().await?;
-        lost.retain(|lost| !self.given_up.knows(lost.ended.run, lost.ended.at));
+        lost.retain(|lost| !self.reports.given_up.knows(lost.ended.run, lost.ended.at));
         if !lost.is_empty() {
             tracing::info!(attempts = lost.len(), "taking over what a node that is gone held");
             self.take_over(lost).await?;
         }
-        let old = self.hands.older_than(YOUNG);
+        let old = self.held.older_than(YOUNG);
         let held: HashSet<(RunId, AttemptKey)> = self.node.store.held(self.lease()).await?.into_iter().collect();
         for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
-            self.hands.cancel(entry.0, entry.1);
+            self.held.cancel(entry.0, entry.1);
         }
         if !self.node.is_fenced() {
             self.adopt(held, strangers);

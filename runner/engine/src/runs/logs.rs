@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! * An outcome is recorded when all lines before it are committed: [`LogBuffer::rest`] gives nothing while lines are
-//!   under way, and the recorder then hands the report to this loop.
+//!   under way, and the recorder then hands the report to the log writer.
 //! * The lines of one attempt are written in their order.
 //! * A script that floods its log slows nobody: it takes [`SHARE`] lines of a round, its outcome waits alone, and the
 //!   writer rests for as long as Postgres worked for it, so that half of a core at most goes into lines.
@@ -20,13 +20,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_domain::Chain;
+use heddle_domain::{Chain, Time};
 use heddle_store::live::LogRow;
 use tokio::sync::mpsc;
 
-use crate::Runs;
+use crate::node::Node;
+use crate::node::service::{Needs, Service};
 use crate::runs::ending::Report;
 use crate::runs::log_buffer::LogBuffer;
+use crate::{EngineError, Runs};
 
 /// How long a line may wait before others can see it, unless somebody floods.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
@@ -53,11 +55,11 @@ impl Runs {
     /// An attempt has ended, but its log has to be written before that can be recorded.
     pub(crate) fn log_first(&self, report: Report) {
         // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
-        self.hands.park();
+        self.held.park();
         // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
-        if let Err(mpsc::error::TrySendError::Full(report)) = self.log_writer.try_send(report) {
+        if let Err(mpsc::error::TrySendError::Full(report)) = self.reports.log_writer.try_send(report) {
             tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
-            let log_writer = self.log_writer.clone();
+            let log_writer = self.reports.log_writer.clone();
             self.node
                 .tracker
                 .spawn(async move { drop(log_writer.send(report).await) });
@@ -80,43 +82,77 @@ impl From<Report> for Ended {
     }
 }
 
-pub(crate) async fn write(runs: Arc<Runs>, mut reports: mpsc::Receiver<Report>) {
-    let mut ended: Vec<Ended> = Vec::new();
-    loop {
-        tokio::select! {
-            () = runs.node.stop.cancelled() => return,
-            // What has ended goes first: somebody waits for its outcome.
-            Some(report) = reports.recv() => ended.push(report.into()),
-            () = tokio::time::sleep(FLUSH_EVERY), if ended.is_empty() => {}
+/// The log writer.
+pub(crate) struct LogWriter {
+    runs: Arc<Runs>,
+    reports: mpsc::Receiver<Report>,
+    ended: Vec<Ended>,
+}
+
+impl LogWriter {
+    pub(crate) fn of(runs: Arc<Runs>, reports: mpsc::Receiver<Report>) -> Self {
+        Self {
+            runs,
+            reports,
+            ended: Vec::new(),
         }
-        loop {
-            while let Ok(report) = reports.try_recv() {
-                ended.push(report.into());
-            }
-            let took = round(&runs, &ended).await;
-            let is_done = |ended: &mut Ended| {
-                ended.lag += took;
-                if ended.lag >= LAG_MAX {
-                    ended.report.hand.log.cut();
-                }
-                ended.lag >= LAG_MAX || ended.report.hand.log.is_written()
-            };
-            for Ended { report, .. } in ended.extract_if(.., is_done) {
-                runs.hands.unpark();
-                let _ = runs.outcomes.send_patiently(report.into()).await;
-            }
-            if ended.is_empty() || runs.node.stop.is_cancelled() {
-                break;
-            }
+    }
+}
+
+impl Service for LogWriter {
+    const FAILED: &'static str = "log lines cannot be written";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.runs.node
+    }
+
+    fn first_after(&self) -> Duration {
+        FLUSH_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        FLUSH_EVERY
+    }
+
+    /// By an attempt that has ended: somebody waits for its outcome.
+    async fn woken(&mut self) {
+        match self.reports.recv().await {
+            Some(report) => self.ended.push(report.into()),
+            None => std::future::pending().await,
         }
+    }
+
+    /// A round.
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let runs = &self.runs;
+        while let Ok(report) = self.reports.try_recv() {
+            self.ended.push(report.into());
+        }
+        let took = round(runs, &self.ended).await;
+        let is_done = |ended: &mut Ended| {
+            ended.lag += took;
+            if ended.lag >= LAG_MAX {
+                ended.report.held.log.cut();
+            }
+            ended.lag >= LAG_MAX || ended.report.held.log.is_written()
+        };
+        for Ended { report, .. } in self.ended.extract_if(.., is_done) {
+            runs.held.unpark();
+            let _ = runs.reports.outcomes.send_patiently(report.into()).await;
+        }
+        Ok(match self.ended.is_empty() {
+            true => FLUSH_EVERY,
+            false => Duration::ZERO,
+        })
     }
 }
 
 /// Writes a share of everybody's lines; answers for how long, with the rests.
 async fn round(runs: &Runs, ended: &[Ended]) -> Duration {
     // Those that have ended are in hand too, as a rule.
-    let mut logs = runs.hands.logs();
-    logs.extend(ended.iter().map(|ended| ended.report.hand.log.clone()));
+    let mut logs = runs.held.logs();
+    logs.extend(ended.iter().map(|ended| ended.report.held.log.clone()));
     logs.retain(|log| !log.is_written());
     logs.sort_by_key(Arc::as_ptr);
     logs.dedup_by(|one, other| Arc::ptr_eq(one, other));

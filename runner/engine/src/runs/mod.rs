@@ -16,8 +16,8 @@ pub(crate) mod created;
 pub(crate) mod ending;
 pub(crate) mod given_up;
 pub(crate) mod grants;
-pub(crate) mod hands;
 pub(crate) mod heard;
+pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod log_buffer;
 pub(crate) mod logs;
@@ -31,7 +31,7 @@ pub(crate) mod redact;
 pub(crate) mod retry_after;
 pub(crate) mod room;
 pub(crate) mod scripts;
-pub(crate) mod sole;
+pub(crate) mod single_task;
 pub(crate) mod submit;
 pub(crate) mod told;
 pub mod trace;
@@ -39,8 +39,7 @@ pub(crate) mod transition;
 pub(crate) mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -54,8 +53,9 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 use crate::node::catalog::{Cache, Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::node::service::drive;
 use ending::Report;
-use hands::{Hand, Hands};
+use held::{HeldAttempt, HeldAttempts};
 
 /// A run as this node works on it.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
 /// Who carries attempts out, as far as runs know it.
 pub(crate) trait Worker: Send + Sync {
     /// An attempt is this node's now, and in hand.
-    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, hand: Hand);
+    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt);
 }
 
 /// Who gives out offers, as far as those who make them know it.
@@ -82,45 +82,18 @@ pub(crate) trait Audiences: Send + Sync {
     fn changed(&self, audience: &str);
 }
 
-/// Runs of a node.
+/// Runs of a node: what each part keeps stands with the part.
 pub(crate) struct Runs {
     pub(crate) node: Arc<Node>,
-    pub(crate) sandbox: Sandbox,
-    pub(crate) keys: Arc<SecretKeys>,
-    /// How many attempts may be in hand, and how many threads run guests.
-    slots: usize,
-    threads: usize,
-    worker: OnceLock<Weak<dyn Worker>>,
-    pub(crate) hands: Hands,
+    pub(crate) scripts: scripts::Scripts,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
-    /// The turn that was claimed last: where new rows stand in the queue.
-    pub(crate) turn: AtomicI64,
-    /// The last claim came back full: there is more where it came from.
-    pub(crate) backlog: AtomicBool,
-    /// Who hears of what has ended; nobody unless configured.
-    pub(crate) tracer: OnceLock<Arc<dyn trace::Tracer>>,
-    pub(crate) next_due: Mutex<Option<Time>>,
-    /// See [`ending::reports_max`].
-    pub(crate) outcomes: GroupCommit<recorder::Outcomes>,
-    /// Attempts that have ended, but whose log has to be written before their outcome.
-    pub(crate) log_writer: mpsc::Sender<Report>,
-    pub(crate) submissions: GroupCommit<submit::Submissions>,
-    pub(crate) watches: watch::Watches,
-    pub(crate) queued: queued::Queued,
-    /// Who may control many runs at once.
-    pub(crate) bulk: Arc<tokio::sync::Semaphore>,
-    pub(crate) given_up: given_up::GivenUp,
-    pub(crate) aside: aside::Aside,
-    pub(crate) counts: Counts,
-}
-
-/// What is counted of runs.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) ended: AtomicU64,
-    /// Of these, runs that were never begun, by `Skip` from 1.
-    pub(crate) skipped: [AtomicU64; 2],
-    pub(crate) attempts_ended: AtomicU64,
+    pub(crate) held: HeldAttempts,
+    pub(crate) queue: claimer::Queue,
+    pub(crate) pending: inbox::Pending,
+    pub(crate) reports: recorder::Reports,
+    pub(crate) requests: submit::Requests,
+    pub(crate) waiters: watch::Waiters,
+    pub(crate) seen: trace::Seen,
 }
 
 /// What gathers while transactions are under way: nothing is done with it yet.
@@ -134,7 +107,9 @@ impl GatheringRuns {
     pub(crate) fn start(self, runs: &Arc<Runs>) {
         self.outcomes.start(recorder::Outcomes(runs.clone()));
         self.submissions.start(submit::Submissions(runs.clone()));
-        runs.node.tracker.spawn(logs::write(runs.clone(), self.reports));
+        runs.node
+            .tracker
+            .spawn(drive(logs::LogWriter::of(runs.clone(), self.reports)));
     }
 }
 
@@ -151,26 +126,19 @@ impl Runs {
         let (submissions, gathering_submissions) = GroupCommit::new();
         let runs = Self {
             node,
-            sandbox,
-            keys,
-            slots,
-            threads,
-            worker: OnceLock::new(),
-            hands: Hands::default(),
+            scripts: scripts::Scripts { sandbox, keys },
             contexts: Cache::new(contexts::CONTEXTS_MAX),
-            turn: AtomicI64::new(0),
-            backlog: AtomicBool::new(false),
-            tracer: OnceLock::new(),
-            next_due: Mutex::new(None),
-            outcomes,
-            log_writer,
-            submissions,
-            watches: watch::Watches::default(),
-            queued: queued::Queued::default(),
-            bulk: Arc::new(tokio::sync::Semaphore::new(bulk::REQUESTS_MAX)),
-            given_up: given_up::GivenUp::default(),
-            aside: aside::Aside::default(),
-            counts: Counts::default(),
+            held: HeldAttempts::new(slots, threads),
+            queue: claimer::Queue::default(),
+            pending: inbox::Pending::default(),
+            reports: recorder::Reports {
+                outcomes,
+                log_writer,
+                given_up: given_up::GivenUp::default(),
+            },
+            requests: submit::Requests::new(submissions),
+            waiters: watch::Waiters::default(),
+            seen: trace::Seen::default(),
         };
         let gathering = GatheringRuns {
             outcomes: gathering_outcomes,
@@ -178,12 +146,6 @@ impl Runs {
             reports,
         };
         (Arc::new(runs), gathering)
-    }
-
-    /// Has attempts carried out by this one; said once, when the node is put together. It knows the runs, so that these
-    /// do not keep it.
-    pub(crate) fn work_with(&self, worker: &Arc<dyn Worker>) {
-        let _ = self.worker.set(Arc::downgrade(worker));
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -28,20 +28,22 @@
 //! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
 //! one group at once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::Event;
 use heddle_domain::spec::{NotifyEvent, Overlap};
 use heddle_domain::state::{RunState, Skip, Trigger};
-use heddle_store::live::{ActiveRun, AtGate, RunWrite};
+use heddle_store::live::{ActiveRun, AtGate, Completion, Gate, Grant, RunWrite};
 use heddle_store::notice::NewNotices;
 
-use crate::node::catalog::is_timed;
+use crate::node::catalog::{Revision, is_timed};
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
+use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::told::new_notices;
 use crate::runs::transition::standing;
@@ -156,6 +158,83 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
     }
 }
 
+/// What one look at gates comes to.
+#[derive(Default)]
+struct Looked {
+    admission: Admission,
+    /// Groups before whose gates more wait than were looked at.
+    more: Vec<i64>,
+    surplus: Vec<Surplus>,
+}
+
+/// More runs wait for their turn than a group lets wait.
+struct Surplus {
+    group_id: i64,
+    /// How many it lets wait.
+    max: u32,
+    /// How many too many wait.
+    many: usize,
+    /// Who is not among those that are skipped for it.
+    leaving: Vec<RunId>,
+}
+
+/// Decides upon up to `each` runs before every gate; those that are passed over keep waiting. Bounds are those of the
+/// groups' revisions of today.
+fn look(
+    gates: Vec<Gate>,
+    each: usize,
+    contexts: &Contexts,
+    today: &HashMap<i64, Arc<Revision>>,
+    passed_over: &[RunId],
+) -> Looked {
+    let mut looked = Looked::default();
+    let admission = &mut looked.admission;
+    for gate in gates {
+        let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
+        let bound = spec.map(|spec| spec.max_active_runs);
+        let cut = gate.waiting.len() == each;
+        let applicants: Vec<Applicant> = gate
+            .waiting
+            .into_iter()
+            .filter(|waiting| !passed_over.contains(&waiting.run))
+            .filter_map(|AtGate { run, begun }| {
+                let context = contexts.get(&run)?;
+                let spec = &context.revision.plan.spec;
+                Some(Applicant {
+                    run,
+                    trigger: context.facts.trigger,
+                    timed: !begun && is_timed(context.facts.trigger, context.facts.source.is_some()),
+                    overlap: spec.overlap,
+                    max_active: bound.unwrap_or(spec.max_active_runs),
+                })
+            })
+            .collect();
+        let before = (admission.decided(), admission.admitted.len(), admission.skipped.len());
+        admit(&gate.active, &applicants, admission);
+        if cut && admission.decided() > before.0 {
+            looked.more.push(gate.group_id);
+        }
+        let leaving: HashSet<RunId> = (admission.admitted[before.1..].iter())
+            .chain(admission.skipped[before.2..].iter().map(|(run, _)| run))
+            .copied()
+            .collect();
+        let timed = applicants.iter().filter(|applicant| applicant.timed);
+        let gone = timed.filter(|applicant| leaving.contains(&applicant.run)).count();
+        let staying = gate.timed_waiting.saturating_sub(gone);
+        if let Some(max) = spec.map(|spec| spec.max_waiting())
+            && staying > max as usize
+        {
+            looked.surplus.push(Surplus {
+                group_id: gate.group_id,
+                max,
+                many: staying - max as usize,
+                leaving: leaving.into_iter().chain(passed_over.iter().copied()).collect(),
+            });
+        }
+    }
+    looked
+}
+
 impl Runs {
     /// What there is to be told of a run that is skipped, beside what there is of its end.
     fn skip_notices(&self, context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
@@ -174,8 +253,13 @@ impl Runs {
         Some(notices)
     }
 
-    /// Groups whose waiting runs may be let through.
-    pub(crate) async fn turnstiles(self: &Arc<Self>) -> Result<(), EngineError> {
+    /// Groups whose waiting runs may be let through. Those that are passed over keep waiting, and hold up nobody; `taken` gets
+    /// those that were looked at.
+    pub(crate) async fn turnstiles(
+        self: &Arc<Self>,
+        passed_over: &[RunId],
+        taken: &mut BTreeSet<RunId>,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let mut completion = self.node.store.completion(self.lease(), now).await?;
         let groups = completion.take_turnstiles().await?;
@@ -184,61 +268,34 @@ impl Runs {
         let waiting: Vec<RunId> = gates
             .iter()
             .flat_map(|gate| &gate.waiting)
+            .filter(|waiting| !passed_over.contains(&waiting.run))
             .map(|waiting| waiting.run)
             .collect();
+        taken.extend(&waiting);
         let mut contexts = self.contexts_of(&waiting).await?;
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.node.catalog.revisions(&revisions).await?;
-        let mut admission = Admission::default();
-        let mut more = Vec::new();
-        let mut surplus = Vec::new();
-        for gate in gates {
-            let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
-            let bound = spec.map(|spec| spec.max_active_runs);
-            let max_waiting = spec.map(|spec| spec.max_waiting());
-            let cut = gate.waiting.len() == each;
-            let applicants: Vec<Applicant> = gate
-                .waiting
-                .into_iter()
-                .filter_map(|AtGate { run, begun }| {
-                    let context = contexts.get(&run)?;
-                    let spec = &context.revision.plan.spec;
-                    Some(Applicant {
-                        run,
-                        trigger: context.facts.trigger,
-                        timed: !begun && is_timed(context.facts.trigger, context.facts.source.is_some()),
-                        overlap: spec.overlap,
-                        max_active: bound.unwrap_or(spec.max_active_runs),
-                    })
-                })
-                .collect();
-            let before = (admission.decided(), admission.admitted.len(), admission.skipped.len());
-            admit(&gate.active, &applicants, &mut admission);
-            if cut && admission.decided() > before.0 {
-                more.push(gate.group_id);
-            }
-            let leaving: HashSet<RunId> = (admission.admitted[before.1..].iter())
-                .chain(admission.skipped[before.2..].iter().map(|(run, _)| run))
-                .copied()
-                .collect();
-            let timed = applicants.iter().filter(|applicant| applicant.timed);
-            let gone = timed.filter(|applicant| leaving.contains(&applicant.run)).count();
-            let staying = gate.timed_waiting.saturating_sub(gone);
-            if let Some(max) = max_waiting
-                && staying > max as usize
-            {
-                let leaving: Vec<RunId> = leaving.into_iter().collect();
-                surplus.push((gate.group_id, max, staying - max as usize, leaving));
-            }
-        }
-        for (group_id, max, many, leaving) in surplus {
+        let looked = look(gates, each, &contexts, &today, passed_over);
+        let Looked {
+            mut admission,
+            mut more,
+            surplus,
+        } = looked;
+        for Surplus {
+            group_id,
+            max,
+            many,
+            leaving,
+        } in surplus
+        {
             if many > ADMIT_MAX {
                 more.push(group_id);
             }
             let oldest = completion
                 .oldest_waiting(group_id, &leaving, many.min(ADMIT_MAX) as i64)
                 .await?;
+            taken.extend(&oldest);
             contexts.extend(self.contexts_of(&oldest).await?);
             let skipped = oldest.into_iter().map(|run| (run, Skipped::MaxWaiting(max)));
             admission.skipped.extend(skipped);
@@ -246,6 +303,31 @@ impl Runs {
         if !more.is_empty() {
             completion.look_again(&more).await?;
         }
+        let cancelled = admission.cancelled.clone();
+        let after = self.carry_out(&mut completion, &contexts, admission, now).await?;
+        completion.commit().await?;
+        self.acted(after);
+        if !groups.is_empty() {
+            // There may be more of them.
+            self.node.signals.raise(Signal::Inbox);
+        }
+        for run in cancelled {
+            let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what gates decided.
+    async fn carry_out(
+        &self,
+        completion: &mut Completion,
+        contexts: &Contexts,
+        admission: Admission,
+        now: Time,
+    ) -> Result<After, EngineError> {
         let Admission {
             mut admitted,
             skipped,
@@ -268,9 +350,9 @@ impl Runs {
             let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
                 continue;
             };
-            let context = self.known(&contexts, *run).await?;
+            let context = self.known(contexts, *run).await?;
             let transition = self
-                .transition(&context, standing(*run, found)?, &[Event::Start], &mut completion, now)
+                .transition(&context, standing(*run, found)?, &[Event::Start], completion, now)
                 .await?;
             decided.push(*run);
             writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
@@ -281,10 +363,10 @@ impl Runs {
                 continue;
             };
             decided.push(*run);
-            let context = self.known(&contexts, *run).await?;
+            let context = self.known(contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
-                .transition(&context, standing(*run, found)?, &[cancel], &mut completion, now)
+                .transition(&context, standing(*run, found)?, &[cancel], completion, now)
                 .await?;
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let notices = self.skip_notices(&context, write.notices);
@@ -305,20 +387,33 @@ impl Runs {
             completion.note_skipped(&left_out).await?;
             after.signals.add(Signal::Links);
         }
-        self.write(&mut completion, &writes, &mut after).await?;
-        completion.commit().await?;
-        self.acted(after);
-        if !groups.is_empty() {
-            // There may be more of them.
-            self.node.signals.raise(Signal::Inbox);
+        self.write(completion, &writes, &mut after).await?;
+        Ok(after)
+    }
+}
+
+impl Runs {
+    /// Has these runs begin, if they still wait, and gives that up again: an error says that one of them cannot.
+    pub(crate) async fn try_turn(&self, runs: &[RunId]) -> Result<(), EngineError> {
+        let now = self.now();
+        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut runs = runs.to_vec();
+        runs.sort_unstable();
+        let contexts = self.contexts_of(&runs).await?;
+        let locked = completion.lock_runs(&runs).await?;
+        let (mut after, mut writes) = (After::default(), Vec::new());
+        for run in runs {
+            let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {
+                continue;
+            };
+            let context = self.known(&contexts, run).await?;
+            let transition = self
+                .transition(&context, standing(run, found)?, &[Event::Start], &mut completion, now)
+                .await?;
+            writes.push(self.write_of(&context, transition, &mut Grant::none(), &mut after)?);
         }
-        for run in cancelled {
-            let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
-            if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.write(&mut completion, &writes, &mut after).await
+        // Nothing of it is committed.
     }
 }
 

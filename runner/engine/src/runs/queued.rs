@@ -197,7 +197,7 @@ impl Runs {
     /// Tells pollers of new rows, here and elsewhere.
     pub(crate) fn ring(&self, rings: &Rings) {
         for (queue, ring) in &rings.0 {
-            self.queued.ring(queue, *ring);
+            self.waiters.queues.ring(queue, *ring);
             self.node.outbox.tell(News::Filled(queue.clone()));
         }
     }

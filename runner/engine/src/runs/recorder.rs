@@ -1,7 +1,7 @@
 //! The recorder: what has ended is recorded, many outcomes in one transaction.
 //!
 //! Outcomes gather while a transaction is under way; the next one records them all (`group_commit.rs`). A run of one task
-//! run takes the short way (`complete_sole`, one statement), everything else the long one (lock, decide, write). What
+//! run takes the short way (`complete_single_task`, one statement), everything else the long one (lock, decide, write). What
 //! became ready is handed to this node in the same transaction where it has room; only what waits for room is claimed
 //! (`claimer.rs`).
 //!
@@ -21,15 +21,17 @@ use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
-use heddle_store::live::{EndedAttempt, LogRow, SoleRow};
+use heddle_store::live::{EndedAttempt, LogRow, SingleTaskEnd};
+use tokio::sync::mpsc;
 
 use crate::node::Node;
-use crate::node::group_commit::{Asked, Commits, Committed, Policy, chunks};
+use crate::node::group_commit::{Asked, Commits, Committed, GroupCommit, Policy, chunks};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{End, Ending, Report};
-use crate::runs::sole;
+use crate::runs::given_up::GivenUp;
+use crate::runs::single_task;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
 
@@ -43,11 +45,20 @@ const LINES_ALWAYS: usize = 8;
 /// How long to wait before a transaction that failed is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
+/// Attempts that have ended, on their way into the database.
+pub(crate) struct Reports {
+    /// See [`crate::runs::ending::reports_max`].
+    pub(crate) outcomes: GroupCommit<Outcomes>,
+    /// Those whose log has to be written before their outcome.
+    pub(crate) log_writer: mpsc::Sender<Report>,
+    pub(crate) given_up: GivenUp,
+}
+
 /// An outcome on its way into the database.
 pub(crate) struct Outcome {
     report: Report,
     /// It is all that there is to know of its run: the short way is enough.
-    sole: bool,
+    single_task: bool,
     /// Once it is being recorded: its attempt's place among those that are in hand.
     known: Option<Known>,
 }
@@ -56,7 +67,7 @@ impl From<Report> for Outcome {
     fn from(report: Report) -> Self {
         Self {
             report,
-            sole: false,
+            single_task: false,
             known: None,
         }
     }
@@ -72,7 +83,7 @@ struct Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        self.runs.hands.forget(self.run, self.at);
+        self.runs.held.forget(self.run, self.at);
     }
 }
 
@@ -85,7 +96,7 @@ impl Commits for Outcomes {
     type Then = After;
     const POLICY: Policy = Policy {
         what: "outcomes",
-        // A node's own is `work::reports_max`.
+        // A node has its own: `ending::reports_max`.
         queue_max: 0,
         batch_max: 1_000,
         workers: 1,
@@ -102,7 +113,7 @@ impl Commits for Outcomes {
     /// Those that take the short way, and the others.
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
         let runs = &self.0;
-        let (mut sole, mut general) = (Vec::new(), Vec::new());
+        let (mut single_task, mut general) = (Vec::new(), Vec::new());
         let mut carried = 0;
         for mut asked in gathered {
             let report = &mut asked.request.report;
@@ -113,30 +124,30 @@ impl Commits for Outcomes {
                     .saturating_sub(carried)
                     .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
             };
-            let Some(lines) = report.hand.log.rest(room) else {
+            let Some(lines) = report.held.log.rest(room) else {
                 runs.log_first(asked.request.report);
                 continue;
             };
             carried += lines.len();
             report.lines = lines;
             let (run, at) = (report.run, report.at);
-            runs.hands.release(run, at);
+            runs.held.release(run, at);
             let is_dropped = matches!(report.end, End::Dropped);
-            let is_sole = is_sole(runs, report);
+            let is_single_task = is_single_task(runs, report);
             let runs = runs.clone();
             asked.request.known = Some(Known { runs, run, at });
-            match (is_dropped, is_sole) {
+            match (is_dropped, is_single_task) {
                 (true, _) => {}
                 (false, true) => {
-                    asked.request.sole = true;
-                    sole.push(asked);
+                    asked.request.single_task = true;
+                    single_task.push(asked);
                 }
                 (false, false) => general.push(asked),
             }
         }
         runs.node.signals.raise(Signal::Freed);
         let mut batches = chunks(general, Self::POLICY.batch_max);
-        batches.extend(chunks(sole, Self::POLICY.batch_max));
+        batches.extend(chunks(single_task, Self::POLICY.batch_max));
         batches
     }
 
@@ -146,10 +157,10 @@ impl Commits for Outcomes {
             // Without the lease nothing can be recorded: other nodes run these again.
             return Err(EngineError::Unavailable);
         }
-        let sole = batch.iter().all(|outcome| outcome.sole);
+        let single_task = batch.iter().all(|outcome| outcome.single_task);
         let reports: Vec<&Report> = batch.iter().map(|outcome| &outcome.report).collect();
-        let after = match sole {
-            true => record_sole(runs, &reports).await?,
+        let after = match single_task {
+            true => record_single_task(runs, &reports).await?,
             false => record_general(runs, &reports).await?,
         };
         Ok((vec![(); batch.len()], after))
@@ -185,8 +196,12 @@ impl Commits for Outcomes {
             lines: Vec::new(),
             ..report
         };
-        let sole = is_sole(runs, &report);
-        Some(Outcome { report, sole, known })
+        let single_task = is_single_task(runs, &report);
+        Some(Outcome {
+            report,
+            single_task,
+            known,
+        })
     }
 }
 
@@ -195,9 +210,9 @@ impl Runs {
     /// there be none, the report waits for one: what has been done is never thrown away.
     pub(crate) fn record(&self, report: Report) {
         // The recorder lives as long as the node; without it the lease runs out and the attempt is run again.
-        if let Err(outcome) = self.outcomes.put(report.into()) {
+        if let Err(outcome) = self.reports.outcomes.put(report.into()) {
             tracing::warn!(run = %outcome.report.run, "more attempts have ended than the node has places for");
-            let outcomes = self.outcomes.clone();
+            let outcomes = self.reports.outcomes.clone();
             self.node
                 .tracker
                 .spawn(async move { drop(outcomes.send_patiently(outcome).await) });
@@ -211,11 +226,11 @@ fn is_unrecordable(end: &End) -> bool {
 }
 
 /// Whether a report's outcome is all that there is to know of its run.
-fn is_sole(runs: &Runs, report: &Report) -> bool {
-    sole::end_of(runs, &report.context, report.at, &report.end, report.finished_at).is_some()
+fn is_single_task(runs: &Runs, report: &Report) -> bool {
+    single_task::end_of(runs, &report.context, report.at, &report.end, report.finished_at).is_some()
 }
 
-async fn record_sole(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, EngineError> {
+async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, EngineError> {
     let lease = runs.lease();
     let node = Some(runs.node.identity.id);
     let mut rows = Vec::with_capacity(reports.len());
@@ -225,14 +240,14 @@ async fn record_sole(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, Eng
             at: report.at,
             lease,
         };
-        let row = sole::row(runs, &report.context, ended, &report.end, report.finished_at, node);
+        let row = single_task::row(runs, &report.context, ended, &report.end, report.finished_at, node);
         rows.extend(row.transpose()?);
     }
     let lines = lines_of(reports);
     let (owned, followed) = runs
         .node
         .store
-        .complete_sole(&rows, &lines, lease, runs.node.identity.id)
+        .complete_single_task(&rows, &lines, lease, runs.node.identity.id)
         .await?;
     if owned.len() < rows.len() {
         tracing::info!(
@@ -241,13 +256,13 @@ async fn record_sole(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, Eng
         );
     }
     let spans = spans_of(runs, reports, &rows, &owned);
-    let after = sole::after(owned, followed, reports.iter().map(|report| &*report.context));
+    let after = single_task::after(owned, followed, reports.iter().map(|report| &*report.context));
     Ok(After { spans, ..after })
 }
 
 /// What a tracer hears of runs of one task that have ended.
-fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SoleRow], owned: &[RunId]) -> Vec<Span> {
-    if runs.tracer.get().is_none() {
+fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SingleTaskEnd], owned: &[RunId]) -> Vec<Span> {
+    if runs.seen.tracer.get().is_none() {
         return Vec::new();
     }
     let owned: HashSet<RunId> = owned.iter().copied().collect();
@@ -258,7 +273,7 @@ fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SoleRow], owned: &[RunId])
             continue;
         };
         // When it was taken the database knows; here it is near enough by this node's own watch.
-        let took = chrono::TimeDelta::from_std(report.hand.since.elapsed()).unwrap_or_default();
+        let took = chrono::TimeDelta::from_std(report.held.since.elapsed()).unwrap_or_default();
         let started_at = runs.now() - took;
         let context = &report.context;
         spans.extend(runs.attempt_span(context, &row.attempt, started_at));

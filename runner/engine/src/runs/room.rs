@@ -1,7 +1,5 @@
 //! How much one transaction may hand to this node: the numbers that `heddle_store::live::Room` makes its one rule of.
 
-use std::sync::atomic::Ordering;
-
 use heddle_store::live::{Grant, NewRun, Room};
 
 use crate::Runs;
@@ -20,7 +18,7 @@ impl Runs {
                 true => SHARE_WITH_OTHERS,
                 false => usize::MAX,
             },
-            backlog: self.backlog.load(Ordering::Relaxed),
+            backlog: self.queue.has_backlog(),
         }
     }
 
@@ -38,8 +36,7 @@ impl Runs {
     }
 
     fn free_slots(&self) -> usize {
-        let load = self.sandbox.load_now();
-        self.hands
-            .room((load.parked + load.long) as usize, self.threads, self.slots)
+        let load = self.scripts.sandbox.load_now();
+        self.held.room((load.parked + load.long) as usize)
     }
 }

@@ -5,21 +5,25 @@ use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{CompileError, LoadError, Script};
+use heddle_sandbox::{CompileError, LoadError, Sandbox, Script};
 use heddle_store::StoreError;
+use heddle_store::secret::SecretKeys;
 
 use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
-use crate::node::service::{Needs, Service};
+use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, Step};
 use crate::{Engine, EngineError, Runs};
 
-/// How long until scripts are loaded of which nobody has told: never, as people count.
-const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-
 /// How long to wait after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// What scripts run in, and what opens the secrets that they are given.
+pub(crate) struct Scripts {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) keys: Arc<SecretKeys>,
+}
 
 /// Loads scripts that were uploaded on other nodes before a run asks for them.
 pub(crate) struct Warmer {
@@ -50,7 +54,7 @@ impl Service for Warmer {
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         if std::mem::replace(&mut self.has_begun, true) {
             self.runs.warm().await?;
-        } else if let Err(error) = self.runs.sandbox.warm_runtimes().await {
+        } else if let Err(error) = self.runs.scripts.sandbox.warm_runtimes().await {
             tracing::warn!(%error, "scripts that are text cannot be run");
         }
         Ok(NEVER)
@@ -91,7 +95,7 @@ impl Service for Preparer {
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        let sandbox = &self.runs.sandbox;
+        let sandbox = &self.runs.scripts.sandbox;
         self.idle = if sandbox.is_idle() { self.idle + 1 } else { 0 };
         if self.idle < Self::IDLE_LOOKS {
             return Ok(Self::LOOK_EVERY);
@@ -124,7 +128,7 @@ impl Runs {
                 Err(error) => Err(LoadTrouble::Store(error)),
             }
         };
-        match self.sandbox.load(&script.code, fetch).await {
+        match self.scripts.sandbox.load(&script.code, fetch).await {
             Ok(loaded) => Ok(Ok(loaded)),
             Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
             Err(error @ LoadError::Compile(CompileError::Internal(_))) => Err(EngineError::Unreadable(format!(

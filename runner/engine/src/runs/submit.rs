@@ -6,7 +6,6 @@
 //! * What is handed to this node starts only after the commit that put it into *running*.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_domain::bounded::or_trouble;
@@ -24,11 +23,13 @@ use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
 use heddle_store::run::RunRow;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
-use crate::node::group_commit::{Answered, Commits, Committed, Policy, answer};
+use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
+use crate::runs::bulk::REQUESTS_MAX;
 use crate::runs::queued::place;
 use crate::{Engine, EngineError, RunContext, Runs};
 
@@ -41,6 +42,22 @@ const KEY_BYTES_MAX: usize = 512;
 /// How many labels, and how long they are.
 const LABELS_MAX: usize = 64;
 const LABEL_CHARS_MAX: usize = 256;
+
+/// What people ask of runs that takes its turn: new ones, and what is done to many at once.
+pub(crate) struct Requests {
+    pub(crate) submissions: GroupCommit<Submissions>,
+    /// Who may control many runs at once.
+    pub(crate) bulk: Arc<Semaphore>,
+}
+
+impl Requests {
+    pub(crate) fn new(submissions: GroupCommit<Submissions>) -> Self {
+        Self {
+            submissions,
+            bulk: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        }
+    }
+}
 
 /// A run to be made.
 #[derive(Clone, Debug)]
@@ -196,7 +213,7 @@ impl Engine {
             run,
             context: context.clone(),
         };
-        finish(id, self.runs.submissions.send(request)?).await?;
+        finish(id, self.runs.requests.submissions.send(request)?).await?;
         Ok(Submitted {
             row,
             revision: context.revision.clone(),
@@ -211,7 +228,12 @@ impl Engine {
             waiting.push(match self.runs.layout(submission).await {
                 Ok((run, context)) => {
                     let id = run.id;
-                    let sent = self.runs.submissions.send_patiently(Request { run, context }).await;
+                    let sent = self
+                        .runs
+                        .requests
+                        .submissions
+                        .send_patiently(Request { run, context })
+                        .await;
                     sent.map(|answered| (id, answered)).map_err(SubmitError::Engine)
                 }
                 Err(error) => Err(error),
@@ -240,7 +262,7 @@ impl Runs {
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
-        finish(id, self.submissions.send(Request { run, context })?).await
+        finish(id, self.requests.submissions.send(Request { run, context })?).await
     }
 
     /// Checks a submission and lays its run out.
@@ -326,11 +348,11 @@ impl Runs {
         let priority = request.priority.or(plan.spec.priority).unwrap_or(default_priority);
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
         let ready = if gated { &[][..] } else { &revision.start.2 };
-        let turn = self.turn.load(Ordering::Relaxed);
+        let turn = self.queue.turn();
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
         for &at in ready {
             match place(revision, at) {
-                Some(place) => queued.push(self.queued.row(at, queued.len(), place, None)),
+                Some(place) => queued.push(self.waiters.queues.row(at, queued.len(), place, None)),
                 None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
             }
         }

@@ -10,7 +10,8 @@
 //!
 //! Without a tracer nothing of this costs more than a look whether there is one.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -146,10 +147,27 @@ pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
     format!("00-{}-{}-01", run.0.simple(), hex(&attempt_span_id(run, at)))
 }
 
+/// What is counted of runs.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) ended: AtomicU64,
+    /// Of these, runs that were never begun, by `Skip` from 1.
+    pub(crate) skipped: [AtomicU64; 2],
+    pub(crate) attempts_ended: AtomicU64,
+}
+
+/// What is seen of runs from without: counts, and what a tracer hears.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Who hears of what has ended; nobody unless configured.
+    pub(crate) tracer: OnceLock<Arc<dyn Tracer>>,
+    pub(crate) counts: Counts,
+}
+
 impl Runs {
     /// The tracer, if there is one and it wants to hear of this run.
     pub(crate) fn tracer_of(&self, run: RunId) -> Option<&Arc<dyn Tracer>> {
-        self.tracer.get().filter(|tracer| tracer.wants(run))
+        self.seen.tracer.get().filter(|tracer| tracer.wants(run))
     }
 
     /// An attempt's span, if anybody wants it.
@@ -232,7 +250,7 @@ impl Runs {
 impl Engine {
     /// Has a tracer hear of what ends from now on; said once, when the node is put together.
     pub fn trace_with(&self, tracer: Arc<dyn Tracer>) {
-        let _ = self.runs.tracer.set(tracer);
+        let _ = self.runs.seen.tracer.set(tracer);
     }
 }
 

@@ -9,10 +9,18 @@ use heddle_domain::id::RunId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::runs::queued::Queued;
 use crate::{Engine, EngineError, Runs};
 
 /// How often a caller that waits looks by itself.
 const WAIT_POLL: Duration = Duration::from_millis(500);
+
+/// Who waits for something on this node: for runs to move, for queues to be filled.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    pub(crate) runs: Watches,
+    pub(crate) queues: Queued,
+}
 
 /// Who waits for which run.
 #[derive(Default)]
@@ -49,7 +57,7 @@ impl Watches {
 impl Runs {
     /// Runs have moved; some have ended. Who waits for them is told, here and on other nodes.
     pub(crate) fn moved(&self, moved: &[RunId], ended: &[RunId]) {
-        self.watches.moved(moved);
+        self.waiters.runs.moved(moved);
         self.node.outbox.tell_ended(ended);
     }
 }
@@ -74,19 +82,19 @@ impl RunWatch {
 
 impl Drop for RunWatch {
     fn drop(&mut self) {
-        let mut runs = self.runs.watches.runs.lock();
+        let mut runs = self.runs.waiters.runs.runs.lock();
         // Two are this watch and the map: nobody else listens.
         if Arc::strong_count(&self.bell) <= 2 {
             runs.remove(&self.run);
         }
-        self.runs.watches.watched.fetch_sub(1, Ordering::AcqRel);
+        self.runs.waiters.runs.watched.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Engine {
     /// Begins to listen for a run's moves: before looking at it, so that none is missed.
     pub fn watch(&self, run: RunId) -> RunWatch {
-        let watches = &self.runs.watches;
+        let watches = &self.runs.waiters.runs;
         watches.watched.fetch_add(1, Ordering::AcqRel);
         let bell = watches.runs.lock().entry(run).or_default().clone();
         RunWatch {

@@ -11,12 +11,12 @@ use heddle_store::backfill::{BackfillAction, BackfillRow};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::Refusal;
 use super::not_found;
-use crate::engine_api::Refusal;
 
 type Counts = BTreeMap<RunState, i64>;
 
-pub(super) async fn start(
+pub(crate) async fn start(
     engine: &Engine,
     group: Name,
     request: BackfillRequest,
@@ -32,13 +32,13 @@ pub(super) async fn start(
     })
 }
 
-pub(super) async fn get(engine: &Engine, id: Uuid) -> Result<Backfill, Refusal> {
+pub(crate) async fn get(engine: &Engine, id: Uuid) -> Result<Backfill, Refusal> {
     let found = engine.store().backfill_counted(id).await?;
     let (row, counts) = found.ok_or_else(|| not_found("backfill", id))?;
     view(row, counts)
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     engine: &Engine,
     groups: Vec<String>,
     cursor: Option<Uuid>,
@@ -55,7 +55,7 @@ pub(super) async fn list(
     })
 }
 
-pub(super) async fn change(
+pub(crate) async fn change(
     engine: &Engine,
     id: Uuid,
     action: BackfillAction,

@@ -2,19 +2,74 @@
 //! for, so that nothing has to be looked up before the claim's rows are taken.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use heddle_api::Claim;
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::{Name, Time};
 use heddle_engine::{Beat, ClaimEnd, ClaimRefused, ClaimRequest, Engine};
 use heddle_store::live::ClaimKey;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord, Refusal};
+use super::Refusal;
+
+/// What a worker asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimSpec {
+    /// From which queue.
+    pub(crate) queue: Name,
+    /// The worker's name.
+    pub(crate) worker: String,
+    /// What it carries.
+    pub(crate) tags: Vec<String>,
+    /// How many task runs at most.
+    pub(crate) max: usize,
+    /// For how long, unless extended.
+    pub(crate) lease: Duration,
+    /// How long to wait for the first.
+    pub(crate) wait: Duration,
+}
+
+/// What a worker does with a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ClaimAction {
+    /// Extends it, by what it says or by what the claim said, with a report.
+    Heartbeat {
+        /// What to extend it by.
+        lease: Option<Duration>,
+        /// How far the worker has come, and lines for the log.
+        report: heddle_store::live::ClaimReport,
+    },
+    /// It is done, with an output.
+    Complete(Value),
+    /// It failed.
+    Fail {
+        /// For people.
+        message: String,
+        /// Never tried again.
+        fatal: bool,
+        /// Not before.
+        retry_after: Option<Duration>,
+    },
+    /// Somebody else shall do it.
+    Release,
+}
+
+/// A claim that a worker speaks of.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ClaimWord {
+    /// Which.
+    pub(crate) id: Uuid,
+    /// The proof.
+    pub(crate) token: String,
+    /// What.
+    pub(crate) action: ClaimAction,
+}
 
 /// How many bytes a token stands for.
 const TOKEN_BYTES: usize = 34;
@@ -51,7 +106,7 @@ fn key_of(id: Uuid, token: &str) -> Option<ClaimKey> {
     })
 }
 
-pub(super) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
+pub(crate) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
     let request = ClaimRequest {
         queue: spec.queue.as_str().to_owned(),
         worker: spec.worker,
@@ -107,7 +162,7 @@ async fn forbidden(engine: &Engine, keys: &[ClaimKey], queues: &[String]) -> Res
     Ok(found.into_iter().filter(|(_, queue)| !queues.contains(queue)).collect())
 }
 
-pub(super) async fn on_claims(
+pub(crate) async fn on_claims(
     engine: &Engine,
     words: Vec<ClaimWord>,
     queues: Vec<String>,

@@ -8,13 +8,24 @@ use heddle_engine::Engine;
 use heddle_store::group::GroupRow;
 use heddle_store::schedule;
 
-use crate::engine_api::{NextInstants, Refusal};
+use super::Refusal;
+
+/// When a group's schedules are due next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NextInstants {
+    /// The next instants of all of them together, at most as many as were asked for.
+    pub(crate) instants: Vec<(Time, Vec<String>)>,
+    /// The next instant of each.
+    pub(crate) by_schedule: BTreeMap<String, Option<Time>>,
+    /// Those that have fired for the only time (`once`), and when.
+    pub(crate) fired: BTreeMap<String, Time>,
+}
 
 /// The next `count` instants of a group's enabled schedules; none while the group is disabled.
 ///
 /// Cron, every and daily can be told ahead. `after` and `once` depend on what has happened: of these there is at most
 /// one, as the scheduler has it.
-pub(super) async fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
+pub(crate) async fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
     let compiled = schedule::compile(
         group.revision_id,
         &group.spec,

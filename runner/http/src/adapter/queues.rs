@@ -4,7 +4,7 @@ use heddle_api::{List, QueueTask};
 use heddle_engine::Engine;
 use heddle_store::queue_peek::{QueuePlaceCursor, QueuedTask};
 
-use crate::engine_api::Refusal;
+use super::Refusal;
 
 /// Where a page of a queue's task runs begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ fn cursor_behind(task: &QueuedTask) -> String {
 }
 
 /// What workers hold of a queue, then what waits in the order in which they will get it.
-pub(super) async fn tasks(
+pub(crate) async fn tasks(
     engine: &Engine,
     queue: &str,
     cursor: Option<&str>,

@@ -1,21 +1,92 @@
 //! Runs: submitting, reading, controlling.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use heddle_api::{BulkRefusal, BulkReport, List, Run, Scripts, Submission, TaskDetail};
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Refused, TaskKey};
-use heddle_domain::state::{RunState, TaskState};
-use heddle_domain::{Clock, Name};
+use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::{Clock, Name, Time};
 use heddle_engine::{BulkAction, Clear, Engine};
 use heddle_store::change::By;
 use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::Refusal;
 use super::{not_found, views};
-use crate::engine_api::{Control, Refusal, RunFilter, TaskRef};
+
+/// What people do to a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// Starts nothing new.
+    Pause,
+    /// Goes on.
+    Resume,
+    /// Goes on where it failed.
+    Restart(Scripts),
+    /// Makes a new run like it.
+    Rerun(Scripts),
+    /// Sets its state.
+    Override {
+        /// A final state.
+        state: RunState,
+        /// Why.
+        reason: String,
+    },
+    /// Runs a task run of it again, once it has ended.
+    Clear(heddle_engine::Clear),
+    /// Forgets it, once it has ended.
+    Delete,
+}
+
+/// Which runs are wanted; `None` and empty mean all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RunFilter {
+    /// Of these groups.
+    pub(crate) groups: Vec<String>,
+    /// In these states.
+    pub(crate) states: Vec<RunState>,
+    /// Made for these reasons.
+    pub(crate) triggers: Vec<Trigger>,
+    /// With all of these labels; a value of `None` means any.
+    pub(crate) labels: BTreeMap<String, Option<String>>,
+    /// With this key.
+    pub(crate) key: Option<String>,
+    /// Created at or after.
+    pub(crate) from: Option<Time>,
+    /// Created at or before.
+    pub(crate) to: Option<Time>,
+    /// With a logical time at or after.
+    pub(crate) logical_from: Option<Time>,
+    /// With a logical time at or before.
+    pub(crate) logical_to: Option<Time>,
+    /// Of these runs.
+    pub(crate) ids: Vec<Uuid>,
+    /// Whose ids lie between these, both included: those that begin alike.
+    pub(crate) id_range: Option<(Uuid, Uuid)>,
+    /// Of revisions with a task for one of these queues.
+    pub(crate) queues: Vec<String>,
+    /// Of revisions with a task for one of these scripts: `name`, or `name@version` as the run resolved it.
+    pub(crate) scripts: Vec<String>,
+    /// Of those that have ended, only what the retention still calls hot.
+    pub(crate) hot: bool,
+}
+
+/// A task run, or an item of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TaskRef {
+    /// Of which run.
+    pub(crate) run: Uuid,
+    /// Which task.
+    pub(crate) task: Name,
+    /// Which item.
+    pub(crate) item: Option<u32>,
+}
 
 /// How many runs a bulk control makes anew or removes at once.
 const BULK_AT_ONCE: usize = 8;
@@ -27,12 +98,12 @@ fn by_hand(group: &Name, submission: Submission) -> heddle_engine::Submission {
     heddle_engine::Submission::manual(group.as_str(), submission)
 }
 
-pub(super) async fn submit(engine: &Engine, group: Name, given: Submission) -> Result<Run, Refusal> {
+pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission) -> Result<Run, Refusal> {
     let submitted = engine.submit(by_hand(&group, given)).await?;
     views::new(engine, submitted)
 }
 
-pub(super) async fn submit_batch(
+pub(crate) async fn submit_batch(
     engine: &Engine,
     group: Name,
     given: Vec<Submission>,
@@ -49,7 +120,7 @@ async fn detail(engine: &Engine, id: RunId) -> Result<RunDetail, Refusal> {
     engine.store().run_detail(id).await?.ok_or_else(|| not_found("run", id))
 }
 
-pub(super) async fn get(engine: &Engine, id: RunId, wait: Duration) -> Result<Run, Refusal> {
+pub(crate) async fn get(engine: &Engine, id: RunId, wait: Duration) -> Result<Run, Refusal> {
     if !wait.is_zero() && engine.wait(id, wait).await?.is_none() {
         return Err(not_found("run", id));
     }
@@ -85,7 +156,7 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
     })
 }
 
-pub(super) async fn list(
+pub(crate) async fn list(
     engine: &Engine,
     filter: RunFilter,
     cursor: Option<String>,
@@ -125,7 +196,7 @@ fn action(control: &Control) -> Option<BulkAction> {
     })
 }
 
-pub(super) async fn control(engine: &Engine, id: RunId, control: Control, actor: String) -> Result<Run, Refusal> {
+pub(crate) async fn control(engine: &Engine, id: RunId, control: Control, actor: String) -> Result<Run, Refusal> {
     if let Some(action) = action(&control) {
         engine
             .control(id, &action, &actor)
@@ -184,7 +255,7 @@ fn not_deleted(state: RunState) -> String {
     format!("the run is {state}; only ended runs can be deleted")
 }
 
-pub(super) async fn bulk(
+pub(crate) async fn bulk(
     engine: &Engine,
     filter: RunFilter,
     control: Control,
@@ -307,7 +378,7 @@ async fn forget(engine: &Engine, id: RunId, actor: &str) -> Result<(), Refusal> 
 }
 
 /// Cancels what is live of a group, whoever waits for it.
-pub(super) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
+pub(crate) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
     let own = engine.clone();
     engine
         .to_the_end(async move {
@@ -335,7 +406,7 @@ async fn located(engine: &Engine, task: &TaskRef) -> Result<(RunDetail, TaskKey)
     ))
 }
 
-pub(super) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
+pub(crate) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
     let (detail, key) = located(engine, &task).await?;
     let (revision, _) = views::plan_of(engine, &detail.run).await?;
     views::task_detail(engine, &revision.plan, &detail, key.task, key.item)?
@@ -351,7 +422,7 @@ fn named_task(error: heddle_engine::ControlError, task: &TaskRef) -> Refusal {
     }
 }
 
-pub(super) async fn set_task_state(
+pub(crate) async fn set_task_state(
     engine: &Engine,
     task: TaskRef,
     state: TaskState,
@@ -368,7 +439,7 @@ pub(super) async fn set_task_state(
     self::task(engine, task).await
 }
 
-pub(super) async fn retry_task(engine: &Engine, task: TaskRef, actor: String) -> Result<TaskDetail, Refusal> {
+pub(crate) async fn retry_task(engine: &Engine, task: TaskRef, actor: String) -> Result<TaskDetail, Refusal> {
     let (_, key) = located(engine, &task).await?;
     engine
         .retry_task(RunId(task.run), key, &actor)
@@ -385,7 +456,7 @@ fn cleared(run: RunId, clear: &Clear) -> TaskRef {
     }
 }
 
-pub(super) async fn clear_task(engine: &Engine, run: Uuid, clear: Clear, actor: String) -> Result<TaskDetail, Refusal> {
+pub(crate) async fn clear_task(engine: &Engine, run: Uuid, clear: Clear, actor: String) -> Result<TaskDetail, Refusal> {
     let task = cleared(RunId(run), &clear);
     engine
         .clear_task(RunId(run), &clear, &actor)

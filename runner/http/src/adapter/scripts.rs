@@ -17,8 +17,38 @@ use heddle_engine::{Engine, EngineError};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::Refusal;
 use super::not_found;
-use crate::engine_api::{CompiledScript, InvokeSpec, Refusal};
+
+/// What the compiler says of uploaded bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct CompiledScript {
+    /// SHA-256 of the bytes as they were sent, lower-case hex.
+    pub(crate) digest: String,
+    /// `heddle:task/task`, `source/javascript`, …
+    pub(crate) world: String,
+    /// The interpreter that a text was checked with.
+    pub(crate) runtime: Option<String>,
+    /// What it takes, if it says so.
+    pub(crate) params_schema: Option<Value>,
+    /// An object.
+    pub(crate) defaults: Value,
+    /// What it says of itself.
+    pub(crate) description: String,
+}
+
+/// A script to be run once, without a run.
+#[derive(Clone, Debug)]
+pub(crate) struct InvokeSpec {
+    /// The script's name.
+    pub(crate) script: String,
+    /// Its version.
+    pub(crate) version: i32,
+    /// Script defaults below these.
+    pub(crate) params: Value,
+    /// How long it may take.
+    pub(crate) timeout: Duration,
+}
 
 /// How long an address may take to give a script.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,7 +57,7 @@ fn invalid(pointer: &str, detail: impl Into<String>) -> Refusal {
     Refusal::Invalid(Fault::at(pointer, detail).into())
 }
 
-pub(super) async fn compile(
+pub(crate) async fn compile(
     engine: &Engine,
     bytes: Bytes,
     language: Option<Language>,
@@ -57,7 +87,7 @@ pub(super) async fn compile(
     }
 }
 
-pub(super) async fn consumes(engine: &Engine, script: &str, version: i32) -> Result<bool, Refusal> {
+pub(crate) async fn consumes(engine: &Engine, script: &str, version: i32) -> Result<bool, Refusal> {
     let facts = engine
         .catalog()
         .script(script, Some(version))
@@ -67,7 +97,7 @@ pub(super) async fn consumes(engine: &Engine, script: &str, version: i32) -> Res
     Ok(loaded.map_err(|why| invalid("/script", why))?.consumes())
 }
 
-pub(super) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
+pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
     let parsed = url
         .parse()
         .map_err(|error| invalid("/url", format!("{url}: {error}")))?;
@@ -149,7 +179,7 @@ impl HostServices for Console {
     fn progress(&self, _fraction: f64, _note: String) {}
 }
 
-pub(super) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocation, Refusal> {
+pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocation, Refusal> {
     let facts = engine
         .catalog()
         .script(&spec.script, Some(spec.version))

@@ -12,14 +12,29 @@ use heddle_domain::id::RunId;
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{RunState, TaskState};
-use heddle_domain::{Clock, Fault, Time};
+use heddle_domain::{Clock, Fault, Name, Time};
 use heddle_engine::Engine;
 use heddle_store::live::LogRow;
 use heddle_store::log::{LogFilter, LogsSeen};
 use serde_json::{Value, json};
 
+use super::Refusal;
 use super::{not_found, views};
-use crate::engine_api::{LogQuery, Refusal};
+
+/// Which lines of a log are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogQuery {
+    /// Of which task; `None`: of all.
+    pub(crate) task: Option<Name>,
+    /// Of which item.
+    pub(crate) item: Option<u32>,
+    /// Of which attempt.
+    pub(crate) attempt: Option<u32>,
+    /// Behind which line.
+    pub(crate) cursor: Option<String>,
+    /// How many at most.
+    pub(crate) limit: i64,
+}
 
 /// How often a stream looks by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -131,7 +146,7 @@ impl LogReader {
     }
 }
 
-pub(super) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result<List<LogLine>, Refusal> {
+pub(crate) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result<List<LogLine>, Refusal> {
     let limit = query.limit;
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let mut items = reader.page(limit + 1).await?;
@@ -145,7 +160,7 @@ pub(super) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result
     Ok(List { items, next_cursor })
 }
 
-pub(super) async fn follow_logs(
+pub(crate) async fn follow_logs(
     engine: Engine,
     run: RunId,
     query: LogQuery,
@@ -299,7 +314,7 @@ fn moved_at(task: &TaskRun, run: &Run, seen_at: Moment) -> Moment {
     known.unwrap_or(seen_at)
 }
 
-pub(super) async fn events(
+pub(crate) async fn events(
     engine: Engine,
     run: RunId,
     cursor: Option<String>,

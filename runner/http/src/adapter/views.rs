@@ -12,7 +12,7 @@ use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
 use serde_json::Value;
 
-use crate::engine_api::Refusal;
+use super::Refusal;
 
 /// JSON text that Heddle itself wrote; what cannot be read shows as text.
 fn json_of(text: &str) -> Value {

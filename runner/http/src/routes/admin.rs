@@ -9,6 +9,7 @@ use heddle_store::setting::RETENTION;
 use serde_json::json;
 
 use crate::access::Access;
+use crate::adapter;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok, typed};
@@ -78,7 +79,7 @@ pub(crate) fn routes() -> Vec<Route> {
 async fn nodes(request: Request) -> Outcome {
     let limit = request.limit()?;
     let after = request.cursor();
-    let mut items = request.app.engine.nodes().await?;
+    let mut items = adapter::node::list(&request.app.engine).await?;
     // In the order of their ids only where there is more than a page of them: people read them by age.
     let mut next_cursor = None;
     if after.is_some() || items.len() > limit as usize {
@@ -93,7 +94,7 @@ async fn nodes(request: Request) -> Outcome {
 }
 
 async fn stats(request: Request) -> Outcome {
-    let mut stats = request.app.engine.stats().await?;
+    let mut stats = adapter::node::stats(&request.app.engine).await?;
     let config = &request.app.config;
     // This very request neither waits nor follows.
     stats["node"]["waiting"] = json!(config.waits_max - request.app.waits.free());

@@ -114,9 +114,7 @@ async fn get(request: Request) -> Outcome {
 async fn revoke(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "assignment")?;
     if let Some(ended) = request.app.store.revoke_assignment(request.by(), id).await? {
-        if let Some(dispatcher) = &request.app.dispatcher {
-            dispatcher.changed(&ended.offered_to);
-        }
+        request.app.dispatcher.changed(&ended.offered_to);
         return ok(&shown(ended.assignment, false));
     }
     match request.app.store.assignment(id).await? {

@@ -7,6 +7,7 @@ use heddle_store::backfill::BackfillAction;
 use uuid::Uuid;
 
 use crate::access::Access;
+use crate::adapter;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok, typed};
@@ -45,7 +46,7 @@ async fn start(mut request: Request) -> Outcome {
     let asked = request.json().await?;
     let wanted: BackfillRequest = typed(asked.clone(), "")?;
     let actor = request.caller.actor.clone();
-    match request.app.engine.start_backfill(group, wanted, asked, actor).await? {
+    match adapter::backfills::start(&request.app.engine, group, wanted, asked, actor).await? {
         BackfillStarted::Planned(plan) => ok(&plan),
         BackfillStarted::Made(backfill) => {
             let mut response = answer(StatusCode::ACCEPTED, &*backfill)?;
@@ -60,21 +61,18 @@ async fn start(mut request: Request) -> Outcome {
 async fn list(request: Request) -> Outcome {
     let groups = request.query_all("group").into_iter().map(Name::sought).collect();
     let (cursor, limit) = (request.cursor_as::<Uuid>()?, request.limit()?);
-    ok(&request.app.engine.backfills(groups, cursor, limit).await?)
+    ok(&adapter::backfills::list(&request.app.engine, groups, cursor, limit).await?)
 }
 
 async fn get(request: Request) -> Outcome {
     let id = request.id("id", "backfill")?;
-    ok(&request.app.engine.backfill(id).await?)
+    ok(&adapter::backfills::get(&request.app.engine, id).await?)
 }
 
 async fn change(request: Request, action: BackfillAction) -> Outcome {
     let id = request.id("id", "backfill")?;
     let actor = request.caller.actor.clone();
-    let done = request
-        .app
-        .engine
-        .change_backfill(id, action, actor)
+    let done = adapter::backfills::change(&request.app.engine, id, action, actor)
         .await
         .map_err(Problem::from)?;
     ok(&done)

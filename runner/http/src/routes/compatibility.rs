@@ -14,6 +14,7 @@ use heddle_store::timer_task::TimerTaskRow;
 use serde_json::{Value, json};
 
 use crate::access::Access;
+use crate::adapter;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
@@ -306,11 +307,7 @@ async fn delete(mut request: Request) -> Result<Well, Problem> {
         GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
         GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("it stands at revision {revision}"))),
         GroupDelete::Deleted { id, .. } => {
-            request
-                .app
-                .engine
-                .cancel_group(id, request.caller.actor.clone())
-                .await?;
+            adapter::runs::cancel_group(&request.app.engine, id, request.caller.actor.clone()).await?;
         }
     }
     request.app.store.delete_timer_tree(root).await?;
@@ -345,12 +342,12 @@ async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
-    let actor = request.caller.actor.clone();
-    let run = request
-        .app
-        .engine
-        .submit(timer_task::group_name(root)?, Submission::default(), actor)
-        .await?;
+    let run = adapter::runs::submit(
+        &request.app.engine,
+        timer_task::group_name(root)?,
+        Submission::default(),
+    )
+    .await?;
     Ok(json!({"taskId": id, "run": run.id}).into())
 }
 

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use heddle_api::{Assignment, Completion, CompletionStatus, Given, OfferToUser, Peek, Poll, PollWindow};
 use heddle_domain::Time;
 use heddle_domain::dispatch::{AssignmentState, bare_uid};
-use heddle_engine::{DispatchError, Dispatcher, Next};
+use heddle_engine::{DispatchError, Next};
 use uuid::Uuid;
 
 use super::assignments::shown;
@@ -72,11 +72,6 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-fn dispatcher(request: &Request) -> Result<&Dispatcher, Problem> {
-    let there = request.app.dispatcher.as_ref();
-    there.ok_or_else(|| Problem::unavailable("this node gives out no offers", 1))
-}
-
 /// The user of the path, if the caller may poll for them.
 fn user(request: &Request) -> Result<&str, Problem> {
     let given = request.part("uid");
@@ -123,7 +118,7 @@ async fn next(mut request: Request) -> Outcome {
             wait = request.bounded_wait(poll.wait)?;
         }
     }
-    let (uid, dispatcher) = (user(&request)?, dispatcher(&request)?);
+    let (uid, dispatcher) = (user(&request)?, &request.app.dispatcher);
     // Most polls by far end here: nothing is copied for them.
     if wait == Duration::ZERO
         && let Some(next) = dispatcher.quiet(uid, request.now)
@@ -138,7 +133,7 @@ async fn next(mut request: Request) -> Outcome {
 
 async fn peek(request: Request) -> Outcome {
     let uid = bare_uid(request.part("uid")).map_err(|detail| Problem::invalid_at("", detail))?;
-    let peek = dispatcher(&request)?.peek(uid).await.map_err(problem)?;
+    let peek = request.app.dispatcher.peek(uid).await.map_err(problem)?;
     let gives = peek.given.map(|(row, redo)| Given {
         offer: row.offer,
         audience: row.audience,
@@ -187,7 +182,9 @@ async fn complete(mut request: Request) -> Outcome {
         CompletionStatus::Completed => AssignmentState::Completed,
         CompletionStatus::Failed => AssignmentState::Failed,
     };
-    let row = dispatcher(&request)?
+    let row = request
+        .app
+        .dispatcher
         .complete(&uid, id, state, result)
         .await
         .map_err(problem)?;

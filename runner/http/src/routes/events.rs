@@ -1,7 +1,6 @@
 //! The feed of events, as NDJSON.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,13 +11,13 @@ use futures::stream;
 use heddle_api::{Event, Moment};
 use heddle_domain::Chain;
 use heddle_domain::Fault;
+use heddle_engine::Engine;
 use heddle_store::Store;
 use heddle_store::event::{EventPosition, EventRow};
 use serde_json::{Map, Value, json};
 
 use crate::access::Access;
 use crate::describe::of;
-use crate::engine_api::EngineApi;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Pace, Route};
@@ -93,7 +92,7 @@ struct Feed {
     kinds: Option<Vec<String>>,
     left: u64,
     follow: bool,
-    engine: Arc<dyn EngineApi>,
+    engine: Engine,
     /// A reader that does not follow is done when all transactions below this one have been decided.
     target: Option<u64>,
     turns: u32,
@@ -184,7 +183,7 @@ impl Feed {
             });
             if self.follow {
                 // A node that stops lets its readers go on at another, with their cursors.
-                if self.engine.leaving() {
+                if self.engine.is_leaving() {
                     self.over = true;
                 } else if self.waiting.is_empty() {
                     tokio::time::sleep(LOOK_EVERY).await;

@@ -17,8 +17,9 @@ use serde_json::{Map, Value, json};
 use super::grants::quoted;
 use super::runs::parse_label;
 use crate::access::Access;
+use crate::adapter;
+use crate::adapter::next::NextInstants;
 use crate::describe::of;
-use crate::engine_api::NextInstants;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
 use crate::table::{Method, Route};
@@ -151,7 +152,7 @@ pub(crate) async fn next_of(request: &Request, row: &GroupRow, count: usize) -> 
     if !scheduled {
         return Ok(NextInstants::default());
     }
-    Ok(request.app.engine.next(row.clone(), count).await?)
+    Ok(adapter::next::next(&request.app.engine, row.clone(), count).await?)
 }
 
 async fn shown(request: &Request, row: &GroupRow) -> Result<Group, Problem> {
@@ -309,11 +310,7 @@ async fn delete(request: Request) -> Outcome {
         ))),
         GroupDelete::Deleted { id, detached } => {
             if force {
-                request
-                    .app
-                    .engine
-                    .cancel_group(id, request.caller.actor.clone())
-                    .await?;
+                adapter::runs::cancel_group(&request.app.engine, id, request.caller.actor.clone()).await?;
             }
             ok(&Detached { detached })
         }
@@ -419,11 +416,7 @@ async fn disable(mut request: Request) -> Outcome {
     let body: DisableRequest = request.body(true).await?;
     let row = set_enabled(&request, false).await?;
     if body.mode == DisableMode::Stop {
-        request
-            .app
-            .engine
-            .cancel_group(row.id, request.caller.actor.clone())
-            .await?;
+        adapter::runs::cancel_group(&request.app.engine, row.id, request.caller.actor.clone()).await?;
     }
     ok(&shown(&request, &row).await?)
 }

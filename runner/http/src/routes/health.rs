@@ -5,6 +5,7 @@ use axum::response::IntoResponse;
 use heddle_api::Health;
 
 use crate::access::Access;
+use crate::adapter;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
@@ -65,7 +66,7 @@ async fn healthz(_request: Request) -> Outcome {
 }
 
 async fn readyz(request: Request) -> Outcome {
-    match request.app.engine.ready().await {
+    match adapter::node::ready(&request.app.engine).await {
         Ok(()) => ok(&Health { status: "ready".into() }),
         Err(missing) => Err(Problem::unavailable(missing, READY_RETRY_SECONDS)),
     }
@@ -75,7 +76,7 @@ async fn metrics(request: Request) -> Outcome {
     let mut text = (request.app.metrics)();
     text.push_str(&request.app.counts.text());
     // What only the database knows is left out while it is away: a scrape is wanted then most of all.
-    if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, request.app.engine.stats()).await {
+    if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, adapter::node::stats(&request.app.engine)).await {
         text.push_str(&cluster_text(&stats));
     }
     Ok((

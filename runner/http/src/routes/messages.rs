@@ -43,9 +43,6 @@ const SETTLE_EVERY: Duration = Duration::from_secs(1);
 /// U+FEFF.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Seconds after which a caller who was turned away should come back.
-const RETRY_SECONDS: u64 = 1;
-
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(
@@ -117,7 +114,7 @@ impl From<IngestError> for Problem {
     fn from(error: IngestError) -> Self {
         match error {
             IngestError::UnknownTopic(name) => Self::not_found("topic", &name),
-            IngestError::Engine(error) => crate::engine_api::Refusal::from(error).into(),
+            IngestError::Engine(error) => crate::adapter::Refusal::from(error).into(),
         }
     }
 }
@@ -147,12 +144,7 @@ fn is_lines(request: &Request) -> bool {
 
 async fn take(mut request: Request) -> Outcome {
     let name = request.name("topic", "topic")?;
-    let engine = request
-        .app
-        .engine
-        .messenger()
-        .ok_or_else(|| Problem::unavailable("this node takes no messages", RETRY_SECONDS))?;
-    let ingestion = engine.ingest(&name).await?;
+    let ingestion = request.app.engine.ingest(&name).await?;
     if is_lines(&request) {
         request.is_plain()?;
         let body = std::mem::replace(request.body.get_mut(), Body::empty());

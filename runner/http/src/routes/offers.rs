@@ -170,11 +170,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
         Ok(offer) if faults.is_empty() => offer,
         _ => return Err(Problem::invalid(faults)),
     };
-    let offers_max = request
-        .app
-        .dispatcher
-        .as_ref()
-        .map_or(0, |dispatcher| dispatcher.config().offers_max);
+    let offers_max = request.app.dispatcher.config().offers_max;
     match store
         .put_offer(request.by(), id, &offer, only_new, i64::from(offers_max))
         .await?

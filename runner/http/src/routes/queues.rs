@@ -15,8 +15,9 @@ use uuid::Uuid;
 
 use super::claim_report;
 use crate::access::{Access, Caller};
+use crate::adapter;
+use crate::adapter::claims::{ClaimAction, ClaimSpec, ClaimWord};
 use crate::describe::{Shape, of};
-use crate::engine_api::{ClaimAction, ClaimSpec, ClaimWord};
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok, put, typed};
 use crate::table::{Method, Pace, Route};
@@ -249,7 +250,7 @@ async fn tasks(request: Request) -> Outcome {
         return Err(Problem::not_found("queue", name.as_str()));
     }
     let cursor = request.cursor().map(str::to_owned);
-    ok(&request.app.engine.queue_tasks(name, cursor, request.limit()?).await?)
+    ok(&adapter::queues::tasks(&request.app.engine, name.as_str(), cursor.as_deref(), request.limit()?).await?)
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -266,7 +267,7 @@ async fn save(mut request: Request) -> Outcome {
         rate,
     };
     let done = request.app.store.put_queue(request.by(), name.as_str(), change).await?;
-    request.app.engine.follow().await;
+    adapter::node::follow(&request.app.engine).await;
     put(done.created, &full(&request, name.as_str()).await?)
 }
 
@@ -297,7 +298,7 @@ async fn control(request: Request, paused: bool) -> Outcome {
         rate: None,
     };
     request.app.store.put_queue(request.by(), name.as_str(), change).await?;
-    request.app.engine.follow().await;
+    adapter::node::follow(&request.app.engine).await;
     ok(&full(&request, name.as_str()).await?)
 }
 
@@ -348,7 +349,7 @@ async fn claim(mut request: Request) -> Outcome {
         lease,
         wait,
     };
-    let items = request.app.engine.claim(spec).await?;
+    let items = adapter::claims::claim(&request.app.engine, spec).await?;
     ok(&Claims { items })
 }
 
@@ -469,11 +470,7 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
         return Err(Problem::invalid_at("/id", "this is not the claim in the path"));
     }
     let word = verb.word(id, body, request.now).map_err(Problem::invalid)?;
-    let mut answers = request
-        .app
-        .engine
-        .on_claims(vec![word], bound(&request.caller)?)
-        .await?;
+    let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], bound(&request.caller)?).await?;
     let until = match answers.pop() {
         Some(answer) => answer?,
         None => return Err(Problem::not_found("claim", &id.to_string())),
@@ -510,7 +507,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     }
     faults.or(()).map_err(Problem::invalid)?;
     let ids: Vec<Uuid> = words.iter().map(|word| word.id).collect();
-    let answers = request.app.engine.on_claims(words, bound(&request.caller)?).await?;
+    let answers = adapter::claims::on_claims(&request.app.engine, words, bound(&request.caller)?).await?;
     let items: Vec<ClaimAnswer> = ids
         .into_iter()
         .zip(answers)

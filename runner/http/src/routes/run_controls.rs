@@ -7,13 +7,15 @@ use axum::http::StatusCode;
 use heddle_api::moment::parse_moment;
 use heddle_api::{Bulk, BulkAction, BulkReport, Run, ScriptsChoice, StateOverride, Words};
 use heddle_domain::Name;
+use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_engine::Clear;
 
 use super::runs::{located, parse_label};
 use crate::access::Access;
+use crate::adapter;
+use crate::adapter::runs::{Control, RunFilter};
 use crate::describe::of;
-use crate::engine_api::{Control, RunFilter};
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
 use crate::table::{Method, Route};
@@ -58,11 +60,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn control(request: &Request, control: Control) -> Result<Run, Problem> {
     let id = request.id("id", "run")?;
-    Ok(request
-        .app
-        .engine
-        .control(id, control, request.caller.actor.clone())
-        .await?)
+    Ok(adapter::runs::control(&request.app.engine, RunId(id), control, request.caller.actor.clone()).await?)
 }
 
 async fn simple(request: Request, what: Control) -> Outcome {
@@ -221,11 +219,14 @@ async fn bulk(mut request: Request) -> Outcome {
             override_to(state, &body.reason)?
         }
     };
-    ok(&request
-        .app
-        .engine
-        .bulk(filter, control, body.dry_run, request.caller.actor.clone())
-        .await?)
+    ok(&adapter::runs::bulk(
+        &request.app.engine,
+        filter,
+        control,
+        body.dry_run,
+        request.caller.actor.clone(),
+    )
+    .await?)
 }
 
 #[cfg(test)]

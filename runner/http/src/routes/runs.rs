@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use heddle_api::{Batch, BatchItem, BatchResults, List, Moment, Run, Submission};
+use heddle_domain::id::RunId;
 use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
 use heddle_domain::spec::parse_submission;
 use heddle_domain::{Fault, Faults, Name};
@@ -15,8 +16,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::access::Access;
+use crate::adapter;
+use crate::adapter::runs::RunFilter;
 use crate::describe::of;
-use crate::engine_api::RunFilter;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok};
 use crate::table::{Method, Pace, Route};
@@ -155,7 +157,7 @@ async fn list(request: Request) -> Outcome {
     let mut filter = filter(&request)?;
     filter.hot = is_hot(&request, &filter)?;
     let cursor = request.cursor_as::<Uuid>()?.map(|cursor| cursor.to_string());
-    ok(&request.app.engine.runs(filter, cursor, request.limit()?).await?)
+    ok(&adapter::runs::list(&request.app.engine, filter, cursor, request.limit()?).await?)
 }
 
 /// An answer with the run's address.
@@ -219,8 +221,7 @@ async fn submit(mut request: Request) -> Outcome {
         parse_submission(&value)?
     };
     submission.force |= force;
-    let actor = request.caller.actor.clone();
-    let run = request.app.engine.submit(name, submission, actor).await?;
+    let run = adapter::runs::submit(&request.app.engine, name, submission).await?;
     located(StatusCode::ACCEPTED, &run)
 }
 
@@ -285,11 +286,7 @@ async fn batch(mut request: Request) -> Outcome {
     let mut results = if submissions.is_empty() {
         Vec::new()
     } else {
-        request
-            .app
-            .engine
-            .submit_batch(name, submissions, request.caller.actor.clone())
-            .await?
+        adapter::runs::submit_batch(&request.app.engine, name, submissions).await?
     }
     .into_iter()
     .zip(keys);
@@ -319,9 +316,9 @@ async fn batch(mut request: Request) -> Outcome {
 
 async fn latest(request: Request) -> Outcome {
     let filter = filter(&request)?;
-    let found = request.app.engine.runs(filter, None, 1).await?;
+    let found = adapter::runs::list(&request.app.engine, filter, None, 1).await?;
     match found.items.first() {
-        Some(run) => ok(&request.app.engine.run(run.id, std::time::Duration::ZERO).await?),
+        Some(run) => ok(&adapter::runs::get(&request.app.engine, RunId(run.id), std::time::Duration::ZERO).await?),
         None => Err(Problem::not_found("run", "latest")),
     }
 }
@@ -329,7 +326,7 @@ async fn latest(request: Request) -> Outcome {
 async fn get(request: Request) -> Outcome {
     let id = request.id("id", "run")?;
     let wait = request.wait()?;
-    ok(&request.app.engine.run(id, wait).await?)
+    ok(&adapter::runs::get(&request.app.engine, RunId(id), wait).await?)
 }
 
 async fn events(request: Request) -> Outcome {
@@ -340,7 +337,7 @@ async fn events(request: Request) -> Outcome {
         .and_then(|value| value.to_str().ok())
         .map(str::to_owned);
     let cursor = resumed.or_else(|| request.cursor().map(str::to_owned));
-    let stream = request.app.engine.events(id, cursor).await?;
+    let stream = adapter::streams::events(request.app.engine.clone(), RunId(id), cursor).await?;
     Ok(server_sent(
         stream
             .map(|event| (event.cursor.clone(), event.kind.clone(), json!(event)))

@@ -14,8 +14,9 @@ use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, 
 use serde_json::Value;
 
 use crate::access::Access;
+use crate::adapter;
+use crate::adapter::scripts::InvokeSpec;
 use crate::describe::of;
-use crate::engine_api::InvokeSpec;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
 use crate::table::{Method, Pace, Route};
@@ -152,11 +153,7 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
         return Err(Problem::invalid_at("", "the body is empty; a script was expected"));
     }
     let actor = request.caller.actor.clone();
-    let compiled = request
-        .app
-        .engine
-        .compile_script(bytes.clone(), language, actor)
-        .await?;
+    let compiled = adapter::scripts::compile(&request.app.engine, bytes.clone(), language, actor).await?;
     let put = request
         .app
         .store
@@ -341,11 +338,10 @@ async fn invoke(mut request: Request) -> Outcome {
     let spec = InvokeSpec {
         script: row.name,
         version: row.version,
-        digest: row.digest,
         params,
         timeout,
     };
-    ok(&request.app.engine.invoke(spec).await?)
+    ok(&adapter::scripts::invoke(&request.app.engine, spec).await?)
 }
 
 async fn activate(mut request: Request) -> Outcome {
@@ -377,7 +373,7 @@ async fn fetch(mut request: Request) -> Outcome {
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Problem::invalid_at("/sha256", "a SHA-256 is 64 hexadecimal digits"));
     }
-    let bytes = request.app.engine.fetch_script(body.url, sha256).await?;
+    let bytes = adapter::scripts::fetch(&request.app.engine, body.url, sha256).await?;
     store(&request, &name, bytes, None, activate).await
 }
 

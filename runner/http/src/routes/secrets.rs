@@ -50,7 +50,10 @@ pub(crate) fn routes() -> Vec<Route> {
 async fn reseal(mut request: Request) -> Outcome {
     request.nothing().await?;
     let app = &request.app;
-    let done = app.store.reseal(request.by(), &app.secret_keys, &*app.chance).await?;
+    let done = app
+        .store
+        .rotate_keys(request.by(), &app.secret_keys, &*app.chance)
+        .await?;
     ok(&Resealed {
         key_id: app.secret_keys.current_id().to_string(),
         secrets: done.secrets,

@@ -2,6 +2,7 @@
 
 use futures::StreamExt;
 use heddle_api::{ClearTask, List, LogLine, TaskDetail, TaskOverride};
+use heddle_domain::id::RunId;
 use heddle_domain::spec::may_override_to;
 use heddle_domain::state::TaskState;
 use heddle_engine::Clear;
@@ -10,8 +11,10 @@ use serde_json::json;
 use super::run_controls::{bounded_reason, checked_reason};
 use super::runs::server_sent;
 use crate::access::Access;
+use crate::adapter;
+use crate::adapter::runs::TaskRef;
+use crate::adapter::streams::LogQuery;
 use crate::describe::of;
-use crate::engine_api::{LogQuery, TaskRef};
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
@@ -61,7 +64,7 @@ fn task_ref(request: &Request) -> Result<TaskRef, Problem> {
 }
 
 async fn get(request: Request) -> Outcome {
-    ok(&request.app.engine.task(task_ref(&request)?).await?)
+    ok(&adapter::runs::task(&request.app.engine, task_ref(&request)?).await?)
 }
 
 async fn task_logs(request: Request) -> Outcome {
@@ -101,14 +104,14 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
 async fn logs(request: Request, query: LogQuery) -> Outcome {
     let run = request.id("id", "run")?;
     if request.wants_events()? {
-        let lines = request.app.engine.follow_logs(run, query).await?;
+        let lines = adapter::streams::follow_logs(request.app.engine.clone(), RunId(run), query).await?;
         return Ok(server_sent(
             lines
                 .map(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
                 .boxed(),
         ));
     }
-    ok(&request.app.engine.logs(run, query).await?)
+    ok(&adapter::streams::logs(&request.app.engine, RunId(run), query).await?)
 }
 
 async fn set_state(mut request: Request) -> Outcome {
@@ -125,11 +128,7 @@ async fn set_state(mut request: Request) -> Outcome {
     }
     let reason = checked_reason(&body.reason)?;
     let actor = request.caller.actor.clone();
-    ok(&request
-        .app
-        .engine
-        .set_task_state(task, body.state, body.output, reason, actor)
-        .await?)
+    ok(&adapter::runs::set_task_state(&request.app.engine, task, body.state, body.output, reason, actor).await?)
 }
 
 async fn clear(mut request: Request) -> Outcome {
@@ -142,13 +141,9 @@ async fn clear(mut request: Request) -> Outcome {
         downstream: body.downstream,
         reason: bounded_reason(&body.reason)?,
     };
-    ok(&request.app.engine.clear_task(task.run, clear, actor).await?)
+    ok(&adapter::runs::clear_task(&request.app.engine, task.run, clear, actor).await?)
 }
 
 async fn retry(request: Request) -> Outcome {
-    ok(&request
-        .app
-        .engine
-        .retry_task(task_ref(&request)?, request.caller.actor.clone())
-        .await?)
+    ok(&adapter::runs::retry_task(&request.app.engine, task_ref(&request)?, request.caller.actor.clone()).await?)
 }

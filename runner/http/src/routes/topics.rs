@@ -1,6 +1,7 @@
 //! Topics, and the days of their messages.
 
 use heddle_api::{Bucket, Cancelled, Day, List, MessageFilter, Moment, TopicSpec};
+use heddle_domain::id::RunId;
 use heddle_domain::message::BUCKETS;
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::state::NOT_GRANTED;
@@ -17,8 +18,9 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::access::Access;
+use crate::adapter;
+use crate::adapter::runs::Control;
 use crate::describe::of;
-use crate::engine_api::Control;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok, put, typed};
 use crate::table::{Method, Route};
@@ -196,7 +198,7 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                     format!("unknown script: there is no version `{script}@{version}`"),
                 ),
                 Some(row) if Language::of_world(&row.world).is_some() => {
-                    if !request.app.engine.consumes(row.name, row.version).await? {
+                    if !adapter::scripts::consumes(&request.app.engine, &row.name, row.version).await? {
                         faults.add(
                             "/script",
                             format!(
@@ -327,7 +329,7 @@ async fn cancel(mut request: Request) -> Outcome {
 pub(super) async fn end_empty(request: &Request, runs: impl IntoIterator<Item = Uuid>) {
     for run in runs {
         let actor = request.caller.actor.clone();
-        if let Err(refusal) = request.app.engine.control(run, Control::Cancel, actor).await {
+        if let Err(refusal) = adapter::runs::control(&request.app.engine, RunId(run), Control::Cancel, actor).await {
             tracing::debug!(%run, ?refusal, "the run of a batch of which nothing is left goes on");
         }
     }

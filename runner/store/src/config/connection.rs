@@ -70,6 +70,8 @@ struct ConnectionWrite<'a> {
 struct KeptConnection {
     row: ConnectionRow,
     url: Sealed,
+    /// It is sealed with the key of today.
+    current: bool,
     same_url: bool,
 }
 
@@ -116,6 +118,7 @@ impl Named for ConnectionWrite<'_> {
             };
             KeptConnection {
                 same_url: self.url.is_none_or(opened),
+                current: sealed.key_id == self.keys.current_id(),
                 url: sealed,
                 row: ConnectionRow {
                     name: self.name.into(),
@@ -134,8 +137,9 @@ impl Named for ConnectionWrite<'_> {
         }))
     }
 
+    /// Whoever says the URL once more has it sealed with the key of today; without one the seal stays as it is.
     fn is_same(&self, kept: &KeptConnection) -> bool {
-        kept.row.options == *self.options && kept.same_url
+        kept.row.options == *self.options && kept.same_url && (kept.current || self.url.is_none())
     }
 
     async fn write(

@@ -5,7 +5,7 @@ pub mod category;
 pub mod connection;
 pub(crate) mod named;
 pub mod pool;
-pub mod reseal;
+pub mod rotate;
 pub mod script;
 pub mod secret;
 pub mod session;

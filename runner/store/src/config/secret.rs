@@ -3,7 +3,7 @@
 //! The associated data binds a ciphertext to its kind and name, so that a row copied over another one does not open.
 //! Nonces are 192 random bits, which may be drawn at random for as long as a key lives. Keys are rotated by giving the
 //! new one first and the old one behind it: what the old one sealed still opens, and is sealed anew when it is put, or all
-//! at once ([`crate::reseal`]).
+//! at once ([`crate::rotate`]).
 
 use std::borrow::Borrow;
 

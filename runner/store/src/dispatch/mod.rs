@@ -3,6 +3,6 @@
 
 pub mod assignment;
 pub mod audience;
+pub mod exhausted;
 pub mod offer;
 pub(crate) mod task_offer;
-pub mod used_up;

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::change::{self, By, Noun, Page, Put};
 use crate::config::named::{Named, Stop, Told};
 use crate::database::{PgSession, Pool};
+use crate::exhausted::{Exhausted, TakenEnd};
 use crate::transaction::transaction;
-use crate::used_up::{TakenEnd, UsedUp};
 use crate::{Store, StoreError, audit};
 
 pub use super::task_offer::{HeldOffer, OfferSettlement, TaskOffer};
@@ -58,8 +58,8 @@ pub enum OfferDelete {
 #[derive(Clone, Debug, Default)]
 pub struct AudienceOffers {
     pub offers: Vec<OfferRow>,
-    /// What is used up of those that repeat, the newest of each.
-    pub used_up: Vec<UsedUp>,
+    /// What is exhausted of those that repeat, the newest of each.
+    pub exhausted: Vec<Exhausted>,
     /// `once` offers that are due from here on were left out: there are very many.
     pub complete_until: Option<Time>,
 }
@@ -410,7 +410,7 @@ impl Store {
         })
     }
 
-    /// What an audience may be given from `reach` on: its enabled offers that are not all used up.
+    /// What an audience may be given from `reach` on: its enabled offers that are not all exhausted.
     pub async fn offers_of_audience(&self, audience: &str, reach: Time) -> Result<AudienceOffers, StoreError> {
         let mut offers = sqlx::query_as!(
             OfferRow,
@@ -442,12 +442,12 @@ impl Store {
         };
         let repeating: Vec<i64> = offers.iter().map(|offer| offer.id).collect();
         offers.extend(once);
-        let used_up = self
-            .used_up(&repeating, repeating.len(), reach, TakenEnd::Newest)
+        let exhausted = self
+            .exhausted(&repeating, repeating.len(), reach, TakenEnd::Newest)
             .await?;
         Ok(AudienceOffers {
             offers,
-            used_up,
+            exhausted,
             complete_until,
         })
     }

@@ -4,7 +4,7 @@ use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
 
 use super::rules::{Day, RunRules, id_floor};
-use crate::spent::SpentBefore;
+use crate::retention::others::Cutoffs;
 use crate::{Store, StoreError};
 
 /// Up to how many rows a preview counts.
@@ -75,7 +75,7 @@ impl Store {
                          LIMIT $4) AS s) AS "assignments!""#,
             now - retention.audit.chrono(),
             now - retention.events.chrono(),
-            id_floor(SpentBefore::of(retention, now).assignments),
+            id_floor(Cutoffs::of(retention, now).assignments),
             COUNT_MAX
         )
         .fetch_one(&self.pool)

@@ -28,9 +28,9 @@
 //! each group's newest.
 
 mod due;
+pub mod others;
 mod partitions;
 mod rules;
-pub mod spent;
 
 use chrono::TimeDelta;
 use heddle_domain::Time;

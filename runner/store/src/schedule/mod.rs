@@ -13,7 +13,7 @@
 //! everything has. Two schedules that name one instant, or a backfill that got there first, meet in *run_instants*.
 //!
 //! `after` has no instants of its own: when it has fired it waits for the end of that run (`awaits`), and the
-//! transaction in which the run ends makes it due again (`sql/finish_runs.sql`, `sql/complete_sole.sql`).
+//! transaction in which the run ends makes it due again (`sql/finish_runs.sql`, `sql/complete_single_task.sql`).
 //!
 //! `cursor` only ever moves on. So what *run_instants* says of an instant before it is of no interest to the scheduler any
 //! more; when these rows may be deleted is told in [`crate::upstream`].

@@ -44,9 +44,9 @@ pub struct Locked {
     pub workers: HashMap<(RunId, AttemptKey), String>,
 }
 
-/// A run of one task run whose outcome ends it; see `sql/complete_sole.sql`.
+/// A run of one task run whose outcome ends it; see `sql/complete_single_task.sql`.
 #[derive(Clone, Debug)]
-pub struct SoleRow {
+pub struct SingleTaskEnd {
     /// The attempt; `started_at` is not looked at.
     pub attempt: AttemptRow,
     /// How the run ends.
@@ -76,9 +76,9 @@ impl Store {
 
     /// Ends runs of one task run, under this node's lease; answers which were its to end, and whether a run succeeded
     /// whose group others follow. `lines` are what they logged.
-    pub async fn complete_sole(
+    pub async fn complete_single_task(
         &self,
-        rows: &[SoleRow],
+        rows: &[SingleTaskEnd],
         lines: &[LogRow],
         lease: i64,
         node: Uuid,
@@ -94,7 +94,7 @@ impl Store {
             };
         }
         let owned = sqlx::query_file!(
-            "src/sql/complete_sole.sql",
+            "src/sql/complete_single_task.sql",
             &column!(row => row.attempt.run.0),
             &column!(row => row.attempt.at.attempt as i32),
             &column!(row => row.state.number()),
@@ -213,8 +213,8 @@ mod tests {
     //! in all of them, and has to stay so: a column or an effect that only two of them know is a bug of every third run.
 
     const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
-    const SOLE: &str = include_str!("../../sql/complete_sole.sql");
-    const QUEUED: &str = include_str!("../../sql/queue_complete_sole.sql");
+    const SINGLE_TASK: &str = include_str!("../../sql/complete_single_task.sql");
+    const QUEUED: &str = include_str!("../../sql/queue_complete_single_task.sql");
 
     /// What stands from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
@@ -230,24 +230,24 @@ mod tests {
 
     #[test]
     fn runs_of_one_task_end_alike() {
-        assert_eq!(from(SOLE, "gone AS ("), from(QUEUED, "gone AS ("));
+        assert_eq!(from(SINGLE_TASK, "gone AS ("), from(QUEUED, "gone AS ("));
     }
 
     #[test]
     fn runs_in_general_end_as_those_of_one_task() {
         // Every column of a run's row goes into history; `skipped` are runs that were never begun.
         let columns = |statement| between(statement, "INSERT INTO heddle.runs_done", "\n    SELECT").join(" ");
-        assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SOLE));
+        assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SINGLE_TASK));
         let values = |statement| between(statement, "    SELECT id, group_id", "greatest(").join(" ");
-        assert_eq!(values(GENERAL), values(SOLE));
+        assert_eq!(values(GENERAL), values(SINGLE_TASK));
         // Those who follow are told, and a delay that counts from the end is due: at the same instant, which the one has as a
         // parameter and the others in the row.
         let followed = |statement| between(statement, "followed AS (", "\n)");
-        assert_eq!(followed(GENERAL), followed(SOLE));
+        assert_eq!(followed(GENERAL), followed(SINGLE_TASK));
         let counted = |statement: &str| {
             let part = between(statement, "counted AS (", "\n)").join(" ");
             part.replace("$5::timestamptz", "g.finished_at")
         };
-        assert_eq!(counted(GENERAL), counted(SOLE));
+        assert_eq!(counted(GENERAL), counted(SINGLE_TASK));
     }
 }

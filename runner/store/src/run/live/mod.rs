@@ -50,7 +50,7 @@ mod report;
 mod write;
 
 pub use claim::{Claimed, RunFacts};
-pub use complete::{Completion, EndedAttempt, Locked, LockedRun, SoleRow};
+pub use complete::{Completion, EndedAttempt, Locked, LockedRun, SingleTaskEnd};
 pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
 pub use create::{Audited, Created, NewRun, ReadyRow};

@@ -10,7 +10,7 @@ use heddle_domain::state::{AttemptState, RunState};
 use uuid::Uuid;
 
 use super::BATCH_MAX;
-use super::complete::{Completion, Locked, LockedRun, SoleRow};
+use super::complete::{Completion, Locked, LockedRun, SingleTaskEnd};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -296,15 +296,18 @@ impl Store {
     }
 
     /// Ends claims with the runs of which they are all; answers which were there to be ended, and whether a run succeeded
-    /// whose group others follow. See `sql/queue_complete_sole.sql`. No run stands twice.
-    pub async fn complete_sole_claims(&self, rows: &[(ClaimKey, &SoleRow)]) -> Result<(Vec<RunId>, bool), StoreError> {
+    /// whose group others follow. See `sql/queue_complete_single_task.sql`. No run stands twice.
+    pub async fn complete_single_task_claims(
+        &self,
+        rows: &[(ClaimKey, &SingleTaskEnd)],
+    ) -> Result<(Vec<RunId>, bool), StoreError> {
         macro_rules! column {
             ($key:ident, $row:ident => $value:expr) => {
                 rows.iter().map(|($key, $row)| $value).collect::<Vec<_>>()
             };
         }
         let owned = sqlx::query_file!(
-            "src/sql/queue_complete_sole.sql",
+            "src/sql/queue_complete_single_task.sql",
             &column!(key, _row => key.run.0),
             &column!(key, _row => key.at.attempt as i32),
             &column!(key, _row => key.lease),

@@ -1,6 +1,6 @@
--- queue_complete_sole: ends claims of workers, with the runs that consist of these task runs alone, in one statement.
+-- queue_complete_single_task: ends claims of workers, with the runs that consist of these task runs alone, in one statement.
 --
--- As in complete_sole no progress has to be read: the outcome of the attempt is the outcome of the run.
+-- As in complete_single_task no progress has to be read: the outcome of the attempt is the outcome of the run.
 --
 -- Locking: runs first, in id order, then the claims' rows, then their rows in *running*, as queue_lock_claims; the count
 -- is an initial plan of the first DELETE, so all runs are locked before a row is deleted. A claim that is gone, carries

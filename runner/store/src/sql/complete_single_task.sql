@@ -1,4 +1,4 @@
--- complete_sole: ends runs that consist of one task run, with its attempt, in one statement.
+-- complete_single_task: ends runs that consist of one task run, with its attempt, in one statement.
 --
 -- For these no progress has to be read: the outcome of the attempt is the outcome of the run. The row in *running* is
 -- the fence, as in lock_ended; and as there, runs are locked first, in id order. (`+ 0`: everybody's only task is number 0;

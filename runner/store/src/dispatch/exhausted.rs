@@ -1,4 +1,4 @@
-//! Which occurrences have no stock left: as much of it as a node wants to know at a time.
+//! Which occurrences are exhausted, that is have no stock left: as much of it as a node wants to know at a time.
 
 use heddle_domain::Time;
 
@@ -6,7 +6,7 @@ use crate::{Store, StoreError};
 
 /// Which occurrences of an offer have no stock left, in some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsedUp {
+pub struct Exhausted {
     pub offer_id: i64,
     /// In no order.
     pub occurrences: Vec<Time>,
@@ -32,17 +32,17 @@ impl Store {
     ///
     /// What is read is bounded, whatever has been taken and by whomever: each offer has its part, and what one does not
     /// need goes to those that do.
-    pub async fn used_up(
+    pub async fn exhausted(
         &self,
         offers: &[i64],
         repeating: usize,
         from: Time,
         end: TakenEnd,
-    ) -> Result<Vec<UsedUp>, StoreError> {
+    ) -> Result<Vec<Exhausted>, StoreError> {
         let mut offers = offers.to_vec();
         let mut each = TAKEN_MAX / (repeating.max(1) as i64).min(TAKEN_MAX);
         let mut left = TAKEN_MAX;
-        let mut used_up = Vec::with_capacity(offers.len());
+        let mut exhausted = Vec::with_capacity(offers.len());
         for pass in 1..=TAKEN_PASSES {
             if offers.is_empty() {
                 break;
@@ -53,16 +53,16 @@ impl Store {
                 .into_iter()
                 .partition(|(_, count)| *count < each);
             left -= whole.iter().map(|(_, count)| count).sum::<i64>();
-            used_up.extend(whole.into_iter().map(|(used, _)| UsedUp { cut_at: None, ..used }));
+            exhausted.extend(whole.into_iter().map(|(used, _)| Exhausted { cut_at: None, ..used }));
             let more = left / (cut.len() as i64).max(1);
             if pass == TAKEN_PASSES || more < each * 2 {
-                used_up.extend(cut.into_iter().map(|(used, _)| used));
+                exhausted.extend(cut.into_iter().map(|(used, _)| used));
                 break;
             }
             offers = cut.into_iter().map(|(used, _)| used.offer_id).collect();
             each = more;
         }
-        Ok(used_up)
+        Ok(exhausted)
     }
 
     /// A part of what has been taken of each of some offers, and how many occurrences that is.
@@ -75,7 +75,7 @@ impl Store {
         from: Time,
         each: i64,
         end: TakenEnd,
-    ) -> Result<Vec<(UsedUp, i64)>, StoreError> {
+    ) -> Result<Vec<(Exhausted, i64)>, StoreError> {
         macro_rules! taken {
             ($order:tt) => {
                 sqlx::query!(
@@ -98,12 +98,12 @@ impl Store {
                 .await?
                 .into_iter()
                 .map(|row| {
-                    let used_up = UsedUp {
+                    let exhausted = Exhausted {
                         offer_id: row.offer_id,
                         occurrences: row.used.unwrap_or_default(),
                         cut_at: row.first,
                     };
-                    (used_up, row.count)
+                    (exhausted, row.count)
                 })
                 .collect()
             };

@@ -5,7 +5,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Progress, decide};
 use heddle_domain::state::{RunState, Trigger};
-use heddle_store::live::{EndedAttempt, SoleRow};
+use heddle_store::live::{EndedAttempt, SingleTaskEnd};
 use uuid::Uuid;
 
 use crate::node::signals::Signal;
@@ -52,7 +52,7 @@ pub(crate) fn row(
     end: &End,
     finished_at: Time,
     node: Option<Uuid>,
-) -> Option<Result<SoleRow, EngineError>> {
+) -> Option<Result<SingleTaskEnd, EngineError>> {
     let (state, progress) = end_of(runs, context, ended.at, end, finished_at)?;
     let End::Done(done) = end else { return None };
     let error = match state {
@@ -63,7 +63,7 @@ pub(crate) fn row(
         Ok(progress) => progress,
         Err(error) => return Some(Err(error)),
     };
-    Some(Ok(SoleRow {
+    Some(Ok(SingleTaskEnd {
         attempt: attempt_row(ended, done.clone(), finished_at, finished_at, node),
         state,
         progress,

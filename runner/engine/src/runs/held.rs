@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use heddle_domain::Chain;
@@ -13,6 +13,7 @@ use heddle_store::live::{EndedAttempt, Grant};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::runs::Worker;
 use crate::runs::apply::Applied;
 use crate::runs::ending::{End, Ending};
 use crate::runs::log_buffer::{Backlog, LogBuffer};
@@ -30,7 +31,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// One attempt in hand.
 #[derive(Clone)]
-pub(crate) struct Hand {
+pub(crate) struct HeldAttempt {
     pub(crate) attempt: u32,
     /// It has ended and waits for its outcome to be recorded.
     pub(crate) released: bool,
@@ -49,7 +50,7 @@ pub(crate) struct Hand {
     pub(crate) secrets: Arc<Redactor>,
 }
 
-impl Hand {
+impl HeldAttempt {
     /// Ends it by Heddle's own fault.
     pub(crate) fn end_as(&self, ours: Ending) {
         *self.trouble.lock() = Some(ours);
@@ -64,10 +65,13 @@ impl Hand {
     }
 }
 
-/// The attempts in hand.
-#[derive(Default)]
-pub(crate) struct Hands {
-    held: Mutex<HashMap<(RunId, TaskKey), Hand>>,
+/// The attempts in hand, and who carries them out.
+pub(crate) struct HeldAttempts {
+    /// How many there may be, and how many threads run guests.
+    slots: usize,
+    threads: usize,
+    worker: OnceLock<Weak<dyn Worker>>,
+    attempts: Mutex<HashMap<(RunId, TaskKey), HeldAttempt>>,
     count: AtomicUsize,
     /// Of these, waiting for something outside: HTTP calls, preparation. Scripts that are parked the sandbox counts.
     parked: AtomicUsize,
@@ -77,9 +81,28 @@ pub(crate) struct Hands {
     cpu_micros: AtomicU64,
 }
 
-impl Hands {
-    pub(crate) fn add(&self, run: RunId, at: AttemptKey) -> Hand {
-        let hand = Hand {
+impl HeldAttempts {
+    pub(crate) fn new(slots: usize, threads: usize) -> Self {
+        Self {
+            slots,
+            threads,
+            worker: OnceLock::new(),
+            attempts: Mutex::default(),
+            count: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
+            logs_waiting: Arc::default(),
+            cpu_micros: AtomicU64::new(0),
+        }
+    }
+
+    /// Has attempts carried out by this one; said once, when the node is put together. It knows the runs, so that these
+    /// do not keep it.
+    pub(crate) fn carried_out_by(&self, worker: &Arc<dyn Worker>) {
+        let _ = self.worker.set(Arc::downgrade(worker));
+    }
+
+    pub(crate) fn add(&self, run: RunId, at: AttemptKey) -> HeldAttempt {
+        let held = HeldAttempt {
             attempt: at.attempt,
             released: false,
             log: Arc::new(LogBuffer::new(Arc::clone(&self.logs_waiting))),
@@ -90,21 +113,21 @@ impl Hands {
             progress: Arc::default(),
             secrets: Arc::default(),
         };
-        let before = self.held.lock().insert((run, at.key), hand.clone());
+        let before = self.attempts.lock().insert((run, at.key), held.clone());
         if before.is_none_or(|before| before.released) {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
-        hand
+        held
     }
 
-    /// The attempt has ended: its place is free. It stays known until its outcome is recorded, see [`Hands::forget`].
+    /// The attempt has ended: its place is free. It stays known until its outcome is recorded, see [`HeldAttempts::forget`].
     pub(crate) fn release(&self, run: RunId, at: AttemptKey) {
-        let mut held = self.held.lock();
-        if let Some(hand) = held
+        let mut attempts = self.attempts.lock();
+        if let Some(held) = attempts
             .get_mut(&(run, at.key))
-            .filter(|hand| hand.attempt == at.attempt && !hand.released)
+            .filter(|held| held.attempt == at.attempt && !held.released)
         {
-            hand.released = true;
+            held.released = true;
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -112,48 +135,51 @@ impl Hands {
     /// The attempt's outcome is recorded, or is not wanted.
     pub(crate) fn forget(&self, run: RunId, at: AttemptKey) {
         self.release(run, at);
-        let mut held = self.held.lock();
-        if held.get(&(run, at.key)).is_some_and(|hand| hand.attempt == at.attempt) {
-            held.remove(&(run, at.key));
+        let mut attempts = self.attempts.lock();
+        if attempts
+            .get(&(run, at.key))
+            .is_some_and(|held| held.attempt == at.attempt)
+        {
+            attempts.remove(&(run, at.key));
         }
     }
 
     /// Whether the attempt is known here.
     pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
-        self.held
+        self.attempts
             .lock()
             .get(&(run, at.key))
-            .is_some_and(|hand| hand.attempt == at.attempt)
+            .is_some_and(|held| held.attempt == at.attempt)
     }
 
-    pub(crate) fn get(&self, run: RunId, key: TaskKey) -> Option<Hand> {
-        self.held.lock().get(&(run, key)).cloned()
+    pub(crate) fn get(&self, run: RunId, key: TaskKey) -> Option<HeldAttempt> {
+        self.attempts.lock().get(&(run, key)).cloned()
     }
 
     pub(crate) fn cancel(&self, run: RunId, at: AttemptKey) {
-        if let Some(hand) = self.get(run, at.key).filter(|hand| hand.attempt == at.attempt) {
-            hand.cancel();
+        if let Some(held) = self.get(run, at.key).filter(|held| held.attempt == at.attempt) {
+            held.cancel();
         }
     }
 
     pub(crate) fn cancel_all(&self) {
-        for hand in self.held.lock().values() {
-            hand.cancel();
+        for held in self.attempts.lock().values() {
+            held.cancel();
         }
     }
 
     /// Everything held for longer than `age`.
     pub(crate) fn older_than(&self, age: Duration) -> Vec<(RunId, AttemptKey)> {
-        self.held
+        self.attempts
             .lock()
             .iter()
-            .filter(|(_, hand)| !hand.released && hand.since.elapsed() > age)
-            .map(|(&(run, key), hand)| {
+            .filter(|(_, held)| !held.released && held.since.elapsed() > age)
+            .map(|(&(run, key), held)| {
                 (
                     run,
                     AttemptKey {
                         key,
-                        attempt: hand.attempt,
+                        attempt: held.attempt,
                     },
                 )
             })
@@ -162,7 +188,7 @@ impl Hands {
 
     /// The logs of all attempts in hand.
     pub(crate) fn logs(&self) -> Vec<Arc<LogBuffer>> {
-        self.held.lock().values().map(|hand| hand.log.clone()).collect()
+        self.attempts.lock().values().map(|held| held.log.clone()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -188,13 +214,14 @@ impl Hands {
     ///
     /// How many more attempts this node should take: so many that its threads have work for a moment, not so many
     /// that they wait here while other nodes idle.
-    pub(crate) fn room(&self, aside: usize, threads: usize, slots: usize) -> usize {
+    pub(crate) fn room(&self, aside: usize) -> usize {
         let held = self.len();
+        let threads = self.threads;
         let average = self.cpu_micros.load(Ordering::Relaxed).max(1);
         let ahead = AHEAD.as_micros() as u64 * threads as u64 / average;
         let target = (ahead as usize).clamp(threads * 2, SHORT_TARGET);
         let busy = held.saturating_sub(aside + self.parked.load(Ordering::Relaxed));
-        slots.saturating_sub(held).min(target.saturating_sub(busy))
+        self.slots.saturating_sub(held).min(target.saturating_sub(busy))
     }
 }
 
@@ -203,10 +230,10 @@ impl Runs {
     pub(crate) fn take(self: &Arc<Self>, taken: Vec<(RunId, AttemptKey)>) {
         let mut unknown = Vec::new();
         for (run, at) in taken {
-            let hand = self.hands.add(run, at);
+            let held = self.held.add(run, at);
             match self.contexts.get(&run) {
-                Some(context) => self.begin(context, at, hand),
-                None => unknown.push((run, at, hand)),
+                Some(context) => self.begin(context, at, held),
+                None => unknown.push((run, at, held)),
             }
         }
         if !unknown.is_empty() {
@@ -215,7 +242,7 @@ impl Runs {
         }
     }
 
-    async fn begin_unknown(self: Arc<Self>, unknown: Vec<(RunId, AttemptKey, Hand)>) {
+    async fn begin_unknown(self: Arc<Self>, unknown: Vec<(RunId, AttemptKey, HeldAttempt)>) {
         let mut runs: Vec<RunId> = unknown.iter().map(|entry| entry.0).collect();
         runs.sort_unstable();
         runs.dedup();
@@ -231,26 +258,26 @@ impl Runs {
                 }
             }
         };
-        for (run, at, hand) in unknown {
+        for (run, at, held) in unknown {
             match contexts.get(&run) {
-                Some(context) => self.begin(context.clone(), at, hand),
+                Some(context) => self.begin(context.clone(), at, held),
                 // It has ended meanwhile: somebody took the attempt away.
-                None => self.hands.forget(run, at),
+                None => self.held.forget(run, at),
             }
         }
     }
 
-    fn begin(&self, context: Arc<RunContext>, at: AttemptKey, hand: Hand) {
+    fn begin(&self, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt) {
         // There is none when the node has ended.
-        if let Some(worker) = self.worker.get().and_then(Weak::upgrade) {
-            worker.begin(context, at, hand);
+        if let Some(worker) = self.held.worker.get().and_then(Weak::upgrade) {
+            worker.begin(context, at, held);
         }
     }
 
     /// Stops what is still in hand and puts it back into the queue, at the end of a drain: not lost, so not counted
     /// against `max_lost`.
     pub(crate) async fn hand_back(self: &Arc<Self>) -> Result<(), EngineError> {
-        let left = self.hands.older_than(Duration::ZERO);
+        let left = self.held.older_than(Duration::ZERO);
         if left.is_empty() {
             return Ok(());
         }
@@ -275,7 +302,7 @@ impl Runs {
             .apply(&mut completion, &contexts, outcomes, &mut Grant::none(), now)
             .await?;
         completion.commit().await?;
-        self.hands.cancel_all();
+        self.held.cancel_all();
         self.acted(after);
         Ok(())
     }

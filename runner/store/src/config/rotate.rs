@@ -33,13 +33,13 @@ pub struct ForeignSeal {
 
 /// How much was sealed anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resealed {
+pub struct Rotated {
     pub secrets: u64,
     pub connections: u64,
     pub channels: u64,
 }
 
-impl Resealed {
+impl Rotated {
     fn of(&mut self, table: SealedTable) -> &mut u64 {
         match table {
             SealedTable::Secrets => &mut self.secrets,
@@ -71,18 +71,18 @@ impl Store {
 
     /// Seals with the current key what older ones sealed. What came half-way is right: each row has its key's
     /// fingerprint.
-    pub async fn reseal(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Resealed, StoreError> {
-        let mut done = Resealed::default();
+    pub async fn rotate_keys(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Rotated, StoreError> {
+        let mut done = Rotated::default();
         for table in SealedTable::ALL {
             loop {
-                let count = self.reseal_rows(table, keys, chance).await?;
+                let count = self.rotate_rows(table, keys, chance).await?;
                 *done.of(table) += count;
                 if count == 0 {
                     break;
                 }
             }
         }
-        transaction!(self, control, "reseal", |tx| {
+        transaction!(self, control, "rotate_keys", |tx| {
             tx.patiently();
             let after = json!({
                 "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
@@ -95,8 +95,8 @@ impl Store {
     }
 
     /// Seals up to [`ROWS_MAX`] rows of a table anew; answers how many.
-    async fn reseal_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
-        transaction!(self, control, "reseal_rows", |tx| {
+    async fn rotate_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
+        transaction!(self, control, "rotate_rows", |tx| {
             tx.patiently();
             let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
             for (name, sealed) in &rows {

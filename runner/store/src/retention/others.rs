@@ -24,11 +24,11 @@ use crate::{Store, StoreError};
 const DISPATCH_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
 
 /// Up to how many offers, and backfills, a preview counts: each is looked up in every partition of what may hold it.
-pub const SPENT_COUNT_MAX: i64 = 10_000;
+pub const OTHERS_COUNT_MAX: i64 = 10_000;
 
-/// Before which instants what is spent is due.
+/// What is older than these instants is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpentBefore {
+pub struct Cutoffs {
     /// Notifications, by when they were made.
     pub notifications: Time,
     /// Ended assignments, by their ids.
@@ -43,7 +43,7 @@ pub struct SpentBefore {
     pub tokens: Time,
 }
 
-impl SpentBefore {
+impl Cutoffs {
     /// By these settings.
     pub fn of(retention: &Retention, now: Time) -> Self {
         let assignments = retention.assignments.chrono();
@@ -61,9 +61,9 @@ impl SpentBefore {
     }
 }
 
-/// How much is spent.
+/// How much is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpentRows {
+pub struct OtherRows {
     pub notifications: i64,
     pub occurrences: i64,
     pub offers: i64,
@@ -189,10 +189,10 @@ impl Store {
         .rows_affected())
     }
 
-    /// How much of it is due; each up to [`COUNT_MAX`], offers and backfills up to [`SPENT_COUNT_MAX`].
-    pub async fn count_spent(&self, before: &SpentBefore) -> Result<SpentRows, StoreError> {
+    /// How much of it is due; each up to [`COUNT_MAX`], offers and backfills up to [`OTHERS_COUNT_MAX`].
+    pub async fn count_due_others(&self, before: &Cutoffs) -> Result<OtherRows, StoreError> {
         Ok(sqlx::query_as!(
-            SpentRows,
+            OtherRows,
             r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.notifications
                          WHERE created_at < $1 AND state <> 0 LIMIT $6) AS n) AS "notifications!",
                       (SELECT count(*) FROM (SELECT FROM heddle.occurrences c
@@ -221,7 +221,7 @@ impl Store {
             before.backfills,
             before.tokens,
             COUNT_MAX,
-            SPENT_COUNT_MAX,
+            OTHERS_COUNT_MAX,
         )
         .fetch_one(&self.pool)
         .await?)
@@ -237,7 +237,7 @@ mod tests {
         let now = Time::UNIX_EPOCH + chrono::TimeDelta::days(20_000);
         let retention: Retention =
             serde_json::from_str(r#"{"assignments": "1h", "runs": "90d", "states": {"succeeded": "7d"}}"#).unwrap();
-        let before = SpentBefore::of(&retention, now);
+        let before = Cutoffs::of(&retention, now);
         assert_eq!(before.occurrences, now - chrono::TimeDelta::days(2));
         assert_eq!(before.assignments, now - chrono::TimeDelta::days(2));
         assert_eq!(before.offers, now - chrono::TimeDelta::hours(1));

@@ -1,0 +1,135 @@
+//! One run for people: its tasks, its log.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{done, watch};
+use crate::output::{self, Rows, cell, items};
+use crate::session::{MAX_LISTED, Session};
+use crate::terminal;
+
+pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
+    let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
+    session.output.print(&run, |run| {
+        let mut text = String::new();
+        for (title, pointer) in [
+            ("run", "/id"),
+            ("group", "/group"),
+            ("revision", "/revision"),
+            ("state", "/state"),
+            ("skipped", "/skipped"),
+            ("waiting for", "/waiting_for"),
+            ("trigger", "/trigger"),
+            ("logical time", "/logical_time"),
+            ("key", "/key"),
+            ("params", "/params"),
+            ("created", "/created_at"),
+            ("started", "/started_at"),
+            ("finished", "/finished_at"),
+            ("error", "/error/message|/error"),
+            ("set by", "/override/actor"),
+            ("because", "/override/reason"),
+        ] {
+            let value = cell(run, pointer);
+            if value != "-" {
+                text.push_str(&format!("{:<14}{value}\n", format!("{title}:")));
+            }
+        }
+        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]);
+        for task in items(&run["tasks"]) {
+            let result = match (&task["override"], &task["next_attempt_at"]) {
+                (Value::Object(by_hand), _) => {
+                    let of = |name: &str| by_hand.get(name).and_then(Value::as_str).unwrap_or("-");
+                    format!("set by {}: {}", of("actor"), of("reason"))
+                }
+                (_, Value::String(at)) => format!("again at {at}: {}", cell(task, "/error/message")),
+                _ if task["waiting_for"].is_object() => waits(&task["waiting_for"]),
+                _ => cell(task, "/error/message|/output"),
+            };
+            rows.add([
+                cell(task, "/task"),
+                cell(task, "/item"),
+                cell(task, "/state"),
+                cell(task, "/attempt"),
+                cell(task, "/started_at"),
+                watch::took(&task["started_at"], &task["finished_at"]),
+                terminal::cut(result.lines().next().unwrap_or_default(), 60),
+            ]);
+        }
+        format!("{text}\n{rows}")
+    })?;
+    done()
+}
+
+/// What a ready task run waits for, in words.
+fn waits(wait: &Value) -> String {
+    let queue = cell(wait, "/queue");
+    match wait["reason"].as_str() {
+        Some("pool") => {
+            let pools: Vec<&str> = items(&wait["pools"]).filter_map(Value::as_str).collect();
+            format!("waits for slots of {}", pools.join(", "))
+        }
+        Some("rate_limit") => format!("waits for the rate limit of {queue}, until {}", cell(wait, "/until")),
+        Some("queue_paused") => format!("waits: {queue} is paused"),
+        _ => format!("waits for a worker of {queue}"),
+    }
+}
+
+pub(super) async fn logs(
+    session: &Session,
+    id: Uuid,
+    task: Option<String>,
+    item: Option<u32>,
+    follow: bool,
+) -> Result<ExitCode> {
+    let id = id.to_string();
+    let path = match &task {
+        Some(task) => vec!["v1", "runs", &id, "tasks", task, "logs"],
+        None => vec!["v1", "runs", &id, "logs"],
+    };
+    let request = session.client.get(&path).query_if("item", item);
+    let several = task.is_none();
+    if follow {
+        let mut events = request.query("follow", true).send_for_events().await?;
+        while let Some(event) = events.next().await? {
+            // Others are the end, or of a kind that this version does not know.
+            if event.event == "log" || event.event == "message" {
+                print_log(session, several, &serde_json::from_str(&event.data)?)?;
+            }
+        }
+        return done();
+    }
+    let lines: Vec<Value> = request
+        .query("limit", 500)
+        .send_for_all(&session.client, MAX_LISTED)
+        .await?;
+    for line in &lines {
+        print_log(session, several, line)?;
+    }
+    done()
+}
+
+pub(super) fn print_log(session: &Session, several: bool, line: &Value) -> Result<()> {
+    if session.output != output::Format::Table {
+        return output::print(&line.to_string());
+    }
+    let level = cell(line, "/level");
+    let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
+    let fields = fields
+        .map(|fields| format!(" {}", Value::Object(fields.clone())))
+        .unwrap_or_default();
+    let label = match cell(line, "/item") {
+        _ if !several => String::new(),
+        none if none == "-" => format!("{} ", cell(line, "/task")),
+        item => format!("{}[{item}] ", cell(line, "/task")),
+    };
+    // What a script wrote must not steer the terminal.
+    let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
+    output::print(&format!(
+        "{} {label}{level:<5} {message}{fields}",
+        cell(line, "/at|/time|/ts")
+    ))
+}

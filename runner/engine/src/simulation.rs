@@ -1,0 +1,459 @@
+//! Services by themselves, driven by a clock that the test moves: a real Postgres, no loops, nobody else who does anything.
+//!
+//! Time has two doors, and both are moved at once: the node's clock stands still until it is set, and the test's database
+//! has a `clock_timestamp()` of its own. So whatever lasts (a lease, a back-off, a month) lasts exactly as long as the test
+//! says, on the slowest machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use chrono::TimeDelta;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::gather_group;
+use heddle_domain::state::ErrorKind;
+use heddle_domain::{Chance, Clock, Name, Time};
+use heddle_postgres::{TestCluster, TestDatabase};
+use heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
+use heddle_store::Store;
+use heddle_store::change::By;
+use heddle_store::live::{EndedAttempt, Grant};
+use heddle_store::secret::{SecretKey, SecretKeys};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+use crate::RunContext;
+use crate::node::clock::NodeClock;
+use crate::node::lease::Keeper;
+use crate::node::part::{Part, Parts};
+use crate::node::service::Service;
+use crate::node::{Identity, Node};
+use crate::put_group::put_group;
+use crate::retention::{Pruner, Rounds};
+use crate::runs::apply::Applied;
+use crate::runs::claimer::Claimer;
+use crate::runs::ending::{End, Ending};
+use crate::runs::held::HeldAttempt;
+use crate::runs::inbox::{Inbox, Reaper};
+use crate::runs::{GatheringRuns, Runs, Worker};
+use crate::schedules::{Scheduler, Schedules};
+
+/// The database's clock, in place of the machine's: it stands where the table says. What the migrations have dated by the
+/// machine's is long ago.
+const CLOCK: &str = "
+    CREATE TABLE public.simulated_clock (at timestamptz NOT NULL);
+    INSERT INTO public.simulated_clock VALUES (pg_catalog.clock_timestamp());
+    ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO machine_timestamp;
+    CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
+        AS 'SELECT at FROM public.simulated_clock';
+    UPDATE heddle.upkeep SET due_at = '2000-01-01';";
+
+/// For how long a lease holds.
+const LEASE: TimeDelta = TimeDelta::seconds(8);
+
+static CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
+
+async fn cluster() -> (TestCluster, String) {
+    let cluster = TestCluster::start().await.expect("a cluster");
+    // The migrations are in this very program: it says whether they have changed.
+    let facts = std::env::current_exe().and_then(std::fs::metadata);
+    let facts = facts.expect("the test's own file");
+    let digest = Sha256::digest(format!("{:?} {}", facts.modified().expect("its time"), facts.len()));
+    let stamp: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let template = format!("simulation_{stamp}");
+    let migrate = async |url: String| {
+        let store = Store::connect(&url, 1).await?;
+        store.migrate().await?;
+        store.close();
+        client(&url).await.batch_execute(CLOCK).await?;
+        Ok(())
+    };
+    cluster.template(&template, migrate).await.expect("a template");
+    (cluster, template)
+}
+
+async fn client(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    client
+}
+
+/// Where nothing happens by chance.
+#[derive(Debug, Default)]
+struct Counting(AtomicU64);
+
+impl Chance for Counting {
+    fn bits(&self) -> u128 {
+        let n = u128::from(self.0.fetch_add(1, Ordering::Relaxed));
+        (n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835)
+    }
+}
+
+/// A database and its time.
+struct World {
+    store: Store,
+    sql: Client,
+    clock: Arc<NodeClock>,
+    chance: Arc<dyn Chance>,
+    _database: TestDatabase,
+}
+
+fn at(text: &str) -> Time {
+    text.parse().expect("an instant")
+}
+
+impl World {
+    async fn at(start: &str) -> Self {
+        let (cluster, template) = CLUSTER.get_or_init(cluster).await;
+        let database = cluster.database(template).await.expect("a database");
+        let start = at(start);
+        let world = Self {
+            store: Store::connect(database.url(), 4).await.expect("a store"),
+            sql: client(database.url()).await,
+            clock: Arc::new(NodeClock::by_hand(start)),
+            chance: Arc::new(Counting::default()),
+            _database: database,
+        };
+        world.set(start).await;
+        // Of the days that the migrations made partitions for, none is of this world.
+        world.store.make_all_partitions(2).await.expect("partitions");
+        world
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    async fn set(&self, to: Time) {
+        let micros = to.timestamp_micros();
+        let move_clock = "UPDATE public.simulated_clock SET at = to_timestamp($1::bigint / 1000000.0)";
+        assert_eq!(self.sql.execute(move_clock, &[&micros]).await.expect("a clock"), 1);
+        self.clock.set(to);
+        assert_eq!((self.store.now().await.expect("a time"), self.now()), (to, to));
+    }
+
+    async fn pass(&self, time: TimeDelta) {
+        self.set(self.now() + time).await;
+    }
+
+    /// A group of one task, which calls a server; its runs wait for nobody.
+    async fn group(&self, name: &str, more: Value) {
+        let mut spec = json!({"tasks": {"t": {"http": {"url": "http://example.com/"}}}, "overlap": "allow"});
+        let fields = spec.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        let spec = gather_group(&spec).rest.expect("a spec");
+        let by = By {
+            actor: "test",
+            at: self.now(),
+        };
+        let name: Name = name.parse().expect("a name");
+        let put = put_group(&self.store, by, &name, spec, None, None).await;
+        put.expect("a group");
+    }
+
+    /// The logical times of all runs in this state, in their order.
+    async fn runs(&self, state: &str) -> Vec<Time> {
+        let state = heddle_domain::state::RunState::ALL
+            .into_iter()
+            .find(|one| one.as_str() == state)
+            .expect("a state")
+            .number();
+        let made_for = "SELECT (extract(epoch FROM logical_time) * 1000000)::bigint
+               FROM (SELECT state, logical_time FROM heddle.runs_live
+                      UNION ALL SELECT state, logical_time FROM heddle.runs_done) AS runs
+              WHERE state = $1 ORDER BY 1";
+        let rows = self.sql.query(made_for, &[&state]).await.expect("runs");
+        let instant = |micros: i64| chrono::DateTime::from_timestamp_micros(micros).expect("an instant");
+        rows.into_iter().map(|row| instant(row.get(0))).collect()
+    }
+
+    async fn node(&self, number: u128) -> Simulated {
+        let identity = Identity {
+            id: Uuid::from_u128(number),
+            name: number.to_string(),
+            address: String::new(),
+            version: String::new(),
+            slots: 100,
+            lease_for: LEASE.to_std().expect("a span"),
+        };
+        let node = Node::new(identity, self.store.clone(), self.clock.clone(), self.chance.clone());
+        let node = Arc::new(node);
+        let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
+        let (runs, gathering) = Runs::new(node.clone(), sandbox(), Arc::new(keys), 100, 2);
+        let begun = Arc::new(Begun::default());
+        let worker: Arc<dyn Worker> = begun.clone();
+        runs.held.carried_out_by(&worker);
+        node.register().await.expect("a lease");
+        let parts = Parts::new([runs.clone() as Arc<dyn Part>]);
+        Simulated {
+            keeper: Keeper::of(node.clone(), parts),
+            node,
+            runs,
+            begun,
+            _worker: worker,
+            _gathering: gathering,
+        }
+    }
+}
+
+/// Nothing runs in it; it says how much room there is.
+fn sandbox() -> Sandbox {
+    static SANDBOX: std::sync::OnceLock<(Sandbox, tempfile::TempDir)> = std::sync::OnceLock::new();
+    let (sandbox, _) = SANDBOX.get_or_init(|| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let compiler = CompilerCommand {
+            program: "false".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+        };
+        let config = SandboxConfig {
+            threads: 1,
+            long_threads: 1,
+            max_instances: 4,
+            max_memory_bytes: 1 << 20,
+            ..SandboxConfig::new(directory.path().to_owned(), compiler)
+        };
+        let sandbox = Sandbox::new(config, Arc::new(NodeClock::default())).expect("a sandbox");
+        (sandbox, directory)
+    });
+    sandbox.clone()
+}
+
+/// Attempts that a node was given, in their order. Nothing is done about them: they end when the test says so.
+#[derive(Default)]
+struct Begun(Mutex<Vec<(RunId, AttemptKey)>>);
+
+impl Worker for Begun {
+    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, _hand: HeldAttempt) {
+        self.0.lock().push((context.facts.id, at));
+    }
+}
+
+/// A node of which nothing goes on by itself.
+struct Simulated {
+    node: Arc<Node>,
+    runs: Arc<Runs>,
+    keeper: Keeper,
+    begun: Arc<Begun>,
+    _worker: Arc<dyn Worker>,
+    _gathering: GatheringRuns,
+}
+
+impl Simulated {
+    /// One tick of a service, and what it has set going.
+    async fn tick(&self, service: &mut impl Service) {
+        let ticked = service.tick(self.node.now()).await;
+        ticked.expect("a tick");
+        self.node.tracker.close();
+        self.node.tracker.wait().await;
+        self.node.tracker.reopen();
+    }
+
+    /// The attempts that were begun since this was asked last.
+    fn begun(&self) -> Vec<(RunId, AttemptKey)> {
+        std::mem::take(&mut *self.begun.0.lock())
+    }
+
+    /// An attempt ends.
+    async fn end(&self, (run, at): (RunId, AttemptKey), ending: Ending) {
+        let now = self.node.now();
+        let lease = self.runs.lease();
+        let applied = Applied {
+            ended: EndedAttempt { run, at, lease },
+            end: End::plain(ending),
+            finished_at: now,
+            node: Some(self.node.identity.id),
+        };
+        let contexts = self.runs.contexts_of(&[run]).await.expect("a context");
+        let mut completion = self.node.store.completion(lease, now).await.expect("a transaction");
+        let mut grant = Grant::none();
+        let after = self
+            .runs
+            .apply(&mut completion, &contexts, vec![applied], &mut grant, now);
+        let after = after.await.expect("an end");
+        completion.commit().await.expect("a commit");
+        self.runs.acted(after);
+        self.runs.held.forget(run, at);
+    }
+}
+
+/// Every noon of March in Zurich, whose clocks are put forward on the 29th: nothing a microsecond sooner, nothing twice.
+#[tokio::test]
+async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let noon = json!({"cron": "0 12 * * *", "timezone": "Europe/Zurich"});
+    world.group("g", json!({"schedules": {"noon": noon}})).await;
+    let node = world.node(1).await;
+    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    let mut scheduler = Scheduler(schedules);
+    let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
+    let expected: Vec<Time> = (1..=31)
+        .map(|day| at(&format!("2026-03-{day:02}T{}:00:00Z", if day < 29 { 11 } else { 10 })))
+        .collect();
+    for (day, instant) in expected.iter().enumerate() {
+        world.set(*instant - TimeDelta::microseconds(1)).await;
+        node.tick(&mut rounds).await;
+        node.tick(&mut scheduler).await;
+        assert_eq!(world.runs("running").await.len(), day, "before {instant}");
+        world.set(*instant).await;
+        node.tick(&mut scheduler).await;
+        node.tick(&mut scheduler).await;
+        assert_eq!(world.runs("running").await, expected[..=day]);
+    }
+}
+
+/// What a node held that was not heard of again is run by another as soon as its lease has run out, and not before; and the
+/// node itself has stopped by then.
+#[tokio::test]
+async fn a_lease_runs_out_and_is_taken_over() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"schedules": {"s": {"every": "1h"}}})).await;
+    let (mut one, mut other) = (world.node(1).await, world.node(2).await);
+    world.pass(TimeDelta::hours(1)).await;
+    // Both have been there all the time.
+    for node in [&one, &other] {
+        node.node.register().await.expect("a lease");
+    }
+    one.keeper = Keeper::of(one.node.clone(), Parts::new([one.runs.clone() as Arc<dyn Part>]));
+    other.keeper = Keeper::of(other.node.clone(), Parts::new([other.runs.clone() as Arc<dyn Part>]));
+    let schedules = Arc::new(Schedules::new(one.node.clone(), one.runs.clone()));
+    one.tick(&mut Scheduler(schedules)).await;
+    let [(run, first)] = one.begun()[..] else {
+        panic!("one run has begun");
+    };
+    let mut reaper = Reaper::of(other.runs.clone());
+    let lease = one.runs.lease();
+    // One is not heard of any more; the other's heart goes on.
+    for _ in 0..3 {
+        world.pass(TimeDelta::seconds(2)).await;
+        other.keeper.tick(world.now()).await.expect("a heartbeat");
+        other.tick(&mut reaper).await;
+        assert_eq!(other.begun(), [], "the lease holds");
+    }
+    assert!(!one.node.is_fenced());
+    world.pass(TimeDelta::seconds(2)).await;
+    other.keeper.tick(world.now()).await.expect("a heartbeat");
+    other.tick(&mut reaper).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(run, second)]);
+    // It finds that its time is over before it asks anybody, stops what it has in hand, and goes on under a new lease.
+    let held = one.runs.held.get(run, first.key).expect("it is in hand");
+    one.keeper.tick(world.now()).await.expect("a new lease");
+    assert!(held.stop.is_cancelled());
+    assert!(!one.node.is_fenced() && one.runs.lease() > lease);
+    assert_eq!(one.node.state.now().leases_lost, 1);
+}
+
+/// Between a failure and the next attempt a task run waits for its interval: to the microsecond.
+#[tokio::test]
+async fn a_retry_waits_its_backoff() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let retry = json!({"strategy": "exponential", "retries": 3, "interval": "10m"});
+    let task = json!({"http": {"url": "http://example.com/"}, "retry": retry});
+    let spec = json!({"tasks": {"t": task}, "schedules": {"s": {"once": {"delay": "1s"}}}});
+    world.group("g", spec).await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    node.tick(&mut Scheduler(schedules)).await;
+    let (mut inbox, mut claimer) = (Inbox(node.runs.clone()), Claimer::of(node.runs.clone()));
+    for (attempt, minutes) in [(1, 10), (2, 20), (3, 40)] {
+        let [(run, at)] = node.begun()[..] else {
+            panic!("one attempt has begun");
+        };
+        assert_eq!(at.attempt, attempt);
+        node.end((run, at), Ending::failed(ErrorKind::Failed, "on purpose"))
+            .await;
+        // It holds its lease all the time, without a heart.
+        node.node.register().await.expect("a lease");
+        world
+            .pass(TimeDelta::minutes(minutes) - TimeDelta::microseconds(1))
+            .await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut inbox).await;
+        node.tick(&mut claimer).await;
+        assert_eq!(node.begun(), [], "attempt {} is not due", attempt + 1);
+        world.pass(TimeDelta::microseconds(1)).await;
+        node.tick(&mut inbox).await;
+        node.tick(&mut claimer).await;
+        assert_eq!(node.begun.0.lock().len(), 1, "attempt {}", attempt + 1);
+    }
+    let [last] = node.begun()[..] else {
+        panic!("one attempt has begun");
+    };
+    node.end(last, Ending::failed(ErrorKind::Failed, "on purpose")).await;
+    assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
+}
+
+/// Runs go when they were kept for 90 days, counted from their ends, and not a round sooner.
+#[tokio::test]
+async fn retention_removes_what_is_old() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    node.tick(&mut Scheduler(schedules)).await;
+    let [begun] = node.begun()[..] else {
+        panic!("one run has begun");
+    };
+    node.end(begun, Ending::Succeeded("null".into())).await;
+    assert_eq!(world.runs("succeeded").await.len(), 1);
+    let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
+    world.pass(TimeDelta::days(90) - TimeDelta::seconds(1)).await;
+    node.tick(&mut rounds).await;
+    assert_eq!(world.runs("succeeded").await.len(), 1);
+    // The next round of the cluster.
+    world.pass(TimeDelta::minutes(10)).await;
+    node.tick(&mut rounds).await;
+    assert!(world.runs("succeeded").await.is_empty());
+}
+
+/// A run before a gate whose progress nobody can read holds up neither those behind it nor those of other groups, and has its
+/// turn once it is mended.
+#[tokio::test]
+async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let spec = json!({"schedules": {"s": {"every": "1h", "misfire": "all", "grace": "1d"}}, "overlap": "queue"});
+    world.group("one", spec.clone()).await;
+    world.group("other", spec).await;
+    world.pass(TimeDelta::hours(3)).await;
+    let node = world.node(1).await;
+    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    node.tick(&mut Scheduler(schedules)).await;
+    assert_eq!(world.runs("waiting").await.len(), 6);
+    let garble = async |logical_time: Time, with: &str| {
+        let micros = logical_time.timestamp_micros();
+        let statement = format!(
+            "UPDATE heddle.runs_live SET progress = {with}
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'one')
+                AND logical_time = to_timestamp($1::bigint / 1000000.0)"
+        );
+        assert_eq!(world.sql.execute(&statement, &[&micros]).await.expect("a run"), 1);
+    };
+    let first = world.now() - TimeDelta::hours(2);
+    garble(first, "'\\xff'::bytea || progress").await;
+    // One look finds out which it is, the next decides upon the others: each group runs one at a time.
+    let mut inbox = Inbox(node.runs.clone());
+    node.tick(&mut inbox).await;
+    node.tick(&mut inbox).await;
+    let begun = world.runs("running").await;
+    assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
+    let counted = node.runs.pending.aside.count(crate::runs::aside::Kind::Gates);
+    assert_eq!(counted, 1);
+    // It is mended, tried again, and has its turn when nobody is before it.
+    garble(first, "substr(progress, 2)").await;
+    for _ in 0..2 {
+        node.node.register().await.expect("a lease");
+        world.pass(TimeDelta::seconds(11)).await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut inbox).await;
+    }
+    assert_eq!(node.runs.pending.aside.count(crate::runs::aside::Kind::Gates), 0);
+}

@@ -1,0 +1,111 @@
+//! What this node, and what the cluster, says of itself.
+
+use std::time::Duration;
+
+use heddle_api::Node;
+use heddle_domain::Chain;
+use heddle_engine::Engine;
+use serde_json::{Value, json};
+
+use super::Refusal;
+
+/// A node is not ready when its data plane has had no answer for so long, although its heartbeat may have.
+const STALLED_MAX: Duration = Duration::from_secs(5);
+
+/// How long a look at the database may take for `/readyz`.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Whether this node takes work: `Err` says what is missing.
+pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
+    if !engine.is_ready() && engine.is_healthy() {
+        return Err("this node is still starting, or is stopping".into());
+    }
+    if !engine.is_healthy() {
+        let look = tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes());
+        return Err(match look.await {
+            Ok(Ok(false) | Err(heddle_store::StoreError::ReadOnly(_))) => {
+                "this node has lost its lease: the database is read-only".into()
+            }
+            _ => "this node has lost its lease, and asks for a new one".into(),
+        });
+    }
+    let stalled = engine.store().stalled_for();
+    if stalled > STALLED_MAX {
+        let seconds = stalled.as_secs();
+        return Err(format!(
+            "the database has answered none of this node's work for {seconds} s"
+        ));
+    }
+    match tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes()).await {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err("the database is read-only".into()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the database does not answer".into()),
+    }
+}
+
+/// Follows what has been changed so far: after each change, so that the next request on this node sees it.
+pub(crate) async fn follow(engine: &Engine) {
+    if let Err(error) = engine.follow_changes().await {
+        tracing::warn!(error = %Chain(&error), "cannot follow a change at once");
+    }
+}
+
+/// The nodes of the cluster.
+pub(crate) async fn list(engine: &Engine) -> Result<Vec<Node>, Refusal> {
+    let newest = engine.store().changes_position().await?;
+    let margin = chrono::TimeDelta::from_std(engine.lease_margin()).unwrap_or_default();
+    let rows = engine.store().nodes(margin).await?;
+    let (own, fenced) = (engine.node(), !engine.is_healthy() && !engine.is_leaving());
+    let nodes = rows.into_iter().map(|row| Node {
+        id: row.id.to_string(),
+        name: row.name,
+        address: Some(row.address),
+        state: match (row.state, row.alive) {
+            (2, _) => "stopped",
+            (_, false) => "lost",
+            (0 | 1, true) if row.fenced || fenced && row.id == own => "fenced",
+            (1, true) => "draining",
+            (_, true) => "active",
+        }
+        .to_owned(),
+        version: row.version,
+        started_at: row.started_at.into(),
+        heartbeat_at: row.heartbeat_at.into(),
+        position: row.position,
+        position_newest: newest,
+        slots: row.slots,
+        running: row.in_hand,
+    });
+    Ok(nodes.collect())
+}
+
+/// Counts for the overview: runs by state, attempts under way, depth of what is ready.
+pub(crate) async fn stats(engine: &Engine) -> Result<Value, Refusal> {
+    let mut runs = serde_json::Map::new();
+    for (state, count) in engine.store().live_counts().await? {
+        if let Some(state) = heddle_domain::state::RunState::from_number(state) {
+            runs.insert(state.as_str().to_owned(), json!(count));
+        }
+    }
+    let depths = engine.store().depths().await?;
+    let (waiting, notices) = engine.store().waiting_to_be_told().await?;
+    let waiting: serde_json::Map<String, Value> =
+        waiting.into_iter().map(|(kind, count)| (kind, json!(count))).collect();
+    let counters = engine.counters();
+    Ok(json!({
+        "runs": runs,
+        "ready": depths.ready,
+        "queued": depths.queued,
+        "claimed": depths.claimed,
+        "running": depths.running,
+        "retrying": depths.timers,
+        "notifications": {"waiting": waiting, "notices": notices},
+        "node": {
+            "id": engine.node(),
+            "in_hand": counters.in_hand,
+            "runs_ended": counters.runs_ended,
+            "attempts_ended": counters.attempts_ended,
+        },
+    }))
+}

@@ -1,0 +1,135 @@
+//! Why something that a route asks for is not done, whoever refuses it.
+
+use heddle_domain::Faults;
+use heddle_engine::heddle_sandbox::SourceFault;
+use heddle_engine::{ControlError, EngineError, SubmitError};
+use heddle_store::StoreError;
+
+/// Why it is not done.
+#[derive(Debug)]
+pub enum Refusal {
+    /// 404.
+    NotFound {
+        /// `run`, `task`, ...
+        what: &'static str,
+        /// Which.
+        name: String,
+    },
+    /// 409: it does not go with how things stand.
+    Conflict {
+        /// In a sentence.
+        detail: String,
+        /// The id of what is there already.
+        existing: Option<String>,
+    },
+    /// 422, with a place for each.
+    Invalid(Faults),
+    /// 422: a script that is text has a fault.
+    Source(SourceFault),
+    /// 403: the outbound policy does not let it through.
+    Forbidden(String),
+    /// 413.
+    TooLarge {
+        /// What was too large: `body`, `output`.
+        what: &'static str,
+        /// How many bytes would have been taken.
+        bytes_max: usize,
+    },
+    /// 429.
+    Overloaded {
+        /// In a sentence.
+        detail: String,
+        /// When to try again.
+        retry_after_seconds: u64,
+    },
+    /// 503.
+    Unavailable {
+        /// In a sentence.
+        detail: String,
+        /// When to try again.
+        retry_after_seconds: u64,
+    },
+    /// The database.
+    Store(StoreError),
+    /// 500: our fault.
+    Internal(Box<dyn std::error::Error + Send + Sync + 'static>),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<EngineError> for Refusal {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => Self::Store(error),
+            error @ (EngineError::Unreadable(_) | EngineError::Progress { .. }) => Self::Internal(error.into()),
+            EngineError::Unavailable => Self::Unavailable {
+                detail: "the database is not available".into(),
+                retry_after_seconds: 1,
+            },
+            EngineError::ReadOnly => Self::Unavailable {
+                detail: "the database is read-only at the moment; try again".into(),
+                retry_after_seconds: 5,
+            },
+            EngineError::Stopping => Self::Unavailable {
+                detail: "this node is shutting down".into(),
+                retry_after_seconds: 1,
+            },
+            EngineError::Contended => Self::Unavailable {
+                detail: "another change was in the way; try again".into(),
+                retry_after_seconds: 1,
+            },
+            EngineError::NotComputed(stopped) => Self::Unavailable {
+                detail: stopped.to_string(),
+                retry_after_seconds: 1,
+            },
+            EngineError::Overloaded => Self::Overloaded {
+                detail: "this node has as many submissions as it takes".into(),
+                retry_after_seconds: 1,
+            },
+        }
+    }
+}
+
+impl From<SubmitError> for Refusal {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::UnknownGroup(name) => Self::NotFound { what: "group", name },
+            SubmitError::Disabled(_) | SubmitError::Refused(_) | SubmitError::Fenced => Self::Conflict {
+                detail: error.to_string(),
+                existing: None,
+            },
+            SubmitError::Invalid(faults) => Self::Invalid(faults),
+            SubmitError::Exists(run) => Self::Conflict {
+                detail: error.to_string(),
+                existing: Some(run.to_string()),
+            },
+            SubmitError::Engine(error) => error.into(),
+        }
+    }
+}
+
+impl From<ControlError> for Refusal {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::NotFound(what) => Self::NotFound {
+                what,
+                name: String::new(),
+            },
+            ControlError::Refused(detail) => Self::Conflict { detail, existing: None },
+            ControlError::Invalid(faults) => Self::Invalid(faults),
+            ControlError::Engine(error) => error.into(),
+        }
+    }
+}
+
+/// What is gone is not found; everything else of the store is the store's.
+pub(crate) fn not_found(what: &'static str, name: impl ToString) -> Refusal {
+    Refusal::NotFound {
+        what,
+        name: name.to_string(),
+    }
+}

@@ -1,0 +1,211 @@
+//! What people say became of task runs and runs: overrides, and what is tried again at once.
+
+use heddle_tests::{Node, World, id, states, task};
+use serde_json::{Value, json};
+
+use crate::{fails, one, sleeps, with};
+
+async fn override_task(node: &Node, run: &str, task: &str, state: &str) -> Value {
+    let body = json!({"state": state, "reason": "by a test"});
+    node.put(&format!("/v1/runs/{run}/tasks/{task}/state"), body)
+        .await
+        .expect_status(200)
+}
+
+/// An override to succeeded or skipped settles dependants, revives upstream_failed ones and reopens a failed run.
+#[tokio::test]
+async fn override_of_task_runs() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group(
+        "g",
+        json!({"tasks": {
+            "bad": fails(),
+            "after": {"script": "echo", "depends_on": ["bad"], "params": {"was": "{{ upstream.bad }}"}},
+            "last": {"script": "hello", "depends_on": ["after"]},
+        }}),
+    )
+    .await;
+    let run = id(&node.run("g", json!({})).await);
+    let path = format!("/v1/runs/{run}/tasks/bad/state");
+    node.put(&path, json!({"state": "succeeded"}))
+        .await
+        .expect_problem(422, &["/reason"]);
+    node.put(&path, json!({"state": "succeeded", "reason": "  "}))
+        .await
+        .expect_problem(422, &["/reason"]);
+    node.put(&path, json!({"state": "running", "reason": "x"}))
+        .await
+        .expect_problem(422, &["/state"]);
+    node.put(
+        &format!("/v1/runs/{run}/tasks/nope/state"),
+        json!({"state": "failed", "reason": "x"}),
+    )
+    .await
+    .expect_problem(404, &[]);
+    let body = json!({"state": "succeeded", "reason": "checked by hand", "output": {"by": "hand"}});
+    node.put(&path, body).await.expect_status(200);
+    let again = node.ended(&run).await;
+    assert_eq!(
+        (again["state"].as_str(), states(&again).as_str()),
+        (Some("succeeded"), "after=succeeded bad=succeeded last=succeeded")
+    );
+    assert_eq!(task(&again, "after")["output"]["params"]["was"], json!({"by": "hand"}));
+    assert_eq!(again["error"], Value::Null);
+    // To skipped.
+    let run = id(&node.run("g", json!({})).await);
+    override_task(&node, &run, "bad", "skipped").await;
+    let again = node.ended(&run).await;
+    assert_eq!(
+        (again["state"].as_str(), states(&again).as_str()),
+        (Some("succeeded"), "after=skipped bad=skipped last=skipped")
+    );
+}
+
+/// An override of what runs cancels its attempt first.
+#[tokio::test]
+async fn override_of_what_runs() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group(
+        "g",
+        json!({"tasks": {
+            "t": {"script": "hostile", "params": {"mode": "spin"}},
+            "after": {"script": "hello", "depends_on": ["t"]},
+        }}),
+    )
+    .await;
+    let run = node.start("g", json!({})).await;
+    node.task_becomes(&run, "t", "running").await;
+    let detail = override_task(&node, &run, "t", "succeeded").await;
+    assert_eq!(detail["state"], "succeeded");
+    assert_eq!(detail["attempts"][0]["state"], "cancelled", "{detail:#}");
+    let ended = node.ended(&run).await;
+    assert_eq!(
+        (ended["state"].as_str(), states(&ended).as_str()),
+        (Some("succeeded"), "after=succeeded t=succeeded")
+    );
+}
+
+/// One item of a mapped task.
+#[tokio::test]
+async fn override_and_retry_of_items() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = json!({"script": "flaky", "for_each": [0, 1, 9], "params": {"fail_times": "{{ item }}"}});
+    node.put_group(
+        "g",
+        json!({"tasks": {"m": map, "after": {"script": "hello", "depends_on": ["m"]}}}),
+    )
+    .await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(states(&run), "after=upstream_failed m=failed");
+    let run = id(&run);
+    node.post(&format!("/v1/runs/{run}/tasks/m/retry?item=1"), json!({}))
+        .await
+        .expect_status(200);
+    let found = node.ended(&run).await;
+    assert_eq!(heddle_tests::item(&found, "m", Some(1))["state"], "succeeded");
+    assert_eq!(found["state"], "failed");
+    let body = json!({"state": "succeeded", "reason": "by hand", "output": {"attempt": 0}});
+    node.put(&format!("/v1/runs/{run}/tasks/m/state?item=2"), body)
+        .await
+        .expect_status(200);
+    let found = node.ended(&run).await;
+    assert_eq!(
+        (found["state"].as_str(), states(&found).as_str()),
+        (Some("succeeded"), "after=succeeded m=succeeded")
+    );
+    assert_eq!(
+        task(&found, "m")["output"],
+        json!([{"attempt": 1}, {"attempt": 2}, {"attempt": 0}])
+    );
+    node.post(&format!("/v1/runs/{run}/tasks/m/retry?item=7"), json!({}))
+        .await
+        .expect_problem(404, &[]);
+}
+
+/// An output that is given for a mapped task as a whole is what people and dependants see.
+#[tokio::test]
+async fn override_of_a_mapped_task() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let map = json!({"script": "flaky", "for_each": [0, 9], "params": {"fail_times": "{{ item }}"}});
+    let after = json!({"script": "echo", "depends_on": ["m"], "params": {"given": "{{ upstream.m }}"}});
+    node.put_group("g", json!({"tasks": {"m": map, "after": after}})).await;
+    for (given, seen) in [
+        (json!({"output": ["by", "hand"]}), json!(["by", "hand"])),
+        (json!({}), json!([{"attempt": 1}, null])),
+    ] {
+        let run = id(&node.run("g", json!({})).await);
+        let body = with(json!({"state": "succeeded", "reason": "known elsewhere"}), given);
+        node.put(&format!("/v1/runs/{run}/tasks/m/state"), body)
+            .await
+            .expect_status(200);
+        let found = node.ended(&run).await;
+        assert_eq!(states(&found), "after=succeeded m=succeeded");
+        assert_eq!(task(&found, "m")["output"], seen);
+        assert_eq!(task(&found, "after")["output"]["params"]["given"], seen);
+    }
+}
+
+/// Retry now: what waits for its next attempt gets it at once, what has failed gets another.
+#[tokio::test]
+async fn retry_now() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
+    let after = json!({"script": "hello", "depends_on": ["t"]});
+    let flaky = json!({"script": "flaky", "params": {"fail_times": 1}});
+    node.put_group(
+        "waits",
+        json!({"tasks": {"t": with(flaky.clone(), json!({"retry": retry})), "after": after}}),
+    )
+    .await;
+    node.put_group("failed", json!({"tasks": {"t": flaky, "after": after}}))
+        .await;
+    let run = node.start("waits", json!({})).await;
+    node.task_becomes(&run, "t", "retrying").await;
+    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&run).await["state"], "succeeded");
+    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_problem(409, &[]);
+    let run = id(&node.run("failed", json!({})).await);
+    node.post(&format!("/v1/runs/{run}/tasks/t/retry"), json!({}))
+        .await
+        .expect_status(200);
+    let again = node.ended(&run).await;
+    assert_eq!(
+        (again["state"].as_str(), states(&again).as_str()),
+        (Some("succeeded"), "after=succeeded t=succeeded")
+    );
+}
+
+/// The state of a whole run.
+#[tokio::test]
+async fn override_of_runs() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("bad", one(fails())).await;
+    node.put_group("slow", one(sleeps(3600.0))).await;
+    let set = async |run: &str, state: &str| {
+        let body = json!({"state": state, "reason": "by a test"});
+        node.put(&format!("/v1/runs/{run}/state"), body)
+            .await
+            .expect_status(200)
+    };
+    let run = id(&node.run("bad", json!({})).await);
+    node.put(&format!("/v1/runs/{run}/state"), json!({"state": "succeeded"}))
+        .await
+        .expect_problem(422, &["/reason"]);
+    assert_eq!(set(&run, "succeeded").await["state"], "succeeded");
+    assert_eq!(node.run_now(&run).await["state"], "succeeded");
+    let run = node.start("slow", json!({})).await;
+    node.task_becomes(&run, "t", "running").await;
+    set(&run, "failed").await;
+    assert_eq!(node.ended(&run).await["state"], "failed");
+    assert_eq!(node.attempts(&run, "t").await[0]["state"], "cancelled");
+}
