@@ -295,9 +295,15 @@ pub fn check_audience(audience: &str) -> Result<(), String> {
     }
 }
 
-/// A user's bare id; `uid_x` is taken for `x`.
+/// A user's bare id; `uid_x` is taken for `x`. `gid_x` names a group of users, which polls for nothing, holds nothing and is
+/// no member of a group; somebody who writes it has mistaken one for the other.
 pub fn bare_uid(text: &str) -> Result<&str, String> {
     let uid = text.strip_prefix("uid_").unwrap_or(text);
+    if uid.starts_with("gid_") {
+        return Err(format!(
+            "`{uid}` is a group of users: a user's id does not begin with `gid_`"
+        ));
+    }
     if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX || uid.chars().any(char::is_control) {
         return Err(format!(
             "a user's id has 1 to {UID_CHARS_MAX} characters, none of them a control character"
@@ -549,6 +555,20 @@ mod tests {
     fn check_first(spec: Value, from: &str, expect: Option<&str>) {
         let offer = offer(spec.clone()).unwrap();
         assert_eq!(offer.first_from(time(from)), expect.map(time), "{spec} from {from}");
+    }
+
+    #[test]
+    fn a_group_is_no_user() {
+        for (given, uid) in [
+            ("eve", Some("eve")),
+            ("uid_eve", Some("eve")),
+            ("my_gid_", Some("my_gid_")),
+        ] {
+            assert_eq!(bare_uid(given).ok(), uid);
+        }
+        for wrong in ["gid_x", "gid_", "uid_gid_x", "", "uid_", "a\nb"] {
+            assert!(bare_uid(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
