@@ -27,9 +27,12 @@ enum End {
 
 const NO_LINE: Option<usize> = None;
 
+/// A text and its end.
+type Bad = (&'static str, End);
+
 /// What is wrong; then the text and its end in JavaScript, which is the same in TypeScript, and in Python.
 #[rustfmt::skip]
-const TABLE: &[(&str, (&str, End), (&str, End))] = &[
+const TABLE: &[(&str, Bad, Bad)] = &[
     ("a syntax error",
         ("let a = 1;\nexport default ( => a;\n", Refused("", Some(2))),
         ("a = 1\ndef run(:\n", Refused("invalid syntax", Some(2)))),
