@@ -91,6 +91,9 @@ pub enum Command {
     /// Tokens of the API
     #[command(subcommand, alias = "tokens")]
     Token(token::TokenCommand),
+    /// Who is signed in to the pages
+    #[command(subcommand, alias = "sessions")]
+    Session(token::SessionCommand),
     /// The nodes of the cluster
     #[command(alias = "node")]
     Nodes,
@@ -206,6 +209,8 @@ mod tests {
             "heddle token sign --device-key k --uid u --expires-in 1h",
             "heddle secret set a",
             "heddle secret reseal",
+            "heddle session list",
+            "heddle session end person:ann@example.com",
             "heddle audit --actor a --kind run --from 2026-01-01T00:00:00Z",
             "heddle retention set -f r.yaml --dry-run",
             "heddle retention prune",

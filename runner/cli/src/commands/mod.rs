@@ -79,6 +79,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             Command::Pool(command) => named::pool(session, command).await,
             Command::Notification(command) => named::notification(session, command).await,
             Command::Token(command) => token::run(session, command).await,
+            Command::Session(command) => token::sessions(session, command).await,
             Command::Nodes => nodes::list(session).await,
             Command::Audit(wanted) => nodes::audit(session, wanted).await,
             Command::Retention(command) => retention::run(session, command).await,
