@@ -106,7 +106,10 @@ pub enum Command {
     Open(open::Open),
     /// Counts over the whole cluster
     Stats,
-    /// Print completions for a shell
+    /// Print what a shell needs to complete commands, and names of what the server has
+    #[command(after_help = "bash: source <(heddle completions bash)      in ~/.bashrc
+zsh:  source <(heddle completions zsh)       in ~/.zshrc
+fish: heddle completions fish | source       in ~/.config/fish/config.fish")]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,

@@ -14,7 +14,7 @@ mod prune;
 pub(crate) mod queue;
 pub(crate) mod retention;
 pub(crate) mod run;
-mod run_ref;
+pub(crate) mod run_ref;
 pub(crate) mod script;
 mod serve;
 pub(crate) mod token;
@@ -25,11 +25,9 @@ mod watch;
 use std::future::Future;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use clap::CommandFactory;
-
 use crate::arguments::{Cli, Command};
 use crate::session::Session;
+use anyhow::{Context, Result};
 
 /// Does what the command line says.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -41,7 +39,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),
         Command::BoundedWork => return Ok(heddle_sandbox::bounded_child_main()),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut std::io::stdout());
+            crate::completions::write(shell, &mut std::io::stdout())?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Token(token::TokenCommand::Create(create)) if create.database_url.is_some() => {
