@@ -27,6 +27,9 @@ pub fn program() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// One of several tabs.
+pub struct Tab(Option<String>);
+
 pub struct Chrome {
     _child: Child,
     _profile: TempDir,
@@ -79,14 +82,28 @@ impl Chrome {
             events: VecDeque::new(),
             last: 0,
         };
-        let made = chrome.call("Target.createTarget", json!({"url": "about:blank"})).await;
-        let attach = json!({"targetId": made["targetId"], "flatten": true});
-        let attached = chrome.call("Target.attachToTarget", attach).await;
-        chrome.session = attached["sessionId"].as_str().map(str::to_owned);
-        for domain in ["Page", "Runtime", "Log", "Network"] {
-            chrome.call(&format!("{domain}.enable"), json!({})).await;
-        }
+        chrome.tab().await;
         chrome
+    }
+
+    /// Opens another tab, which all that follows is said to; answers the one that it was said to before.
+    pub async fn tab(&mut self) -> Tab {
+        let before = self.session.take();
+        let made = self.call("Target.createTarget", json!({"url": "about:blank"})).await;
+        let attach = json!({"targetId": made["targetId"], "flatten": true});
+        let attached = self.call("Target.attachToTarget", attach).await;
+        self.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.call(&format!("{domain}.enable"), json!({})).await;
+        }
+        Tab(before)
+    }
+
+    /// Turns to another tab; answers the one that it turns away from.
+    pub async fn turn_to(&mut self, tab: Tab) -> Tab {
+        let before = std::mem::replace(&mut self.session, tab.0);
+        self.call("Page.bringToFront", json!({})).await;
+        Tab(before)
     }
 
     async fn read(&mut self) -> Value {
@@ -128,7 +145,7 @@ impl Chrome {
     async fn event(&mut self, method: &str) {
         loop {
             let event = self.read().await;
-            let found = event["method"] == method;
+            let found = event["method"] == method && event["sessionId"] == json!(self.session);
             self.events.push_back(event);
             if found {
                 return;
@@ -141,7 +158,9 @@ impl Chrome {
         self.events.clear();
         let went = self.call("Page.navigate", json!({"url": url})).await;
         assert!(went["errorText"].is_null(), "{url}: {went}");
-        if !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
+        let loaded =
+            |event: &Value| event["method"] == "Page.loadEventFired" && event["sessionId"] == json!(self.session);
+        if !self.events.iter().any(loaded) {
             self.event("Page.loadEventFired").await;
         }
     }

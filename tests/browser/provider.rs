@@ -257,3 +257,58 @@ async fn what_a_provider_says_is_not_believed_without_reason() {
     .await;
     signed_in(fresh.base(), "/runs").await;
 }
+
+/// Providers keep ID tokens short: what groups somebody is in may have to be asked for.
+#[tokio::test]
+async fn roles_may_be_told_beside_the_token() {
+    let world = World::new().await;
+    let provider = FakeProvider::start().await;
+    provider.tells(json!({"groups": ["heddle-ops"], "email": "ann@example.com"}));
+    provider.knows(json!({"sub": "u-1", "groups": ["everybody"]}));
+    let node = options(&world, &provider).start().await;
+    let base = node.base();
+    // A token that has the claim is not made up for.
+    let viewer = signed_in(base, "/runs").await;
+    assert_eq!(who(&viewer).await.unwrap()["role"], "viewer");
+    assert_eq!(provider.told_asked(), 0);
+    provider.knows(json!({"sub": "u-1"}));
+    let ann = signed_in(base, "/runs").await;
+    let session = who(&ann).await.unwrap();
+    assert_eq!(
+        (&session["actor"], &session["role"]),
+        (&json!("person:ann@example.com"), &json!("operator"))
+    );
+    assert_eq!(provider.told_asked(), 1);
+    // Of somebody else, or nothing at all: nobody comes in, and nobody is given another role.
+    for (lie, status, words) in [
+        (Lie::Person, 401_u16, "another person"),
+        (Lie::Silent, 503, "does not answer"),
+    ] {
+        provider.lies(lie);
+        let page = come_back(base, "/runs").await;
+        assert_eq!(page.status, status, "{lie:?}: {}", page.text);
+        assert!(
+            page.text.contains(words) && cookies(&page.headers).is_empty(),
+            "{lie:?}: {}",
+            page.text
+        );
+    }
+    assert_eq!(who(&ann).await.unwrap()["role"], "operator");
+    // An admin signs her out, by the page.
+    let admin = Visitor::signed_in(base, heddle_tests::TOKEN).await;
+    let page = admin.get("/system/tokens").await.fine();
+    let end = "/system/sessions/person%3Aann%40example.com/end";
+    assert!(page.contains(end) && page.contains("ann@example.com"), "{page}");
+    let mut stream = ann.opens(&ann.get("/runs").await.fine()).await;
+    hear(&mut stream, &["event: here"]).await;
+    assert_eq!(
+        ann.post(end, &[]).await.status,
+        303,
+        "what an operator may not do leads back"
+    );
+    assert!(who(&ann).await.is_some());
+    assert_eq!(admin.post(end, &[]).await.status, 303);
+    hear(&mut stream, &["event: over", "data: signed-out"]).await;
+    assert!(who(&ann).await.is_none());
+    assert!(!admin.get("/system/tokens").await.fine().contains(end));
+}

@@ -37,6 +37,70 @@ async fn page(node: &Node, method: Method, path: &str, cookie: &str, headers: &[
     node.send(request).await
 }
 
+/// Somebody has lost a laptop: an admin ends what was begun there, on all nodes.
+#[tokio::test]
+async fn an_admin_ends_the_sessions_of_somebody() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let make = json!({"name": "ann", "role": "operator"});
+    let made = nodes[0].post("/v1/tokens", make).await.expect_status(201);
+    let token = made["token"].as_str().unwrap().to_owned();
+    let (one, _) = sign_in(&nodes[0], &token, &[]).await;
+    let (two, _) = sign_in(&nodes[1], &token, &[]).await;
+    let (mine, _) = sign_in(&nodes[0], TOKEN, &[]).await;
+    let listed = nodes[0].all("/v1/sessions").await;
+    let names: Vec<&str> = listed.iter().map(|one| one["actor"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ann", "e2e"], "{listed:#?}");
+    assert_eq!(
+        (&listed[0]["sessions"], &listed[0]["role"]),
+        (&json!(2), &json!("operator"))
+    );
+    assert!(listed[0]["issuer"].is_null() && listed[0]["expires_at"].is_string());
+    // By pages, too.
+    let first = nodes[0].get("/v1/sessions?limit=1").await.expect_status(200);
+    let next = first["next_cursor"].as_str().expect("a second page");
+    let second = nodes[0]
+        .get(&format!("/v1/sessions?limit=1&cursor={next}"))
+        .await
+        .expect_status(200);
+    assert_eq!(
+        (&second["items"][0]["actor"], &second["next_cursor"]),
+        (&json!("e2e"), &Value::Null)
+    );
+    // Not by anybody.
+    let operator = nodes[0].with_token(Some(&token));
+    assert_eq!(operator.get("/v1/sessions").await.status, 403);
+    assert_eq!(operator.delete("/v1/sessions/e2e").await.status, 403);
+    nodes[0].delete("/v1/sessions/nobody").await.expect_problem(404, &[]);
+    let ended = nodes[0].delete("/v1/sessions/ann").await.expect_status(200);
+    assert_eq!(ended, json!({"ended": 2}));
+    assert_eq!(page(&nodes[0], Method::GET, "/v1/session", &one, &[]).await.status, 401);
+    for cookie in [&one, &two] {
+        eventually("the end of the sessions on the other node", async || {
+            let reply = page(&nodes[1], Method::GET, "/v1/session", cookie, &[]).await;
+            (reply.status == 401).then_some(())
+        })
+        .await;
+    }
+    // Nobody else's, and not the token.
+    assert_eq!(
+        page(&nodes[0], Method::GET, "/v1/session", &mine, &[]).await.status,
+        200
+    );
+    assert_eq!(operator.get("/v1/session").await.status, 200);
+    nodes[0].delete("/v1/sessions/ann").await.expect_problem(404, &[]);
+    let audit = nodes[0].all("/v1/audit?kind=token&action=end_sessions").await;
+    assert_eq!(
+        (
+            audit.len(),
+            &audit[0]["name"],
+            &audit[0]["actor"],
+            &audit[0]["before"]["sessions"]
+        ),
+        (1, &json!("ann"), &json!("e2e"), &json!(2))
+    );
+}
+
 #[tokio::test]
 async fn a_session_is_begun_used_and_ended() {
     let world = World::new().await;

@@ -142,6 +142,8 @@ PUT    /v1/secrets/{name}                             admin
 DELETE /v1/session                                    open
 GET    /v1/session                                    any
 POST   /v1/session                                    open
+GET    /v1/sessions                                   admin
+DELETE /v1/sessions/{actor}                           admin
 GET    /v1/stats                                      view
 GET    /v1/templates                                  view
 DELETE /v1/templates/{name}                           operate

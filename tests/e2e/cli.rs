@@ -329,6 +329,33 @@ async fn errors() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(ends(&node, DONE, &["completions", shell]).contains("heddle"));
     }
+    // What a shell asks in the middle of a line: names come from the server of that line.
+    node.put_group("nightly-report", one(sleeps(0.0))).await;
+    let completed = |words: &[&str]| -> String {
+        let at = (words.len() - 1).to_string();
+        let asked = [&["--"], words].concat();
+        let environment = [
+            ("HEDDLE_COMPLETE", "bash"),
+            ("_CLAP_COMPLETE_INDEX", &at),
+            ("HEDDLE_TOKEN", TOKEN),
+        ];
+        let output = run_program(&asked, &environment);
+        assert_eq!(output.status.code(), Some(DONE));
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let url = format!("--url={}", node.base());
+    assert_eq!(
+        completed(&["heddle", &url, "run", "start", "night"]).trim(),
+        "nightly-report"
+    );
+    assert!(completed(&["heddle", &url, "group", "show", ""]).contains("nightly-report"));
+    assert!(completed(&["heddle", &url, "run", "watch", "la"]).contains("latest"));
+    assert!(completed(&["heddle", "gr"]).contains("group"));
+    assert_eq!(
+        completed(&["heddle", "--url=http://127.0.0.1:1", "run", "start", "night"]).trim(),
+        ""
+    );
     // To migrate what is up to date changes nothing.
     let migrated = run_program(&["migrate", "--database-url", world.url()], &[]);
     assert_eq!(

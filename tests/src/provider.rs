@@ -35,6 +35,10 @@ pub enum Lie {
     Signature,
     /// Tokens are another issuer's.
     Issuer,
+    /// What it tells of people beside tokens is of somebody else.
+    Person,
+    /// It tells nothing of people beside tokens: 500.
+    Silent,
     /// It answers nothing: connections are closed.
     Away,
 }
@@ -49,6 +53,11 @@ struct Code {
 struct State {
     lie: Lie,
     claims: Value,
+    /// What it tells of the person beside the token, if it is asked.
+    told: Option<Value>,
+    /// Access tokens, and of whom they may ask.
+    access: HashMap<String, Value>,
+    told_asked: u64,
     key: (String, EcdsaKeyPair),
     codes: HashMap<String, Code>,
     used: HashSet<String>,
@@ -96,6 +105,9 @@ impl FakeProvider {
             state: Arc::new(Mutex::new(State {
                 lie: Lie::None,
                 claims: json!({}),
+                told: None,
+                access: HashMap::new(),
+                told_asked: 0,
                 key: ("key-0".into(), key()),
                 codes: HashMap::new(),
                 used: HashSet::new(),
@@ -126,6 +138,16 @@ impl FakeProvider {
         self.state().claims = claims;
     }
 
+    /// What the userinfo endpoint says beside `sub`; without this there is none.
+    pub fn tells(&self, told: Value) {
+        self.state().told = Some(told);
+    }
+
+    /// How often the userinfo endpoint was asked.
+    pub fn told_asked(&self) -> u64 {
+        self.state().told_asked
+    }
+
     /// Signs with another key from now on, and tells of no other.
     pub fn changes_its_key(&self) {
         let mut state = self.state();
@@ -149,6 +171,7 @@ impl FakeProvider {
             ("GET", "/authorize") => self.authorize(&url),
             ("POST", "/token") => self.token(&request),
             ("GET", "/keys") => self.keys(),
+            ("GET", "/userinfo") => self.userinfo(&request),
             _ => (404, None, json!({})),
         };
         let to = to.map(|to| format!("location: {to}\r\n")).unwrap_or_default();
@@ -163,7 +186,7 @@ impl FakeProvider {
 
     fn described(&self) -> Answer {
         let issuer = &self.issuer;
-        let body = json!({
+        let mut body = json!({
             "issuer": issuer,
             "authorization_endpoint": format!("{issuer}/authorize"),
             "token_endpoint": format!("{issuer}/token"),
@@ -172,6 +195,9 @@ impl FakeProvider {
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": ["ES256"],
         });
+        if self.state().told.is_some() {
+            body["userinfo_endpoint"] = json!(format!("{issuer}/userinfo"));
+        }
         (200, None, body)
     }
 
@@ -254,8 +280,29 @@ impl FakeProvider {
             Lie::Signature => sign(&key(), id, &claims),
             _ => sign(own, id, &claims),
         };
-        let body = json!({"access_token": "unused", "token_type": "Bearer", "expires_in": 300, "id_token": token});
+        let access = format!("access to {}", said("code"));
+        state.access.insert(access.clone(), claims["sub"].clone());
+        let body = json!({"access_token": access, "token_type": "Bearer", "expires_in": 300, "id_token": token});
         (200, None, body)
+    }
+
+    /// What it tells of the person whose sign-in an access token is of.
+    fn userinfo(&self, request: &Request) -> Answer {
+        let mut state = self.state();
+        state.told_asked += 1;
+        let access = request
+            .header("authorization")
+            .and_then(|text| text.strip_prefix("Bearer "));
+        let subject = access.and_then(|access| state.access.get(access)).cloned();
+        match (subject, &state.told, state.lie) {
+            (_, _, Lie::Silent) => (500, None, json!({})),
+            (Some(subject), Some(told), lie) => {
+                let mut told = told.clone();
+                told["sub"] = if lie == Lie::Person { json!("another") } else { subject };
+                (200, None, told)
+            }
+            _ => (401, None, json!({"error": "invalid_token"})),
+        }
     }
 
     fn keys(&self) -> Answer {

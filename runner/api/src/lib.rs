@@ -64,7 +64,7 @@ pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun
 pub use script::{
     ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,
 };
-pub use session::{Health, Session, SignIn};
+pub use session::{Health, Session, SessionsEnded, SignIn, SignedIn};
 pub use submission::{Batch, BatchItem, BatchResults};
 pub use token::{MadeToken, NewToken, Role, Token};
 

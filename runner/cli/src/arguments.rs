@@ -91,6 +91,9 @@ pub enum Command {
     /// Tokens of the API
     #[command(subcommand, alias = "tokens")]
     Token(token::TokenCommand),
+    /// Who is signed in to the pages
+    #[command(subcommand, alias = "sessions")]
+    Session(token::SessionCommand),
     /// The nodes of the cluster
     #[command(alias = "node")]
     Nodes,
@@ -103,7 +106,10 @@ pub enum Command {
     Open(open::Open),
     /// Counts over the whole cluster
     Stats,
-    /// Print completions for a shell
+    /// Print what a shell needs to complete commands, and names of what the server has
+    #[command(after_help = "bash: source <(heddle completions bash)      in ~/.bashrc
+zsh:  source <(heddle completions zsh)       in ~/.zshrc
+fish: heddle completions fish | source       in ~/.config/fish/config.fish")]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
@@ -209,6 +215,8 @@ mod tests {
             "heddle token sign --device-key k --uid u --expires-in 1h",
             "heddle secret set a",
             "heddle secret reseal",
+            "heddle session list",
+            "heddle session end person:ann@example.com",
             "heddle audit --actor a --kind run --from 2026-01-01T00:00:00Z",
             "heddle retention set -f r.yaml --dry-run",
             "heddle retention prune",

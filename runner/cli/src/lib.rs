@@ -2,6 +2,7 @@
 
 mod arguments;
 mod commands;
+mod completions;
 mod config;
 mod demo;
 mod document;
@@ -38,6 +39,7 @@ static ALLOCATOR_OPTIONS: &[u8; 16] = b"narenas_ratio:1\0";
 
 /// Runs the program; see [`Cli`] for what it understands and its help for the exit codes.
 pub fn main() -> ExitCode {
+    completions::answer();
     let cli = Cli::parse();
     match commands::run(cli) {
         Ok(code) => code,

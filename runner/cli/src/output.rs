@@ -153,12 +153,19 @@ fn indent(text: &str, by: usize) -> String {
     text.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect()
 }
 
-/// A table for people: columns, no lines between them. On a terminal that is too narrow the last columns are left out, so
-/// that each row stays a line; elsewhere there are all of them.
+/// A table for people: columns, no lines between them. On a terminal that is too narrow ids are shortened, long cells cut,
+/// and then the last columns are left out, so that each row stays a line; elsewhere there is all of it.
 pub(crate) struct Rows {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
+    /// The first column has ids of runs, whose beginnings do.
+    runs: bool,
 }
+
+/// How much of a run's id a narrow terminal shows: its time, which no two runs of a node are likely to share.
+const ID_CHARS: usize = 13;
+/// No cell of a narrow terminal is cut to less.
+const CELL_MIN: usize = 16;
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -168,7 +175,14 @@ impl Rows {
         Self {
             titles: titles.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
+            runs: false,
         }
+    }
+
+    /// The first column has ids of runs: commands take their beginnings, so a narrow terminal may show those.
+    pub(crate) fn of_runs(mut self) -> Self {
+        self.runs = true;
+        self
     }
 
     pub(crate) fn add(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -181,18 +195,52 @@ impl Rows {
         );
     }
 
+    /// Whether the beginnings of the ids tell the rows apart.
+    fn beginnings_differ(&self) -> bool {
+        let ids: std::collections::BTreeSet<&str> = self
+            .rows
+            .iter()
+            .filter_map(|row| row.first())
+            .map(|id| beginning(id))
+            .collect();
+        ids.len() == self.rows.len()
+    }
+
     /// The table on a terminal of so many columns (none: as wide as it is), with states in colour or not.
     fn draw(&self, room: Option<usize>, colours: bool) -> String {
-        let widths: Vec<usize> = (0..self.titles.len())
-            .map(|column| {
-                let cells = self.rows.iter().filter_map(|row| row.get(column));
-                cells
-                    .chain([&self.titles[column]])
-                    .map(|cell| cell.width())
-                    .max()
-                    .unwrap_or(0)
-            })
-            .collect();
+        let widths_of = |rows: &[Vec<String>]| -> Vec<usize> {
+            let width_of = |column: usize| {
+                let cells = rows.iter().filter_map(|row| row.get(column));
+                cells.chain([&self.titles[column]]).map(|cell| cell.width()).max()
+            };
+            (0..self.titles.len())
+                .map(|column| width_of(column).unwrap_or(0))
+                .collect()
+        };
+        let too_wide =
+            |widths: &[usize]| room.is_some_and(|room| widths.iter().sum::<usize>() + GAP * widths.len() > room + GAP);
+        let mut rows = std::borrow::Cow::Borrowed(&self.rows);
+        let mut widths = widths_of(&rows);
+        if self.runs && too_wide(&widths) && self.beginnings_differ() {
+            for id in rows.to_mut().iter_mut().filter_map(|row| row.first_mut()) {
+                *id = beginning(id).to_owned();
+            }
+            widths = widths_of(&rows);
+        }
+        if let Some(room) = room.filter(|_| too_wide(&widths)) {
+            let most = (room / 3).max(CELL_MIN);
+            for row in rows.to_mut() {
+                for (column, cell) in row.iter_mut().enumerate() {
+                    match column {
+                        // An id that is cut names nothing; a name that commands take may have more room than others.
+                        0 if self.runs => {}
+                        0 => *cell = terminal::cut(cell, (room / 2).max(CELL_MIN)),
+                        _ => *cell = terminal::cut(cell, most),
+                    }
+                }
+            }
+            widths = widths_of(&rows);
+        }
         let shown = room.map_or(widths.len(), |room| {
             let mut used = 0;
             let fit = widths.iter().take_while(|width| {
@@ -213,7 +261,7 @@ impl Rows {
         };
         let state = self.titles.iter().position(|title| title == "STATE");
         let mut lines = vec![line(&self.titles, &|_, title| coloured(title, "1", colours))];
-        for row in &self.rows {
+        for row in rows.iter() {
             lines.push(line(row, &|column, cell| match state_colour(cell) {
                 Some(colour) if state == Some(column) => coloured(cell, colour, colours),
                 _ => cell.to_owned(),
@@ -225,6 +273,11 @@ impl Rows {
         }
         lines.join("\n")
     }
+}
+
+/// The beginning of a run's id.
+fn beginning(id: &str) -> &str {
+    id.get(..ID_CHARS).unwrap_or(id)
 }
 
 /// The ANSI colour of a state, as the live tree has it.
@@ -290,6 +343,25 @@ mod tests {
             "the first column always is there"
         );
         assert!(rows.draw(None, true).contains("\u{1b}[31mfailed\u{1b}[0m"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_beginnings() {
+        let mut rows = Rows::new(["ID", "GROUP", "STATE"]).of_runs();
+        rows.add(["0199f5a0-0000-7000-8000-00000000000a", "nightly", "failed"].map(str::to_owned));
+        rows.add(["0199f5a0-0001-7000-8000-00000000000b", &"long ".repeat(9), "failed"].map(str::to_owned));
+        let narrow = rows.draw(Some(44), false);
+        assert_eq!(
+            narrow,
+            "ID             GROUP             STATE\n0199f5a0-0000  nightly           failed\n\
+             0199f5a0-0001  long long long …  failed"
+        );
+        assert!(
+            rows.draw(None, false).contains("-00000000000b") && rows.draw(Some(200), false).contains("-00000000000b")
+        );
+        // Where beginnings are alike, or of something else, they are of no use.
+        rows.add(["0199f5a0-0001-7000-8000-00000000000c", "x", "failed"].map(str::to_owned));
+        assert!(rows.draw(Some(44), false).contains("-00000000000c"));
     }
 
     #[test]

@@ -40,6 +40,7 @@ fn onward(found: Result<provider::Onward, provider::Astray>) -> Result<Onward, A
                 Wrong::Audience => "audience",
                 Wrong::Expired => "expired",
                 Wrong::Nonce => "nonce",
+                Wrong::Person => "person",
             }),
             provider::Astray::NoRole(person) => Astray::NoRole(person),
             provider::Astray::Problem(problem) => Astray::Turned(turned(problem)),

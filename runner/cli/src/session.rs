@@ -12,6 +12,9 @@ use crate::output::Format;
 const HEADING: &str = "Server and output";
 const ORDER: usize = 900;
 
+/// The server that commands talk to unless they are told another.
+pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:8080";
+
 /// Options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
@@ -22,7 +25,7 @@ pub struct Connection {
         help_heading = HEADING,
         display_order = ORDER,
         env = "HEDDLE_URL",
-        default_value = "http://127.0.0.1:8080",
+        default_value = URL_DEFAULT,
         value_name = "URL"
     )]
     pub url: String,

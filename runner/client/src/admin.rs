@@ -2,7 +2,7 @@
 
 use heddle_api::{
     Connection, List, MadeToken, NewToken, Node, Pool, PoolSpec, Prune, Pruned, Resealed, Retention, RetentionOrPruned,
-    Secret, SecretSpec,
+    Secret, SecretSpec, SessionsEnded,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -41,6 +41,11 @@ impl Client {
     /// Who the client's token says that it is: `{actor, role, queues, uids, expires_at}`.
     pub async fn session(&self) -> Result<Value> {
         self.get(&["v1", "session"]).send().await
+    }
+
+    /// Ends all sessions of a token or of a person, by the name that the audit has.
+    pub async fn end_sessions(&self, actor: &str) -> Result<SessionsEnded> {
+        self.delete(&["v1", "sessions", actor]).send().await
     }
 
     /// How long things are kept.

@@ -7,18 +7,38 @@ if (dot) {
   let over = false;
   let open = null;
   let rests = 0;
+  let heard = 0;
+  let brief = false;
+  let deaf = 0;
   const show = (state, text) => {
     if (dot.dataset.state === state && dot.lastElementChild.textContent === text) return;
     dot.dataset.state = state;
     dot.lastElementChild.textContent = text;
   };
-  const fine = () => { since = null; if (!over) show("live", words.live); };
-  const lost = () => { since ??= new Date(); if (!over) show("reconnecting", words.reconnecting); };
-  document.addEventListener("htmx:sseOpen", (event) => {
-    fine();
-    const source = event.detail.source;
+  const fine = () => { since = null; heard = Date.now(); if (!over) show("live", brief ? words.brief : words.live); };
+  // Answers that end are no loss, as long as another follows.
+  const lost = () => {
+    if (brief && Date.now() - heard < 15000) return;
+    since ??= new Date();
+    if (!over) show("reconnecting", words.reconnecting);
+  };
+  // Something on the way that hands out an answer when it has ended, and not before: from now on, answers that end.
+  const listen = (source) => {
+    clearTimeout(deaf);
+    if (brief || over) return;
+    deaf = setTimeout(() => {
+      if (source !== open || source.readyState === EventSource.CLOSED) return;
+      brief = true;
+      source.close();
+      source.dispatchEvent(new Event("error"));
+    }, 6000);
+  };
+  htmx.createEventSource = (url) => {
+    const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
     open = source;
-    source.addEventListener("here", fine);
+    listen(source);
+    source.addEventListener("here", () => { clearTimeout(deaf); fine(); });
+    source.addEventListener("error", () => listen(source));
     source.addEventListener("away", lost);
     source.addEventListener("over", (message) => {
       over = true;
@@ -26,7 +46,8 @@ if (dot) {
       show("stale", message.data === "signed-out" ? words.ended : words.over);
       if (message.data === "signed-out") location.reload();
     });
-  });
+    return source;
+  };
   document.addEventListener("htmx:sseError", () => { if (!resting()) lost(); });
   // A browser has six connections for a node. A page that nobody looks at gives its own back, and asks for what it has
   // missed when somebody looks again: the extension opens anew after an error of a source that is closed.

@@ -133,7 +133,7 @@ function marks(svg) {
 
 function all() {
   document.querySelectorAll("svg[data-columns]").forEach(setUp);
-  document.querySelectorAll(".grid-scroll").forEach(newest);
+  document.querySelectorAll(".grid-scroll, .scroll:has(svg.scatter)").forEach(newest);
   document.querySelectorAll(".zoom").forEach(zoomable);
   document.querySelectorAll("svg.scatter").forEach(marks);
   for (const hint of document.querySelectorAll("[data-hint]")) hint.hidden = false;

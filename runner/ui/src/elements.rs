@@ -159,9 +159,20 @@ pub(crate) fn button(button: Button<'_>) -> Markup {
     }
 }
 
+/// A text whose parts between backquotes are what one types: of our own words, and of what authors say of their scripts.
+pub(crate) fn prose(text: &str) -> Markup {
+    let parts: Vec<&str> = text.split('`').collect();
+    // A backquote without its fellow is a backquote.
+    let whole = parts.len() % 2 == 1;
+    html! {
+        @if whole { @for (place, part) in parts.iter().enumerate() { @if place % 2 == 1 { code { (part) } } @else { (part) } } }
+        @else { (text) }
+    }
+}
+
 /// Nothing is there, and what that means.
 pub(crate) fn empty(text: &str) -> Markup {
-    html! { p.empty { (text) } }
+    html! { p.empty { (prose(text)) } }
 }
 
 /// A link to the next page of a list, keeping the rest of the query.
@@ -225,6 +236,17 @@ pub(crate) fn legend(ctx: &Ctx, states: &[&str]) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_types_is_told_from_words() {
+        let shown = |text: &str| prose(text).into_string();
+        assert_eq!(
+            shown("try `a <b>`, then `c`"),
+            "try <code>a &lt;b&gt;</code>, then <code>c</code>"
+        );
+        assert_eq!(shown("5` long"), "5` long");
+        assert_eq!(shown(""), "");
+    }
 
     #[test]
     fn one_line_of_whatever_somebody_wrote() {

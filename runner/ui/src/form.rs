@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
+use crate::elements::prose;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -114,7 +115,7 @@ pub(crate) fn fields(
                     (None, Kind::Json) => textarea id=(id) name=(id) rows="2" placeholder=(preset) spellcheck="false" { (written.unwrap_or_default()) },
                     (None, what) => input id=(id) name=(id) type="text" inputmode=[(what != Kind::Text).then_some("decimal")] value=[written] placeholder=(preset) autocomplete="off";
                 }
-                @if let Some(text) = schema["description"].as_str() { small { (text) } }
+                @if let Some(text) = schema["description"].as_str() { small { (prose(text)) } }
             }
         }
     }

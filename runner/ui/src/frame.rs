@@ -113,7 +113,7 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
                     (help(ctx))
                 }
                 div #words hidden
-                    data-live=(t!(ctx, "live")) data-reconnecting=(t!(ctx, "reconnecting")) data-stale=(t!(ctx, "stale-since"))
+                    data-live=(t!(ctx, "live")) data-brief=(t!(ctx, "live-brief")) data-reconnecting=(t!(ctx, "reconnecting")) data-stale=(t!(ctx, "stale-since"))
                     data-over=(t!(ctx, "page-over")) data-ended=(t!(ctx, "session-over")) data-ago=(t!(ctx, "ago", span = "#"))
                     data-in=(t!(ctx, "in-span", span = "#")) data-now=(t!(ctx, "just-now")) data-copied=(t!(ctx, "copied")) {}
             }

@@ -111,7 +111,7 @@ pub enum Astray {
     NotBegun,
     /// The provider says no, by this code.
     Denied(String),
-    /// What it sent does not hold: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired` or `nonce`.
+    /// What it sent does not hold: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired`, `nonce` or `person`.
     Wrong(&'static str),
     /// Nothing gives this person a role.
     NoRole(String),

@@ -15,6 +15,9 @@
 //!
 //! Between two updates of a page is a quarter of a second at least.
 //!
+//! A proxy that gathers what it passes on hands out nothing of an answer that does not end. A page that hears nothing asks
+//! for answers that do (`&brief=1`): what has changed until now, and when to ask again, which browsers do by themselves.
+//!
 //! A page ends with what its viewer has shown: a token that is revoked or a session that is ended, on whatever node, is
 //! told by the log of changes ([`crate::Host::left`]); the browser then loads the page anew, is asked to sign in, and is led
 //! back to it.
@@ -214,12 +217,19 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         open,
     };
     let left = ctx.ui.host.left(ctx.head());
+    let brief = ctx.q("brief").is_some();
+    let here: &[u8] = if brief {
+        b"retry: 5000\nevent: here\ndata: 1\n\n"
+    } else {
+        b"retry: 1000\nevent: here\ndata: 1\n\n"
+    };
     let pulse = Pulse::listen(&ctx.ui);
     let state = Stream {
         again,
         pulse,
         left,
-        queue: VecDeque::from([Bytes::from_static(b"retry: 1000\nevent: here\ndata: 1\n\n")]),
+        queue: VecDeque::from([Bytes::from_static(here)]),
+        brief,
         beat: Beat::Cluster,
         made: None,
         over: false,
@@ -240,6 +250,8 @@ struct Stream {
     beat: Beat,
     /// When the page was made last.
     made: Option<tokio::time::Instant>,
+    /// It ends when what has changed until now has been told.
+    brief: bool,
     over: bool,
 }
 
@@ -249,7 +261,8 @@ impl Stream {
             if let Some(event) = self.queue.pop_front() {
                 return Some(event);
             }
-            if self.over || self.again.open.0.engine.is_leaving() {
+            let told = self.brief && self.made.is_some();
+            if self.over || told || self.again.open.0.engine.is_leaving() {
                 return None;
             }
             if let Some(made) = self.made {

@@ -224,7 +224,8 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
             backfill.state,
             counts.join(", ")
         );
-        if line != last && session.output == Format::Table {
+        // What makes no runs has nothing to show but why.
+        if line != last && session.output == Format::Table && backfill.total > 0 {
             if live {
                 canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
             } else {

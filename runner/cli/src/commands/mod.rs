@@ -17,7 +17,7 @@ mod record;
 mod recording;
 pub(crate) mod retention;
 pub(crate) mod run;
-mod run_ref;
+pub(crate) mod run_ref;
 mod run_show;
 pub(crate) mod script;
 mod serve;
@@ -31,11 +31,9 @@ mod watch;
 use std::future::Future;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use clap::CommandFactory;
-
 use crate::arguments::{Cli, Command};
 use crate::session::Session;
+use anyhow::{Context, Result};
 
 /// Does what the command line says.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -47,7 +45,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),
         Command::BoundedWork => return Ok(heddle_sandbox::bounded_child_main()),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "heddle", &mut std::io::stdout());
+            crate::completions::write(shell, &mut std::io::stdout())?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Token(token::TokenCommand::Create(create)) if create.database_url.is_some() => {
@@ -85,6 +83,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             Command::Pool(command) => named::pool(session, command).await,
             Command::Notification(command) => named::notification(session, command).await,
             Command::Token(command) => token::run(session, command).await,
+            Command::Session(command) => token::sessions(session, command).await,
             Command::Nodes => nodes::list(session).await,
             Command::Audit(wanted) => nodes::audit(session, wanted).await,
             Command::Retention(command) => retention::run(session, command).await,

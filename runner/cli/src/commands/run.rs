@@ -537,7 +537,7 @@ async fn list(
             "FINISHED",
             "KEY",
         ];
-        let mut rows = Rows::new(titles);
+        let mut rows = Rows::new(titles).of_runs();
         for run in items(page) {
             rows.add([
                 cell(run, "/id"),

@@ -126,6 +126,44 @@ pub(crate) async fn create_in_database(create: Create, output: Format) -> Result
     done()
 }
 
+/// What can be done with the sessions of others.
+#[derive(Subcommand, Debug)]
+pub enum SessionCommand {
+    /// List who is signed in to the pages, with a token or with an account at a provider
+    #[command(alias = "ls")]
+    List,
+    /// End all sessions of somebody, on all nodes; their open pages ask to sign in
+    #[command(alias = "rm")]
+    End {
+        /// As the list has it: a token's name, or `person:` and an address
+        name: String,
+    },
+}
+
+pub(crate) async fn sessions(session: &Session, command: SessionCommand) -> Result<ExitCode> {
+    match command {
+        SessionCommand::List => {
+            let columns = [
+                ("NAME", "/actor"),
+                ("ROLE", "/role"),
+                ("SESSIONS", "/sessions"),
+                ("SIGNED IN", "/signed_in_at"),
+                ("UNTIL", "/expires_at"),
+            ];
+            session.list(&["v1", "sessions"], &columns).await?;
+        }
+        SessionCommand::End { name } => {
+            let ended = session.client.end_sessions(&name).await?;
+            let value = serde_json::to_value(ended)?;
+            session.output.print(&value, |_| {
+                let word = if ended.ended == 1 { "session" } else { "sessions" };
+                format!("{name}: {} {word} ended", ended.ended)
+            })?;
+        }
+    }
+    done()
+}
+
 pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<ExitCode> {
     match command {
         TokenCommand::Create(create) => {

@@ -2,7 +2,8 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::Response;
-use heddle_api::{Session, SignIn};
+use heddle_api::{List, Session, SessionsEnded, SignIn, SignedIn};
+use heddle_store::session::SignedInRow;
 
 use crate::access::session::{self, SESSION_FOR};
 use crate::access::{self, Access, Caller};
@@ -39,11 +40,68 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(201, of::<Session>())
         .problem(401, "the token is not in force"),
         Route::new(Method::Delete, "/v1/session", Access::Open, "Sign out", sign_out).answers_empty(204),
+        Route::new(
+            Method::Get,
+            "/v1/sessions",
+            Access::Admin,
+            "List who is signed in",
+            list,
+        )
+        .list()
+        .answers(200, of::<List<SignedIn>>()),
+        Route::new(
+            Method::Delete,
+            "/v1/sessions/{actor}",
+            Access::Admin,
+            "End all sessions of a person or of a token",
+            end,
+        )
+        .detail(
+            "By the name that the list and the audit have, such as `person:ann@example.com`. They end on all nodes, and \
+             all open pages with them. A token stays in force, and somebody who still has an account at the provider may \
+             sign in again: revoke the token, or remove the account, first.",
+        )
+        .answers(200, of::<SessionsEnded>())
+        .problem(404, "nobody of that name is signed in"),
     ]
 }
 
 async fn get(request: Request) -> Outcome {
     ok(&shown(&request.caller))
+}
+
+fn listed(row: SignedInRow) -> SignedIn {
+    SignedIn {
+        actor: row.actor,
+        role: row.role,
+        issuer: row.issuer,
+        subject: row.subject,
+        sessions: row.sessions,
+        signed_in_at: row.signed_in_at.into(),
+        expires_at: row.expires_at.into(),
+    }
+}
+
+async fn list(request: Request) -> Outcome {
+    let (cursor, limit) = (request.cursor(), request.limit()?);
+    let page = request.app.store.signed_in(cursor, request.now, limit).await?;
+    ok(&List {
+        items: page.items.into_iter().map(listed).collect(),
+        next_cursor: page.next,
+    })
+}
+
+async fn end(request: Request) -> Outcome {
+    let actor = request.part("actor");
+    if actor.contains('\0') {
+        return Err(Problem::not_found("session", "with U+0000"));
+    }
+    let ended = request.app.store.end_all_sessions(request.by(), actor).await?;
+    if ended == 0 {
+        return Err(Problem::not_found("session", actor));
+    }
+    request.app.forget_tokens();
+    ok(&SessionsEnded { ended })
 }
 
 /// Whether a request comes from a browser, as far as headers tell.

@@ -4,7 +4,7 @@
 use heddle_domain::Time;
 use serde_json::{Value, json};
 
-use crate::change::{self, By, Noun};
+use crate::change::{self, By, Noun, Page};
 use crate::token::TokenRow;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -29,7 +29,75 @@ impl Person<'_> {
     }
 }
 
+/// Somebody who is signed in: by how many sessions, and until when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedInRow {
+    /// A token's name, or a person as the audit names them.
+    pub actor: String,
+    /// What they may do.
+    pub role: String,
+    /// Who vouches for a person; `None`: it is a token.
+    pub issuer: Option<String>,
+    /// The person's id there.
+    pub subject: Option<String>,
+    /// How many sessions they have.
+    pub sessions: i64,
+    /// When the newest began.
+    pub signed_in_at: Time,
+    /// When the last of them ends.
+    pub expires_at: Time,
+}
+
 impl Store {
+    /// Who has sessions that have not ended at `now`, by name, behind `cursor`. A person whom the provider has renamed is
+    /// told of once for each name. What is read is bounded by the life of sessions and by how many one may have.
+    pub async fn signed_in(
+        &self,
+        cursor: Option<&str>,
+        now: Time,
+        limit: i64,
+    ) -> Result<Page<SignedInRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            SignedInRow,
+            r#"SELECT o.actor AS "actor!", max(o.role) AS "role!", max(o.issuer) AS issuer, max(o.subject) AS subject,
+                      count(*) AS "sessions!", max(o.created_at) AS "signed_in_at!", max(o.expires_at) AS "expires_at!"
+                 FROM (SELECT coalesce(t.name, s.actor) AS actor, coalesce(t.role, s.role) AS role, s.issuer, s.subject,
+                              s.created_at, least(t.expires_at, s.expires_at) AS expires_at
+                         FROM heddle.sessions s LEFT JOIN heddle.tokens t ON t.id = s.token_id
+                        WHERE s.expires_at > $1
+                          AND (s.token_id IS NULL
+                               OR t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $1))) o
+                WHERE $2::text IS NULL OR o.actor > $2
+                GROUP BY o.actor ORDER BY o.actor LIMIT $3"#,
+            now,
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.control)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.actor.clone()))
+    }
+
+    /// Ends all sessions of a token or of a person, by the name that the audit has, on all nodes; how many there were.
+    pub async fn end_all_sessions(&self, by: By<'_>, actor: &str) -> Result<u64, StoreError> {
+        transaction!(self, control, "end_all_sessions", |tx| {
+            let ended = sqlx::query!(
+                "DELETE FROM heddle.sessions s
+                  WHERE s.actor = $1 OR s.token_id IN (SELECT t.id FROM heddle.tokens t WHERE t.name = $1)",
+                actor,
+            )
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+            if ended > 0 {
+                let before = json!({ "sessions": ended });
+                change::record(&mut tx, by, "end_sessions", Noun::Token, actor, Some(&before), None).await?;
+            }
+            tx.commit().await?;
+            Ok(ended)
+        })
+    }
+
     /// Begins a session of a token in force.
     pub async fn begin_session(
         &self,

@@ -49,6 +49,21 @@ pub struct GroupRunRow {
     pub progress: Vec<u8>,
 }
 
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug)]
+pub struct AttemptEnd {
+    /// Of which run.
+    pub run: Uuid,
+    /// Of which task, by its number.
+    pub task: i16,
+    /// Its state's number.
+    pub state: i16,
+    /// When it began.
+    pub started_at: Time,
+    /// When it ended.
+    pub finished_at: Time,
+}
+
 /// Which groups are listed.
 #[derive(Clone, Debug, Default)]
 pub struct GroupsAsked {
@@ -203,6 +218,18 @@ impl Store {
                JOIN heddle.groups g ON g.id = u.group_id AND g.deleted_at IS NULL
               WHERE s.name = $1 ORDER BY g.name LIMIT $2",
             script,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
+    /// Attempts of these runs that have ended, those of the newest runs first.
+    pub async fn page_attempts(&self, runs: &[Uuid], limit: i64) -> Result<Vec<AttemptEnd>, StoreError> {
+        Ok(sqlx::query_as!(
+            AttemptEnd,
+            "SELECT a.run, a.task, a.state, a.started_at, a.finished_at FROM heddle.attempts a WHERE a.run = ANY ($1) ORDER BY a.run DESC LIMIT $2",
+            runs,
             limit
         )
         .fetch_all(&self.pool)

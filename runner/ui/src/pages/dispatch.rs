@@ -247,6 +247,22 @@ fn audiences_table(ctx: &Ctx, audiences: &[Value]) -> Markup {
     }
 }
 
+/// The run whose task made an offer: such offers are called `run-`, its id, `-` and the task's number.
+fn run_of(offer: &str) -> Option<uuid::Uuid> {
+    let (id, task) = offer.strip_prefix("run-")?.rsplit_once('-')?;
+    task.parse::<u32>().ok()?;
+    id.parse().ok()
+}
+
+fn offer_name(ctx: &Ctx, offer: &str) -> Markup {
+    html! {
+        @match run_of(offer) {
+            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code { (id.to_string().chars().take(13).collect::<String>()) "…" } },
+            None => bdi { (offer) },
+        }
+    }
+}
+
 fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
     html! {
         section.panel {
@@ -260,7 +276,7 @@ fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
                         tr {
                             td { a href={ "/dispatch/as?uid=" (segment(&text("uid"))) } { bdi { (text("uid")) } } }
                             td.tight.side { (state(ctx, &text("state"))) }
-                            td { bdi { (text("offer")) } }
+                            td { (offer_name(ctx, &text("offer"))) }
                             td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
                             td.tight.muted { @if let Some(at) = one["assigned_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
                             td.wide { @if !one["result"].is_null() { code { (line(&one["result"].to_string())) } } }
@@ -325,4 +341,18 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),
         (name.to_owned(), None),
     ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_of_a_task_names_its_run() {
+        let id = "01a20486-7b18-70f7-88ee-43089edb2d5a";
+        assert_eq!(run_of(&format!("run-{id}-0")), id.parse().ok());
+        for other in ["survey", "run-1", "run-", &format!("run-{id}"), &format!("run-{id}-x")] {
+            assert_eq!(run_of(other), None, "{other}");
+        }
+    }
 }

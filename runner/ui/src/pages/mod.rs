@@ -128,6 +128,7 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ["system", "pools"] if ctx.posts() => system::put_pool(ctx).await,
         ["system", "tokens"] if ctx.posts() => system::make_token(ctx).await,
         ["system", "tokens", name, "revoke"] if ctx.posts() => system::revoke_token(ctx, name).await,
+        ["system", "sessions", actor, "end"] if ctx.posts() => system::end_sessions(ctx, actor).await,
         ["system", tab] => system::page(ctx, tab).await,
         _ => Err(Trouble::not_found()),
     }

@@ -335,7 +335,7 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
                 @for tick in ticks {
                     @let x = axis.x(*tick);
                     @if (x - 500.0).abs() > 90.0 && x > 30.0 && x < 970.0 {
-                        text x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
+                        text.near[(x - 500.0).abs() < 170.0] x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
                     }
                 }
                 text.ink x="50%" y="14" text-anchor="middle" { (t!(ctx, "now")) }
@@ -373,6 +373,11 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
                     @let x = axis.x(begins);
                     @let width = (axis.x(ends) - x).max(2.2);
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
+                        // What failed is what one wants to hit, however short it was.
+                        @if bar.state == 4 {
+                            title { (lane.name) " · " (elements::state_word(ctx, "failed")) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
+                            rect.hit x=(format!("{:.1}", x - 3.0)) y="0" width=(format!("{:.1}", width + 6.0)) height="26" {}
+                        }
                         rect class=(fill_of(bar.state)) x=(format!("{x:.1}")) y=(if bar.state == 4 { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if bar.state == 4 { "18" } else { "14" }) rx="1" {}
                     }
                 }

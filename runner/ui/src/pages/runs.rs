@@ -34,7 +34,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "nav-runs");
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
-        (filters(ctx))
+        (filters(ctx, None))
         (ctx.live("runs", list(ctx, runs["items"].as_array().map(Vec::as_slice).unwrap_or_default())))
         (more(ctx, runs["next_cursor"].as_str()))
         @if ctx.viewer.operates() { (bulk_form(ctx)) }
@@ -46,7 +46,8 @@ fn at(ctx: &Ctx, name: &str) -> Option<heddle_domain::Time> {
     ctx.q(name).and_then(parse)
 }
 
-fn filters(ctx: &Ctx) -> Markup {
+/// What is to be listed; `of`: of this group, from its own page, whose list stays as it is.
+pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
     let select = |name: &'static str, all: String, among: Vec<(&'static str, String)>| -> Markup {
         html! {
             label.hidden for=(name) { (all) }
@@ -66,9 +67,12 @@ fn filters(ctx: &Ctx) -> Markup {
         .collect();
     html! {
         section.panel {
-            form.filters method="get" action="/runs" role="search" {
-                label.hidden for="group" { (t!(ctx, "group")) }
-                input #group type="search" name="group" value=[ctx.q("group")] placeholder=(t!(ctx, "group"));
+            form.filters.many method="get" action="/runs" role="search" {
+                @if let Some(group) = of { input type="hidden" name="group" value=(group); }
+                @else {
+                    label.hidden for="group" { (t!(ctx, "group")) }
+                    input #group type="search" name="group" value=[ctx.q("group")] placeholder=(t!(ctx, "group"));
+                }
                 (select("state", t!(ctx, "all-states"), states))
                 (select("trigger", t!(ctx, "all-triggers"), triggers))
                 label.hidden for="label" { (t!(ctx, "label")) }
@@ -77,6 +81,8 @@ fn filters(ctx: &Ctx) -> Markup {
                 input #key type="search" name="key" value=[ctx.q("key")] placeholder=(t!(ctx, "key"));
                 label.hidden for="from" { (t!(ctx, "from")) }
                 input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
+                label.hidden for="to" { (t!(ctx, "to")) }
+                input #to type="text" name="to" value=[ctx.q("to")] placeholder=(t!(ctx, "to-hint"));
                 // A day of a calendar, or what was marked in a picture.
                 @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
                     span.tag { (t!(ctx, "logical-time")) ": " (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }

@@ -1,15 +1,21 @@
 //! Scripts: what there is, uploading, versions, and a console to try them.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use axum::body::Body;
 use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{Method, header};
 use bytes::Bytes;
+use heddle_domain::state::AttemptState;
+use heddle_store::pages::group::AttemptEnd;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, parse, state, tabs, time};
+use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, parse, prose, state, tabs, time};
 use crate::form::{self, field, fields, object, read};
 use crate::frame::Page;
 use crate::words::t;
@@ -19,6 +25,11 @@ use crate::{Ctx, Trouble, span, yaml};
 const FILES_MAX: usize = 20;
 /// Versions that are listed.
 const VERSIONS: usize = 100;
+/// Attempts that tell how a script does, and where they are looked for: in the newest runs of groups that use it.
+const ATTEMPTS: usize = 1_000;
+const GROUPS_LOOKED_AT: usize = 10;
+const RUNS_LOOKED_AT: i64 = 100;
+const ATTEMPTS_READ: i64 = 10_000;
 
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
@@ -58,7 +69,7 @@ fn row(ctx: &Ctx, one: &Value) -> Markup {
             td.tight { span.tag { (text("world")) } }
             td.num.side { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
             td.tight.muted { @if let Some(at) = one["updated_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
-            td.wide { (line(text("description"))) }
+            td.wide { (prose(&line(text("description")))) }
         }
     }
 }
@@ -200,7 +211,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     let body = html! {
         div.heading { div.grow {
             h1 { bdi { (name) } span.tag { (text("world")) } }
-            p { (text("description")) }
+            p { (prose(text("description"))) }
         } }
         (tabs(name, tab, &all))
         (inside)
@@ -215,8 +226,10 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
     let found = ctx.get(&format!("{api}/versions?limit={VERSIONS}")).await?;
     let items = found["items"].as_array().cloned().unwrap_or_default();
     let uses = ctx.store().page_script_uses(name, 50).await?;
+    let lately = lately(ctx, name, &uses).await?;
     Ok(html! {
         @if ctx.viewer.authors() { (upload_form(ctx, name)) }
+        (lately_shown(ctx, &lately))
         div.two {
             section.panel {
                 h2 { (t!(ctx, "versions")) }
@@ -239,6 +252,86 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
             }
         }
     })
+}
+
+/// How attempts of a script ended lately, and how long they took.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lately {
+    attempts: usize,
+    failed: usize,
+    timed_out: usize,
+    median_ms: i64,
+    longest_ms: i64,
+}
+
+impl Lately {
+    fn of(ends: &[AttemptEnd]) -> Self {
+        let mut spans: Vec<i64> = ends
+            .iter()
+            .map(|one| (one.finished_at - one.started_at).num_milliseconds().max(0))
+            .collect();
+        spans.sort_unstable();
+        let count = |state: AttemptState| ends.iter().filter(|one| one.state == state.number()).count();
+        Self {
+            attempts: ends.len(),
+            failed: count(AttemptState::Failed),
+            timed_out: count(AttemptState::TimedOut),
+            median_ms: spans.get(spans.len() / 2).copied().unwrap_or_default(),
+            longest_ms: spans.last().copied().unwrap_or_default(),
+        }
+    }
+}
+
+async fn lately(ctx: &Ctx, script: &str, uses: &[String]) -> Result<Lately, Trouble> {
+    let catalog = ctx.ui.engine.catalog();
+    let mut runs: BTreeMap<Uuid, i64> = BTreeMap::new();
+    for group in uses.iter().take(GROUPS_LOOKED_AT) {
+        let Some(group) = catalog.group(group).await? else {
+            continue;
+        };
+        let newest = ctx.store().page_group_runs(group.id, None, RUNS_LOOKED_AT).await?;
+        runs.extend(newest.into_iter().map(|run| (run.id, run.revision_id)));
+    }
+    // Which of its tasks a revision has the script do.
+    let mut tasks: BTreeMap<i64, Vec<bool>> = BTreeMap::new();
+    for revision in runs.values() {
+        if let Entry::Vacant(entry) = tasks.entry(*revision) {
+            let plan = &catalog.revision(*revision).await?.plan;
+            let of = plan.tasks.iter().map(|task| {
+                let named = task.spec.script.as_deref().unwrap_or_default();
+                named.split('@').next() == Some(script)
+            });
+            entry.insert(of.collect());
+        }
+    }
+    let ids: Vec<Uuid> = runs.keys().copied().collect();
+    let mut ends = ctx.store().page_attempts(&ids, ATTEMPTS_READ).await?;
+    ends.retain(|one| {
+        let of = runs.get(&one.run).and_then(|revision| tasks.get(revision));
+        of.and_then(|of| of.get(usize::try_from(one.task).ok()?))
+            .copied()
+            .unwrap_or_default()
+    });
+    ends.sort_by_key(|one| std::cmp::Reverse(one.finished_at));
+    ends.truncate(ATTEMPTS);
+    Ok(Lately::of(&ends))
+}
+
+fn lately_shown(ctx: &Ctx, lately: &Lately) -> Markup {
+    let bad = lately.failed + lately.timed_out;
+    html! {
+        @if lately.attempts > 0 {
+            section.panel {
+                h2 { (t!(ctx, "script-lately", n = lately.attempts)) }
+                dl.stats {
+                    div { dd { b { (millis(ctx, lately.median_ms)) } } dt { span { (t!(ctx, "median")) } } }
+                    div { dd { b { (millis(ctx, lately.longest_ms)) } } dt { span { (t!(ctx, "longest")) } } }
+                    div.s-failed[bad > 0] { dd { b { (span::number(lately.failed as i64)) } } dt { span { (t!(ctx, "state-failed")) } } }
+                    div.s-failed[lately.timed_out > 0] { dd { b { (span::number(lately.timed_out as i64)) } } dt { span { (t!(ctx, "state-timed_out")) } } }
+                }
+            }
+        }
+    }
 }
 
 fn version_row(ctx: &Ctx, name: &str, one: &Value) -> Markup {
@@ -330,6 +423,32 @@ fn result(ctx: &Ctx, done: &Value) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_a_script_does_is_told_in_four_numbers() {
+        let begins = heddle_domain::Time::UNIX_EPOCH;
+        let ends = |state: AttemptState, millis: i64| AttemptEnd {
+            run: Uuid::nil(),
+            task: 0,
+            state: state.number(),
+            started_at: begins,
+            finished_at: begins + chrono::TimeDelta::milliseconds(millis),
+        };
+        assert_eq!(Lately::of(&[]), Lately::default());
+        let all = [
+            ends(AttemptState::Succeeded, 30),
+            ends(AttemptState::Failed, 10),
+            ends(AttemptState::TimedOut, 900),
+        ];
+        let told = Lately {
+            attempts: 3,
+            failed: 1,
+            timed_out: 1,
+            median_ms: 30,
+            longest_ms: 900,
+        };
+        assert_eq!(Lately::of(&all), told);
+    }
 
     #[test]
     fn a_file_names_its_script() {

@@ -184,6 +184,7 @@ fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
                 "audience" => t!(ctx, "provider-audience"),
                 "expired" => t!(ctx, "provider-expired"),
                 "nonce" => t!(ctx, "provider-nonce"),
+                "person" => t!(ctx, "provider-person"),
                 _ => t!(ctx, "provider-form"),
             };
             (401, t!(ctx, "provider-wrong", name = name, why = why))

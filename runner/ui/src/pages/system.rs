@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, more, number, parse, state, tabs, time_exact};
+use crate::elements::{Button, ago, button, empty, more, number, parse, prose, state, tabs, time_exact};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -112,7 +112,7 @@ struct Around {
 }
 
 /// Holders that are read, of all pools together, and waiters of each.
-const HOLDS_MAX: i64 = 500;
+pub(in crate::pages) const HOLDS_MAX: i64 = 500;
 const WAITS_MAX: i64 = 20;
 
 async fn around(ctx: &Ctx, pools: &[Value]) -> Result<BTreeMap<String, Around>, Trouble> {
@@ -131,7 +131,7 @@ async fn around(ctx: &Ctx, pools: &[Value]) -> Result<BTreeMap<String, Around>, 
 }
 
 /// A task run of a pool: group, task, slots.
-async fn pool_line(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
+pub(in crate::pages) async fn pool_line(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
     let revision = ctx.ui.engine.catalog().revision(one.revision_id).await?;
     let task = revision.plan.tasks.get(one.task as usize);
     let name = task.map(|task| task.name.to_string()).unwrap_or_default();
@@ -171,10 +171,11 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
                         rect.f-ready x="0" y="0" width="400" height="8" {}
                         rect.bar-held x="0" y="0" width=(format!("{share:.1}")) height="8" {}
                     }
+                    span.card-label { (t!(ctx, "holders")) }
                     (pool_lines(ctx, &holds, WAITS_MAX as usize).await?)
                 }
-                td.wide { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
-                td.tight.muted { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
+                td.wide data-label=(t!(ctx, "waiters")) { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
+                td.tight.muted data-label=(t!(ctx, "changed")) { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
             }
         });
     }
@@ -253,7 +254,7 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
     let found = ctx.get("/v1/secrets?limit=500").await?;
     Ok(html! {
         section.panel {
-            p.muted { (t!(ctx, "secrets-hint")) }
+            p.muted { (prose(&t!(ctx, "secrets-hint"))) }
             @if items(&found).is_empty() { (empty(&t!(ctx, "no-secrets"))) }
             @else {
                 table.cards {
@@ -305,14 +306,14 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
         section.panel {
             @if items(&found).is_empty() { (empty(&t!(ctx, "none"))) }
             @else {
-                table.cards {
+                table.cards.audit {
                     thead { tr { th { (t!(ctx, "when")) } th { (t!(ctx, "actor")) } th { (t!(ctx, "action")) } th { (t!(ctx, "thing")) } th { (t!(ctx, "difference")) } } }
                     tbody { @for one in items(&found) {
                         tr {
                             td.tight.muted { @if let Some(at) = at(&one["at"]) { (time_exact(ctx, at)) } }
                             td.tight.side { bdi { (one["actor"].as_str().unwrap_or_default()) } }
                             td.tight { (one["action"].as_str().unwrap_or_default()) }
-                            td { span.tag { (one["kind"].as_str().unwrap_or_default()) } " " bdi { (one["name"].as_str().unwrap_or_default()) } }
+                            td.wide { span.tag { (one["kind"].as_str().unwrap_or_default()) } " " (thing(one)) }
                             td.wide { @if !one["before"].is_null() || !one["after"].is_null() { details { summary { (t!(ctx, "difference")) } (yaml::difference(&text_of(&one["before"]), &text_of(&one["after"]))) } } }
                         }
                     } }
@@ -321,6 +322,28 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
         }
         (more(ctx, found["next_cursor"].as_str()))
     })
+}
+
+/// What an entry is about: a link, if it has a page. One that was deleted has a page that says so.
+fn thing(one: &Value) -> Markup {
+    let text = |name: &str| one[name].as_str().unwrap_or_default();
+    let name = text("name");
+    let page = match text("kind") {
+        "group" => Some("/groups/"),
+        "run" => Some("/runs/"),
+        "script" => Some("/scripts/"),
+        "queue" => Some("/queues/"),
+        "topic" => Some("/topics/"),
+        "backfill" => Some("/backfills/"),
+        "audience" => Some("/dispatch/audiences/"),
+        _ => None,
+    };
+    html! {
+        @match page {
+            Some(page) if !name.is_empty() => a href={ (page) (segment(name)) } { bdi { (name) } },
+            _ => bdi { (name) },
+        }
+    }
 }
 
 fn text_of(value: &Value) -> String {
@@ -336,6 +359,7 @@ async fn tokens(ctx: &Ctx, new: Option<&Value>) -> Result<Markup, Trouble> {
         return Err(Trouble::new(403, ""));
     }
     let found = ctx.get("/v1/tokens?limit=500").await?;
+    let signed_in = ctx.get("/v1/sessions?limit=500").await?;
     Ok(html! {
         @if let Some(new) = new {
             section.panel role="status" {
@@ -369,7 +393,42 @@ async fn tokens(ctx: &Ctx, new: Option<&Value>) -> Result<Markup, Trouble> {
                 }
             }
         }
+        (people(ctx, items(&signed_in)))
     })
+}
+
+/// Who is signed in, with tokens and with accounts at a provider.
+fn people(ctx: &Ctx, signed_in: &[Value]) -> Markup {
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "signed-in")) }
+            @if signed_in.is_empty() { (empty(&t!(ctx, "signed-in-none"))) }
+            @else {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "actor")) } th { (t!(ctx, "role")) } th.num { (t!(ctx, "sessions")) } th { (t!(ctx, "signed-in-at")) } th { (t!(ctx, "sessions-until")) } th { span.hidden { (t!(ctx, "action")) } } } }
+                    tbody { @for one in signed_in {
+                        @let actor = one["actor"].as_str().unwrap_or_default();
+                        @let by_token = one["issuer"].is_null();
+                        tr {
+                            td { strong { bdi { (actor.strip_prefix("person:").unwrap_or(actor)) } } " " span.tag title=[one["issuer"].as_str()] { @if by_token { (t!(ctx, "token")) } @else { (t!(ctx, "person")) } } }
+                            td.tight.side { span.tag { (one["role"].as_str().unwrap_or_default()) } }
+                            td.num data-label=(t!(ctx, "sessions")) { (number(&one["sessions"])) }
+                            td.tight.muted.side data-label=(t!(ctx, "signed-in-at")) { @if let Some(at) = at(&one["signed_in_at"]) { (ago(ctx, at)) } }
+                            td.tight.muted data-label=(t!(ctx, "sessions-until")) { @if let Some(at) = at(&one["expires_at"]) { (ago(ctx, at)) } }
+                            td.tight.side { (button(Button { kind: "small danger", confirm: Some(t!(ctx, "sessions-end-sure")), ..Button::new(format!("/system/sessions/{}/end", segment(actor)), t!(ctx, "sessions-end"), t!(ctx, "sessions-end-will")) })) }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
+
+/// Signs somebody out everywhere.
+pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Trouble> {
+    ctx.send(Method::DELETE, &format!("/v1/sessions/{}", segment(actor)), &json!({}))
+        .await?;
+    Answer::back(ctx, Some(t!(ctx, "said-sessions-ended")))
 }
 
 /// Makes a token, and shows it: once, so on the answer to the form itself.

@@ -190,20 +190,36 @@ impl Claims {
         format!("person:{}", self.shown())
     }
 
+    /// What a claim says: by its name, or by a JSON pointer.
+    fn claim(&self, claim: &str) -> Option<&Value> {
+        let Some(pointer) = claim.strip_prefix('/') else {
+            return self.all.get(claim);
+        };
+        let mut steps = pointer.split('/').map(unescaped);
+        let first = self.all.get(&steps.next()?);
+        steps.fold(first, |at, step| at.and_then(|value| value.get(step)))
+    }
+
+    /// Whether there is such a claim.
+    pub(super) fn has(&self, claim: &str) -> bool {
+        self.claim(claim).is_some_and(|value| !value.is_null())
+    }
+
+    /// Adds what the provider says of the person beside the token; what the token says itself stays. It has to be about the
+    /// same person (OpenID Connect Core, 5.3.2).
+    pub(super) fn add(&mut self, told: Map<String, Value>) -> Result<(), Wrong> {
+        if told.get("sub").and_then(Value::as_str) != Some(&self.subject) {
+            return Err(Wrong::Person);
+        }
+        for (name, value) in told {
+            merge(self.all.entry(name).or_insert(Value::Null), value);
+        }
+        Ok(())
+    }
+
     /// What the person may do.
     pub(super) fn role(&self, config: &ProviderConfig) -> Option<Role> {
-        let found = match config.claim.strip_prefix('/') {
-            None => self.all.get(&config.claim),
-            Some(_) => {
-                let mut at = self
-                    .all
-                    .get(&unescaped(config.claim.split('/').nth(1).unwrap_or_default()));
-                for step in config.claim.split('/').skip(2) {
-                    at = at.and_then(|value| value.get(unescaped(step)));
-                }
-                at
-            }
-        };
+        let found = self.claim(&config.claim);
         let has = |wanted: &Role| {
             let gives = |value: &Value| {
                 let text = match value {
@@ -219,6 +235,19 @@ impl Claims {
             }
         };
         RANKS.into_iter().find(has).or(config.default_role)
+    }
+}
+
+/// Fills what is not there; a claim may be a part of an object of which the token has another part.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (into @ Value::Null, from) => *into = from,
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -335,6 +364,44 @@ mod tests {
         let mut for_encryption = key;
         for_encryption.common.public_key_use = Some(PublicKeyUse::Encryption);
         assert!(key_of(&head("RS256", None), &[for_encryption]).is_none());
+    }
+
+    #[test]
+    fn what_the_token_lacks_may_be_told_beside_it() {
+        let object = |value: Value| match value {
+            Value::Object(all) => all,
+            _ => panic!("{value}"),
+        };
+        let claims = |all: Value| Claims {
+            subject: "u1".into(),
+            all: object(all),
+        };
+        let told = |claims: &mut Claims, value: Value| claims.add(object(value));
+        let mut one = claims(json!({"email": "a@x", "groups": null}));
+        assert!(!one.has("groups") && one.has("email"));
+        told(&mut one, json!({"sub": "u1", "groups": ["ops"], "email": "b@x"})).unwrap();
+        assert_eq!(
+            (one.role(&config()), one.shown().as_str()),
+            (Some(Role::Operator), "a@x")
+        );
+        // A part of an object, of which the token has another.
+        let mut config = config();
+        config.claim = "/realm/roles".into();
+        let mut one = claims(json!({"realm": {"name": "r"}}));
+        assert!(!one.has(&config.claim));
+        told(&mut one, json!({"sub": "u1", "realm": {"name": "s", "roles": ["all"]}})).unwrap();
+        assert_eq!(
+            (one.role(&config), &one.all["realm"]["name"]),
+            (Some(Role::Viewer), &json!("r"))
+        );
+        // An empty list is an answer.
+        assert!(claims(json!({"groups": []})).has("groups"));
+        for other in [
+            json!({"sub": "u2", "groups": ["chiefs"]}),
+            json!({"groups": ["chiefs"]}),
+        ] {
+            assert_eq!(told(&mut claims(json!({})), other), Err(Wrong::Person));
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! with the `state` of another, is sent away: nobody can be signed in by a link that somebody else made.
 //!
 //! The code is exchanged for an ID token (`remote`), which is believed if it is signed by a key of the provider, for this
-//! client, now, with our nonce (`claims`). One of its claims says what the person may do; whoever it gives no role is told
+//! client, now, with our nonce (`claims`). One of its claims says what the person may do; a token that lacks it (providers
+//! keep tokens short) is made up for by what the userinfo endpoint says of the same person. Whoever is given no role is told
 //! so. What follows is a session like one of a token: with a cookie of its own, of bounded life, ended by signing out, on
 //! all nodes. It says itself who and what the person is, so a changed claim counts from the next sign-in on: then sessions
 //! with another role end. A node whose configuration does not name the provider any more takes none of its sessions.
@@ -134,6 +135,8 @@ pub enum Wrong {
     Expired,
     /// It answers another sign-in.
     Nonce,
+    /// What it says beside the token is about another person.
+    Person,
 }
 
 impl From<Problem> for Astray {
@@ -281,12 +284,17 @@ impl Provider {
         // As with a wrong token: whoever makes up codes has the provider asked so often, and no oftener.
         let peer = Peer::of(parts);
         app.rates.of_unknown(peer, now)?;
-        let token = self
+        let tokens = self
             .remote
             .exchange(code, &flow.verifier(), &redirect, &app.clock)
             .await?;
-        let key = self.remote.key_of(&token, &app.clock).await?;
-        let claims = claims::verify(&token, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
+        let key = self.remote.key_of(&tokens.id, &app.clock).await?;
+        let mut claims = claims::verify(&tokens.id, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
+        if !claims.has(&self.config.claim)
+            && let Some(told) = self.remote.userinfo(&tokens, &app.clock).await?
+        {
+            claims.add(told).map_err(Astray::Wrong)?;
+        }
         let actor = claims.actor();
         let person = Person {
             issuer: &self.config.issuer,

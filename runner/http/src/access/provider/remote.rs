@@ -19,7 +19,7 @@ use jsonwebtoken::Header;
 use jsonwebtoken::jwk::Jwk;
 use parking_lot::Mutex;
 use reqwest::RequestBuilder;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use url::Url;
 
@@ -53,6 +53,8 @@ pub(super) struct Described {
     pub(super) authorization: Url,
     token: Url,
     keys: Url,
+    /// Where it tells more of a person than the ID token does.
+    userinfo: Option<Url>,
     /// The secret goes into the form, for it is not taken in the header.
     secret_in_form: bool,
 }
@@ -100,6 +102,13 @@ pub(super) struct Remote {
     asking: Arc<tokio::sync::Mutex<()>>,
     asking_keys: tokio::sync::Mutex<()>,
     exchanges: Semaphore,
+}
+
+/// What a code is exchanged for.
+pub(super) struct Tokens {
+    pub(super) id: String,
+    /// Good for asking what else the provider says of the person.
+    access: Option<String>,
 }
 
 /// An answer in JSON.
@@ -221,18 +230,22 @@ impl Remote {
             authorization: endpoint("authorization_endpoint")?,
             token: endpoint("token_endpoint")?,
             keys: endpoint("jwks_uri")?,
+            userinfo: match said.body["userinfo_endpoint"] {
+                Value::Null => None,
+                _ => Some(endpoint("userinfo_endpoint")?),
+            },
             secret_in_form: takes("client_secret_post") && !takes("client_secret_basic"),
         })
     }
 
-    /// The ID token for a code.
+    /// The tokens for a code.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         code: &str,
         verifier: &str,
         redirect: &str,
         clock: &Arc<dyn Clock>,
-    ) -> Result<String, Astray> {
+    ) -> Result<Tokens, Astray> {
         let described = self.described(clock).await?;
         let turn = tokio::time::timeout(ANSWER_TIMEOUT, self.exchanges.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
@@ -263,8 +276,10 @@ impl Remote {
             .body(form);
         let said = ask(request).await.map_err(|why| self.away("takes no code", &why))?;
         if said.status.is_success() {
-            let token = said.body["id_token"].as_str();
-            return token.map(str::to_owned).ok_or(Astray::Wrong(Wrong::Form));
+            let text = |name: &str| said.body[name].as_str().map(str::to_owned);
+            let id = text("id_token").ok_or(Astray::Wrong(Wrong::Form))?;
+            let access = text("access_token");
+            return Ok(Tokens { id, access });
         }
         match said.body["error"].as_str() {
             _ if said.status.is_server_error() => {
@@ -283,6 +298,34 @@ impl Remote {
                 Err(Astray::Denied(error))
             }
             None => Err(self.away("takes no code", &format!("it answers {}", said.status))),
+        }
+    }
+
+    /// What else the provider says of the person whom these tokens are about; `None`: it has no place to ask. What it says
+    /// comes over its own connection and is not signed; whoever uses it checks that it is about the same person.
+    pub(super) async fn userinfo(
+        self: &Arc<Self>,
+        tokens: &Tokens,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Option<Map<String, Value>>, Astray> {
+        let described = self.described(clock).await?;
+        let (Some(url), Some(access)) = (&described.userinfo, &tokens.access) else {
+            return Ok(None);
+        };
+        let request = self
+            .http
+            .get(url.clone())
+            .bearer_auth(access)
+            .header("accept", "application/json");
+        let said = ask(request)
+            .await
+            .map_err(|why| self.away("tells nothing of people", &why))?;
+        match (said.status, said.body) {
+            (StatusCode::OK, Value::Object(all)) => Ok(Some(all)),
+            (status, _) => Err(self.away(
+                "tells nothing of people",
+                &format!("{url} answers {status}, or no JSON object"),
+            )),
         }
     }
 

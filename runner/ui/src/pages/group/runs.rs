@@ -31,7 +31,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         ctx,
         here,
         "runs",
-        html! { (inside) (more(ctx, next.as_deref())) },
+        html! { (crate::pages::runs::filters(ctx, Some(&here.name))) (inside) (more(ctx, next.as_deref())) },
     ))
 }
 
@@ -47,6 +47,14 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow]) -> Markup {
         width: 940.0,
     };
     let middle = median(runs);
+    let near = last - first < chrono::TimeDelta::days(2);
+    let end = |at| {
+        if near {
+            crate::span::moment(ctx.lang, ctx.zone, at, ctx.now, false)
+        } else {
+            crate::span::day(ctx.lang, ctx.zone, at, ctx.now)
+        }
+    };
     let y = |millis: i64| 110.0 - 96.0 * (millis as f64 / longest).sqrt();
     html! {
         section.panel {
@@ -57,8 +65,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow]) -> Markup {
                 line.axis x1="0" x2="960" y1="110.5" y2="110.5" {}
                 @if let Some(middle) = middle { line.now x1="0" x2="960" y1=(format!("{:.1}", y(middle))) y2=(format!("{:.1}", y(middle))) {} }
                 text x="0" y="10" { (elements::millis(ctx, longest as i64)) }
-                text x="0" y="126" { (crate::span::day(ctx.lang, ctx.zone, first, ctx.now)) }
-                text x="960" y="126" text-anchor="end" { (crate::span::day(ctx.lang, ctx.zone, last, ctx.now)) }
+                text x="0" y="126" { (end(first)) }
+                text x="960" y="126" text-anchor="end" { (end(last)) }
                 @for run in runs {
                     @if let Some(took) = millis(run) {
                         @let (x, height) = (axis.x(run.logical_time) + 10.0, y(took));

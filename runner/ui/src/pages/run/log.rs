@@ -1,8 +1,15 @@
 //! A run's log: all tasks merged or one, by level, searched, followed while it grows.
 
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt;
 use maud::{Markup, html};
 use serde_json::Value;
+use uuid::Uuid;
 
+use super::Answer;
 use super::view::Run;
 use crate::ctx::segment;
 use crate::elements::{empty, parse, with_query};
@@ -23,10 +30,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let text = ctx.q("find").map(str::to_lowercase);
     let mut cursor = ctx.q("cursor").map(str::to_owned);
     let mut lines: Vec<Value> = Vec::new();
-    let base = match ctx.q("task") {
-        Some(task) => format!("/v1/runs/{}/tasks/{}/logs?limit={LINES}", run.id, segment(task)),
-        None => format!("/v1/runs/{}/logs?limit={LINES}", run.id),
-    };
+    let base = base(ctx, run.id);
     // What is filtered away is read over, so that a page is as full as it can be.
     for _ in 0..SEARCHED_PAGES {
         let target = match &cursor {
@@ -72,11 +76,19 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
                 button type="submit" { (t!(ctx, "filter")) }
                 span.grow {}
-                a.button href={ "/v1/runs/" (run.id) "/logs?limit=500" } download={ "run-" (run.id) ".json" } { (t!(ctx, "download")) }
+                a.button href={ "/runs/" (run.id) "/log/download" @if let Some(task) = ctx.q("task") { "?task=" (segment(task)) } } download { (t!(ctx, "download")) }
             }
             (ctx.live("log", shown))
         }
     })
+}
+
+/// Where the lines are: of the task that was chosen, or of all.
+fn base(ctx: &Ctx, run: Uuid) -> String {
+    match ctx.q("task") {
+        Some(task) => format!("/v1/runs/{run}/tasks/{}/logs?limit={LINES}", segment(task)),
+        None => format!("/v1/runs/{run}/logs?limit={LINES}"),
+    }
 }
 
 fn one(ctx: &Ctx, line: &Value, find: Option<&str>) -> Markup {
@@ -99,10 +111,21 @@ fn one(ctx: &Ctx, line: &Value, find: Option<&str>) -> Markup {
     }
 }
 
-/// A message without escape sequences, what was searched for marked.
+/// A message in its colours, what was searched for marked.
 fn marked(message: &str, find: Option<&str>) -> Markup {
-    let message = plain(message);
-    let Some(find) = find.filter(|find| !find.is_empty()) else {
+    let find = find.filter(|find| !find.is_empty());
+    html! {
+        @for (colour, text) in coloured(message) {
+            @match colour {
+                Some(colour) => span class=(colour) { (with_marks(&text, find)) },
+                None => (with_marks(&text, find)),
+            }
+        }
+    }
+}
+
+fn with_marks(message: &str, find: Option<&str>) -> Markup {
+    let Some(find) = find else {
         return html! { (message) };
     };
     let lower = message.to_lowercase();
@@ -123,25 +146,116 @@ fn marked(message: &str, find: Option<&str>) -> Markup {
     html! { @for (before, hit) in &pieces { (before) mark { (hit) } } (message[from..]) }
 }
 
-/// Without ANSI escape sequences and other control characters.
-fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
+/// What ANSI escape sequences call black, red, green, yellow, blue, magenta, cyan and white, in the hues of the pages.
+const COLOURS: [&str; 8] = [
+    "c-dim", "c-red", "c-green", "c-yellow", "c-blue", "c-violet", "c-blue", "c-dim",
+];
+
+/// The colour after a sequence of codes (`ESC [ codes m`); those that mean no colour leave it as it is.
+fn colour_after(before: Option<&'static str>, codes: &str) -> Option<&'static str> {
+    let mut codes = codes.split(';').map(|code| code.parse::<usize>().unwrap_or_default());
+    let mut colour = before;
+    while let Some(code) = codes.next() {
+        match code {
+            0 | 39 => colour = None,
+            30..=37 | 90..=97 => colour = Some(COLOURS[code % 10]),
+            // One of 256 colours, or one of 16 million: what follows is no code.
+            38 | 48 => {
+                let more = if codes.next() == Some(5) { 1 } else { 3 };
+                codes.by_ref().take(more).for_each(drop);
+            }
+            _ => {}
+        }
+    }
+    colour
+}
+
+/// A text in pieces of one colour each, without escape sequences and other control characters.
+fn coloured(text: &str) -> Vec<(Option<&'static str>, String)> {
+    let mut pieces: Vec<(Option<&'static str>, String)> = Vec::new();
+    let mut colour = None;
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c == '\u{1b}' {
             if chars.peek() == Some(&'[') {
                 chars.next();
+                let mut codes = String::new();
                 for c in chars.by_ref() {
                     if ('@'..='~').contains(&c) {
+                        if c == 'm' {
+                            colour = colour_after(colour, &codes);
+                        }
                         break;
                     }
+                    codes.push(c);
                 }
             }
         } else if c == '\n' || c == '\t' || !c.is_control() {
-            shown.push(c);
+            match pieces.last_mut().filter(|(of, _)| *of == colour) {
+                Some((_, shown)) => shown.push(c),
+                None => pieces.push((colour, c.to_string())),
+            }
         }
     }
-    shown
+    pieces
+}
+
+/// A line of a file: when, how grave, which task, what.
+fn plain_line(line: &Value) -> String {
+    let text = |name: &str| line[name].as_str().unwrap_or_default();
+    let message: String = coloured(text("message")).into_iter().map(|(_, text)| text).collect();
+    let item = line["item"]
+        .as_i64()
+        .map(|item| format!("[{item}]"))
+        .unwrap_or_default();
+    let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
+    let fields = fields
+        .map(|fields| format!(" {}", Value::Object(fields.clone())))
+        .unwrap_or_default();
+    format!(
+        "{} {:<5} {}{item} {message}{fields}\n",
+        text("at"),
+        text("level"),
+        text("task")
+    )
+}
+
+/// A page of lines as text, and where the next begins.
+async fn lines(ctx: &Ctx, base: &str, cursor: Option<&str>) -> Result<(String, Option<String>), Trouble> {
+    let target = match cursor {
+        Some(cursor) => format!("{base}&cursor={}", segment(cursor)),
+        None => base.to_owned(),
+    };
+    let page = ctx.get(&target).await?;
+    let text = page["items"].as_array().into_iter().flatten().map(plain_line).collect();
+    Ok((text, page["next_cursor"].as_str().map(str::to_owned)))
+}
+
+/// The whole log as a file, page by page as the browser takes it.
+pub(super) async fn download(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
+    let base = base(ctx, id);
+    let (first, next) = lines(ctx, &base, None).await?;
+    let own = Ctx::new(ctx.ui.clone(), ctx.viewer.clone(), ctx.head().clone(), Bytes::new());
+    let rest = futures::stream::unfold((own, base, next), |(own, base, next)| async move {
+        let cursor = next?;
+        match lines(&own, &base, Some(&cursor)).await {
+            Ok((text, next)) => Some((Ok(Bytes::from(text)), (own, base, next))),
+            // The browser sees that the file is not whole.
+            Err(trouble) => Some((Err(std::io::Error::other(trouble.sentence())), (own, base, None))),
+        }
+    });
+    let whole = futures::stream::once(async move { Ok(Bytes::from(first)) }).chain(rest);
+    let mut response = Response::new(Body::from_stream(whole));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"run-{id}.log\"")) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    Ok(Answer::Raw(Box::new(response)))
 }
 
 #[cfg(test)]
@@ -158,7 +272,30 @@ mod tests {
     }
 
     #[test]
-    fn escape_sequences_are_taken_out() {
-        assert_eq!(plain("\u{1b}[31mred\u{1b}[0m\u{7} ok"), "red ok");
+    fn escape_sequences_are_colours_or_nothing() {
+        let shown = |text: &str| marked(text, None).into_string();
+        assert_eq!(
+            shown("\u{1b}[31m<red>\u{1b}[0m\u{7} ok"),
+            "<span class=\"c-red\">&lt;red&gt;</span> ok"
+        );
+        assert_eq!(
+            shown("\u{1b}[1;92mgreen\u{1b}[1m still\u{1b}[39m not"),
+            "<span class=\"c-green\">green still</span> not"
+        );
+        assert_eq!(
+            shown("\u{1b}[38;5;31mno\u{1b}[48;2;31;32;33m colour\u{1b}[2J\u{1b}"),
+            "no colour"
+        );
+        assert_eq!(
+            marked("\u{1b}[33mwarning\u{1b}[m: warn", Some("warn")).into_string(),
+            "<span class=\"c-yellow\"><mark>warn</mark>ing</span>: <mark>warn</mark>"
+        );
+    }
+
+    #[test]
+    fn a_file_has_a_line_for_each() {
+        let line = serde_json::json!({"at": "2026-11-20T08:00:00Z", "level": "info", "task": "a", "item": 3,
+                                      "message": "\u{1b}[31mhi", "fields": {"n": 1}});
+        assert_eq!(plain_line(&line), "2026-11-20T08:00:00Z info  a[3] hi {\"n\":1}\n");
     }
 }

@@ -15,7 +15,7 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Answer;
+use super::{Answer, system};
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, state, tabs, time, took};
 use crate::form::{field, object};
@@ -32,6 +32,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
         [tab @ ("graph" | "log" | "data" | "attempts" | "events" | "rerun")] if !ctx.posts() => {
             shown(ctx, id, tab).await
         }
+        ["log", "download"] if !ctx.posts() => log::download(ctx, id).await,
         [verb @ ("cancel" | "pause" | "resume")] if ctx.posts() => {
             ctx.send(Method::POST, &format!("/v1/runs/{id}/{verb}"), &json!({}))
                 .await?;
@@ -119,7 +120,9 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
         Some(group) => super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?),
         None => None,
     };
-    let head = ctx.live("run-head", head(ctx, &run, typical, &needs(ctx, &run).await?));
+    let needs = needs(ctx, &run).await?;
+    let held = held(ctx, &run, &needs).await?;
+    let head = ctx.live("run-head", head(ctx, &run, typical, &needs, &held));
     let inside = match tab {
         "graph" => graph::inside(ctx, &run).await?,
         "log" => log::inside(ctx, &run).await?,
@@ -157,7 +160,13 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
     Answer::page(Page::new("runs", title, body).crumbs(crumbs))
 }
 
-fn head(ctx: &Ctx, run: &Run, typical: Option<i64>, needs: &BTreeMap<String, Needs>) -> Markup {
+fn head(
+    ctx: &Ctx,
+    run: &Run,
+    typical: Option<i64>,
+    needs: &BTreeMap<String, Needs>,
+    held: &BTreeMap<String, Held>,
+) -> Markup {
     html! {
         div.heading {
             div.grow {
@@ -171,7 +180,7 @@ fn head(ctx: &Ctx, run: &Run, typical: Option<i64>, needs: &BTreeMap<String, Nee
                     @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key")) " " code { (key) } }
                     @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
                 }
-                (why(ctx, run, needs))
+                (why(ctx, run, needs, held))
             }
             @if ctx.viewer.operates() { (buttons(ctx, run)) }
         }
@@ -179,7 +188,7 @@ fn head(ctx: &Ctx, run: &Run, typical: Option<i64>, needs: &BTreeMap<String, Nee
 }
 
 /// Why it stands where it stands, in a sentence.
-fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Markup {
+fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>, slots: &BTreeMap<String, Held>) -> Markup {
     let failed: Vec<&view::Task> = run.wholes().filter(|task| task.state == "failed").collect();
     let retrying: Vec<&view::Task> = run.wholes().filter(|task| task.state == "retrying").collect();
     let ready = run.wholes().filter(|task| task.state == "ready");
@@ -204,7 +213,7 @@ fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Markup {
             "cancelled" => { @if let Some(message) = run.raw["error"]["message"].as_str() { p.why { (message) } } }
             "running" => {
                 @if !retrying.is_empty() { p.why { (t!(ctx, "why-retrying", tasks = named(&retrying))) } }
-                @for task in held.iter().take(5) { (waits_for(ctx, &task.name, &needs[&task.name])) }
+                @for task in held.iter().take(5) { (waits_for(ctx, &task.name, &needs[&task.name], slots)) }
                 @if !queued.is_empty() { p.why { (t!(ctx, "why-ready", tasks = named(&queued))) } }
             }
             _ => {}
@@ -216,6 +225,46 @@ fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Markup {
 struct Needs {
     queue: Option<String>,
     pools: Vec<String>,
+}
+
+/// Who holds the slots of a pool.
+#[derive(Default)]
+struct Held {
+    slots: i64,
+    held: i64,
+    by: Vec<Markup>,
+}
+
+/// Holders that a sentence names.
+const HOLDERS_MAX: usize = 3;
+
+/// Who holds the slots that tasks of this run wait for.
+async fn held(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Result<BTreeMap<String, Held>, Trouble> {
+    let waiting = run.wholes().filter(|task| task.state == "ready");
+    let pools = waiting
+        .filter_map(|task| needs.get(&task.name))
+        .flat_map(|needs| &needs.pools);
+    let mut all: BTreeMap<String, Held> = pools.map(|pool| (pool.clone(), Held::default())).collect();
+    if all.is_empty() {
+        return Ok(all);
+    }
+    for (name, held) in &mut all {
+        let pool = ctx
+            .get(&format!("/v1/pools/{}", segment(name)))
+            .await
+            .unwrap_or_default();
+        held.slots = pool["slots"].as_i64().unwrap_or_default();
+    }
+    for line in ctx.store().page_pool_holds(system::HOLDS_MAX).await? {
+        let Some(held) = all.get_mut(&line.pool) else { continue };
+        held.held += line.slots;
+        if held.by.len() < HOLDERS_MAX {
+            held.by.push(system::pool_line(ctx, &line).await?);
+        } else if held.by.len() == HOLDERS_MAX {
+            held.by.push(html! { "…" });
+        }
+    }
+    Ok(all)
 }
 
 /// Of each task that needs a worker or slots, what that is.
@@ -239,13 +288,18 @@ async fn needs(ctx: &Ctx, run: &Run) -> Result<BTreeMap<String, Needs>, Trouble>
         .collect())
 }
 
-fn waits_for(ctx: &Ctx, task: &str, needs: &Needs) -> Markup {
+fn waits_for(ctx: &Ctx, task: &str, needs: &Needs, slots: &BTreeMap<String, Held>) -> Markup {
     html! {
         p.why {
             bdi { (task) } " "
             @if let Some(queue) = &needs.queue { (t!(ctx, "waits-worker")) " " a href={ "/queues/" (segment(queue)) } { bdi { (queue) } } }
             @if needs.queue.is_some() && !needs.pools.is_empty() { " · " }
             @if !needs.pools.is_empty() { (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (needs.pools.join(", ")) } } }
+            @for held in needs.pools.iter().filter_map(|pool| slots.get(pool)).filter(|held| !held.by.is_empty()) {
+                " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
+                @for (place, one) in held.by.iter().enumerate() { @if place > 0 { ", " } (one) }
+                ")"
+            }
         }
     }
 }

@@ -1,0 +1,137 @@
+//! Pages that stay open: what changes while they do, and what becomes of what they show.
+
+use std::time::Duration;
+
+use heddle_tests::{TOKEN, World, eventually};
+use reqwest::StatusCode;
+use serde_json::json;
+
+use crate::{Visitor, check_page, hear};
+
+#[tokio::test]
+async fn a_run_is_started_with_a_form_and_watched() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("slow", json!({"tasks": {"nap": {"script": "sleep"}}}))
+        .await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let form = visitor.get("/groups/slow/run").await.fine();
+    assert!(form.contains("name=\"p.seconds\""), "{form}");
+    let wrong = visitor.post("/groups/slow/run", &[("p.seconds", "soon")]).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(
+        wrong.text.contains("/params/seconds") && wrong.text.contains("value=\"soon\""),
+        "{}",
+        wrong.text
+    );
+    let started = visitor.post("/groups/slow/run", &[("p.seconds", "1.5")]).await;
+    assert_eq!(started.status, StatusCode::SEE_OTHER, "{}", started.text);
+    let path = started.leads_to().to_owned();
+    let page = visitor.get(&path).await.fine();
+    visitor.hears(&page, &["event: run-head", "s-succeeded"]).await;
+    let id = path.rsplit('/').next().unwrap();
+    assert_eq!(node.ended(id).await["state"], "succeeded");
+    // Cancelled, with a form, in the middle.
+    let started = visitor.post("/groups/slow/run", &[("p.seconds", "60")]).await;
+    let path = started.leads_to().to_owned();
+    node.run_becomes(path.rsplit('/').next().unwrap(), "running").await;
+    visitor.post(&format!("{path}/cancel"), &[]).await;
+    assert_eq!(node.ended(path.rsplit('/').next().unwrap()).await["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn what_goes_away_while_a_page_is_open_is_said() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("brief", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "passing", "role": "operator"}))
+        .await
+        .expect_status(201);
+    let visitor = Visitor::signed_in(node.base(), made["token"].as_str().unwrap()).await;
+    // A group that somebody deletes.
+    let page = visitor.get("/groups/brief").await.fine();
+    let (heard, ()) = tokio::join!(visitor.hears(&page, &["event: over", "data: gone"]), async {
+        node.delete("/v1/groups/brief").await.expect_status(200);
+    });
+    assert!(!heard.contains("signed-out"), "{heard}");
+    let gone = visitor.get("/groups/brief").await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+    check_page("/groups/brief", &gone);
+    assert!(
+        gone.text.contains("was deleted by") && gone.text.contains("/system/audit?kind=group"),
+        "{}",
+        gone.text
+    );
+    // The database, which comes back.
+    let page = visitor.get("/runs").await.fine();
+    let owner = world.sql_as_owner().await;
+    let allow = format!("ALTER DATABASE {} ALLOW_CONNECTIONS", world.database());
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    let away = async {
+        owner.batch_execute(&format!("{allow} false")).await.unwrap();
+        owner.query(&cut, &[]).await.unwrap();
+        let shown = eventually("page that says that the database is away", async || {
+            Some(visitor.get("/runs").await).filter(|page| page.status == StatusCode::SERVICE_UNAVAILABLE)
+        })
+        .await;
+        assert!(
+            shown.text.contains("database does not answer") && shown.text.contains("http-equiv=\"refresh\""),
+            "{}",
+            shown.text
+        );
+    };
+    tokio::join!(visitor.hears(&page, &["event: away"]), away);
+    owner.batch_execute(&format!("{allow} true")).await.unwrap();
+    eventually("page", async || {
+        Some(visitor.get("/runs").await).filter(|page| page.status == StatusCode::OK)
+    })
+    .await
+    .fine();
+}
+
+/// A token that is revoked, a session that is ended: pages that are open end with it, on every node, and do not wait for
+/// anything else to happen.
+#[tokio::test]
+async fn a_page_ends_with_what_its_viewer_has_shown() {
+    /// Far more than it takes, and far less than the minute after which a page is made again anyway.
+    const SOON: Duration = Duration::from_secs(20);
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let make = async |name: &str| {
+        let body = json!({"name": name, "role": "operator"});
+        let made = nodes[0].post("/v1/tokens", body).await.expect_status(201);
+        made["token"].as_str().unwrap().to_owned()
+    };
+    for (what, path) in [("revoked", "/queues"), ("ended", "/groups?q=a")] {
+        let token = make(what).await;
+        let here = Visitor::signed_in(nodes[0].base(), &token).await;
+        let mut there = Visitor::new(nodes[1].base());
+        there.cookie = here.cookie.clone();
+        let mut streams = [
+            here.opens(&here.get("/runs").await.fine()).await,
+            there.opens(&there.get(path).await.fine()).await,
+        ];
+        for stream in &mut streams {
+            hear(stream, &["event: here"]).await;
+        }
+        if what == "revoked" {
+            nodes[0].delete(&format!("/v1/tokens/{what}")).await.expect_status(204);
+        } else {
+            assert_eq!(here.post("/sign-out", &[]).await.leads_to(), "/sign-in");
+        }
+        for stream in &mut streams {
+            let heard = hear(stream, &["event: over", "data: signed-out"]);
+            let heard = tokio::time::timeout(SOON, heard).await;
+            assert!(heard.is_ok(), "{what}: a page stays open");
+        }
+        // The browser loads the page anew, and is led back to it.
+        let asked = there.get(path).await.fine();
+        let back = format!("name=\"to\" value=\"{path}\"");
+        assert!(asked.contains("name=\"token\"") && asked.contains(&back), "{asked}");
+    }
+}

@@ -1,0 +1,329 @@
+//! What a real browser says of every page, and what somebody does in it who clicks, types and drags.
+
+use std::path::PathBuf;
+
+use heddle_tests::Dev;
+use serde_json::{Value, json};
+
+use crate::HOSTILE;
+use crate::chrome::{self, Chrome};
+
+/// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` beside it says whence it is.
+const AXE: &str = include_str!("vendor/axe-core-4.10.3.min.js");
+
+/// What axe finds wrong, a line each.
+async fn axe(chrome: &mut Chrome, rules: &str) -> Vec<String> {
+    if chrome.value("typeof axe").await != "object" {
+        chrome.value(&format!("{AXE}\n;0")).await;
+    }
+    let run = format!(
+        "axe.run(document, {{resultTypes: ['violations'], {rules}}}).then((found) => found.violations.flatMap((one) => \
+         one.nodes.slice(0, 4).map((node) => `${{one.id}} at ${{node.target.join(' ')}}: ${{node.html.slice(0, 160)}} ${{node.failureSummary}}`)))"
+    );
+    let found = chrome.value(&run).await;
+    let lines = found.as_array().unwrap_or_else(|| panic!("{found}"));
+    lines
+        .iter()
+        .map(|line| line.as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+/// A picture of the page for whoever runs the tests to look at: in the directory `HEDDLE_SCREENSHOTS`.
+async fn keep(chrome: &mut Chrome, name: &str) {
+    if let Some(directory) = std::env::var_os("HEDDLE_SCREENSHOTS") {
+        std::fs::create_dir_all(&directory).unwrap();
+        let picture = chrome.picture().await;
+        std::fs::write(PathBuf::from(directory).join(format!("{name}.png")), picture).unwrap();
+    }
+}
+
+const NO_SCROLL: &str = "document.documentElement.scrollWidth <= document.documentElement.clientWidth";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_has_nothing_to_complain_of() {
+    let Some(program) = chrome::program() else {
+        eprintln!("there is no Chromium here (Debian: apt-get install chromium): nothing was looked at");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let dev = Dev::start(&directory.path().join("data"), &[]).await;
+    let api: &heddle_tests::Api = &dev;
+    // Something of everything: a run that fails, a map, a queue in which something waits, a pool, an offer.
+    api.put("/v1/pools/few", json!({"slots": 2})).await;
+    api.put_group(
+        "mixed",
+        json!({
+            "description": HOSTILE, "category": "demo",
+            "schedules": {"hourly": {"cron": "5 * * * *"}},
+            "tasks": {
+                "good": {"script": "hello", "pools": {"few": 1}},
+                "a-task-with-a-name-that-is-far-too-long-for-most-of-the-places": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}, "depends_on": ["good"]},
+                "late": {"script": "hello", "depends_on": ["a-task-with-a-name-that-is-far-too-long-for-most-of-the-places"]},
+            },
+        }),
+    )
+    .await;
+    api.put_group(
+        "follower",
+        json!({"depends_on": ["mixed"], "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    api.put_group("by-hand", json!({"tasks": {"stamp": {"queue": "people"}}}))
+        .await;
+    let run = api.start("hello", json!({})).await;
+    let ended: Value = api.ended(&run).await;
+    assert_eq!(ended["state"], "succeeded");
+    let failed = api.start("mixed", json!({})).await;
+    api.run_becomes(&failed, "failed").await;
+    api.start("by-hand", json!({})).await;
+    let pages = [
+        ("overview", "/".to_owned()),
+        ("groups", "/groups".to_owned()),
+        ("groups-graph", "/groups?view=graph".to_owned()),
+        ("group", format!("/groups/mixed?run={failed}&task=good")),
+        ("group-graph", "/groups/mixed/graph".to_owned()),
+        ("group-runs", "/groups/mixed/runs".to_owned()),
+        ("calendar", "/groups/mixed/calendar".to_owned()),
+        ("schedules", "/groups/mixed/schedules".to_owned()),
+        ("spec", "/groups/mixed/spec".to_owned()),
+        ("state", "/groups/mixed/state".to_owned()),
+        ("start", "/groups/mixed/run".to_owned()),
+        ("backfill", "/groups/seattle-weather/backfill".to_owned()),
+        ("runs", "/runs".to_owned()),
+        ("run", format!("/runs/{failed}")),
+        ("run-graph", format!("/runs/{failed}/graph")),
+        ("log", format!("/runs/{run}/log")),
+        ("data", format!("/runs/{run}/data")),
+        ("attempts", format!("/runs/{failed}/attempts")),
+        ("events", format!("/runs/{failed}/events")),
+        ("rerun", format!("/runs/{failed}/rerun")),
+        ("backfills", "/backfills".to_owned()),
+        ("scripts", "/scripts".to_owned()),
+        ("script", "/scripts/hello".to_owned()),
+        ("console", "/scripts/hello/console".to_owned()),
+        ("queues", "/queues".to_owned()),
+        ("queue", "/queues/people".to_owned()),
+        ("dispatch", "/dispatch".to_owned()),
+        ("topics", "/topics".to_owned()),
+        ("topic", "/topics/greetings".to_owned()),
+        ("notifications", "/notifications".to_owned()),
+        ("system", "/system".to_owned()),
+        ("pools", "/system/pools".to_owned()),
+        ("tokens", "/system/tokens".to_owned()),
+        ("retention", "/system/retention".to_owned()),
+        ("audit", "/system/audit".to_owned()),
+        ("preferences", "/preferences".to_owned()),
+        ("missing", "/groups/none".to_owned()),
+    ];
+    let base = api.base().to_owned();
+    let mut chrome = Chrome::start(&program).await;
+    let mut wrong: Vec<String> = Vec::new();
+    for (name, path) in &pages {
+        let url = format!("{base}{path}");
+        chrome.cookie(&base, "heddle_lang", "en").await;
+        chrome.shape(1_280, false).await;
+        chrome.open(&url).await;
+        wrong.extend(
+            axe(&mut chrome, "")
+                .await
+                .into_iter()
+                .map(|line| format!("{name}: {line}")),
+        );
+        keep(&mut chrome, &format!("{name}-1280-light")).await;
+        chrome.shape(1_280, true).await;
+        let contrast = "runOnly: ['color-contrast']";
+        wrong.extend(
+            axe(&mut chrome, contrast)
+                .await
+                .into_iter()
+                .map(|line| format!("{name}, dark: {line}")),
+        );
+        keep(&mut chrome, &format!("{name}-1280-dark")).await;
+        chrome.shape(390, false).await;
+        if chrome.value(NO_SCROLL).await != true {
+            wrong.push(format!("{name} scrolls sideways at 390"));
+        }
+        keep(&mut chrome, &format!("{name}-390-light")).await;
+        chrome.cookie(&base, "heddle_lang", "zh").await;
+        chrome.open(&url).await;
+        let words = "runOnly: ['cat.name-role-value', 'cat.language', 'cat.forms']";
+        wrong.extend(
+            axe(&mut chrome, words)
+                .await
+                .into_iter()
+                .map(|line| format!("{name}, Chinese: {line}")),
+        );
+        if chrome.value(NO_SCROLL).await != true {
+            wrong.push(format!("{name} scrolls sideways at 390 in Chinese"));
+        }
+        keep(&mut chrome, &format!("{name}-390-zh")).await;
+        // A page that is not there is a 404, which the console has.
+        let said = chrome.complaints(&base);
+        wrong.extend(
+            said.into_iter()
+                .filter(|_| *name != "missing")
+                .map(|line| format!("{name}: {line}")),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    chrome.cookie(&base, "heddle_lang", "en").await;
+    chrome.shape(1_280, false).await;
+    a_walk(&mut chrome, api).await;
+    a_person_at_work(&mut chrome, api).await;
+}
+
+/// "What failed last night, why, what do I press": from the first page to a run that goes on again, in four clicks.
+async fn a_walk(chrome: &mut Chrome, api: &heddle_tests::Api) {
+    let base = api.base().to_owned();
+    // The weather ends with 2015: of this month there is none.
+    let month = json!({"logical_time": "2016-01-01T00:00:00Z"});
+    let run = api.start("seattle-weather", month).await;
+    api.run_becomes(&run, "failed").await;
+    chrome.open(&format!("{base}/")).await;
+    let mut clicks = 0;
+    for (press, then) in [
+        // What needs somebody says which group, and why.
+        (
+            format!("#attention a[href='/runs/{run}']"),
+            format!("location.pathname === '/runs/{run}' && document.querySelector('h1').innerText.includes('2016')"),
+        ),
+        // The run says which task, and has what one can do about it.
+        (
+            "form[action$='/restart'] button:not([disabled])".to_owned(),
+            "!!document.querySelector('.said')".to_owned(),
+        ),
+    ] {
+        let place = format!("!!document.querySelector({press:?})");
+        chrome.until(&place).await;
+        let said = chrome.value("document.querySelector('main').innerText").await;
+        let said = said.as_str().unwrap();
+        let named = if clicks == 0 { "seattle-weather" } else { "extract" };
+        assert!(said.contains(named) && said.contains("2016-01"), "{said}");
+        chrome.click(&press).await;
+        clicks += 1;
+        chrome.until(&then).await;
+    }
+    heddle_tests::eventually("a second attempt of what had failed", async || {
+        let task = api
+            .get(&format!("/v1/runs/{run}/tasks/extract"))
+            .await
+            .expect_status(200);
+        (task["attempts"].as_array().unwrap().len() > 1).then_some(())
+    })
+    .await;
+    assert!(clicks <= 4);
+    // One that failed in the night and has recovered since: by its mark on the day.
+    let failed = heddle_tests::eventually("a night in which something failed", async || {
+        let failed = api.all("/v1/runs?group=price-import&state=failed").await;
+        failed.first().map(|run| run["id"].as_str().unwrap().to_owned())
+    })
+    .await;
+    chrome.open(&format!("{base}/")).await;
+    let mark = format!(".lanes a[href='/runs/{failed}']");
+    chrome.until(&format!("!!document.querySelector({mark:?})")).await;
+    chrome.click(&mark).await;
+    chrome
+        .until(&format!(
+            "location.pathname === '/runs/{failed}' && !!document.querySelector('#run-head .s-failed')"
+        ))
+        .await;
+}
+
+/// Somebody who clicks, types and drags, with scripts and without.
+async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
+    let base = api.base().to_owned();
+    // From a form to a run that goes on, which ends while they look.
+    api.put_group("nap", json!({"tasks": {"nap": {"script": "sleep"}}}))
+        .await;
+    for _ in 0..2 {
+        chrome.open(&format!("{base}/groups/nap/run")).await;
+        chrome
+            .value("document.querySelector('[name=\"p.seconds\"]').value = '1'")
+            .await;
+        chrome.click("main form button.primary").await;
+        chrome.until("location.pathname.startsWith('/runs/')").await;
+        chrome.until("!!document.querySelector('#run-head .s-succeeded')").await;
+        assert_eq!(
+            chrome.value("document.querySelector('#live').dataset.state").await,
+            "live"
+        );
+    }
+    // A page that is left gives its connection back (a browser has six), and takes one again when it is come back to.
+    chrome
+        .value(
+            "document.addEventListener('htmx:sseOpen', (event) => { window.source = event.detail.source; }); \
+             dispatchEvent(new Event('pagehide')); dispatchEvent(new Event('pageshow')); 0",
+        )
+        .await;
+    chrome.until("window.source?.readyState === EventSource.OPEN").await;
+    let left = "dispatchEvent(new Event('pagehide')); window.source.readyState === EventSource.CLOSED";
+    assert_eq!(chrome.value(left).await, true);
+    // A click into the grid shows what is known of the cell, beside it.
+    chrome.open(&format!("{base}/groups/mixed")).await;
+    let cell = "(() => { const svg = document.querySelector('svg[data-columns]'), at = svg.getBoundingClientRect(); \
+                return [at.x + at.width - 10, at.y + 84 + 10]; })()";
+    let at = chrome.value(cell).await;
+    let at = [0, 1].map(|axis| at[axis].as_f64().unwrap());
+    chrome.drag(at, at).await;
+    chrome
+        .until("document.querySelector('#detail').textContent.includes('good')")
+        .await;
+    // A stretch of the durations leads to its runs.
+    chrome.open(&format!("{base}/groups/nap/runs")).await;
+    let from = chrome.place("svg.scatter", 0.2, 0.5).await;
+    let to = chrome.place("svg.scatter", 1.0, 0.5).await;
+    chrome.drag(from, to).await;
+    chrome
+        .until("location.pathname === '/runs' && location.search.includes('group=nap') && location.search.includes('logical_from')")
+        .await;
+    chrome
+        .until("document.querySelectorAll('main table tbody tr').length === 1")
+        .await;
+    // What a user would be given: nothing is taken by looking.
+    api.put("/v1/audiences/gid_people/members", json!({"members": ["ann"]}))
+        .await;
+    api.put("/v1/offers/greet", json!({"audience": "gid_people", "enabled": false}))
+        .await;
+    api.put(
+        "/v1/offers/wave",
+        json!({"audience": "uid_ann", "params": {"to": "bob"}}),
+    )
+    .await;
+    chrome.open(&format!("{base}/dispatch")).await;
+    chrome.value("document.querySelector('#as').value = 'ann'").await;
+    for _ in 0..2 {
+        // The second answer has the first one's address: this tells the page that is left from the one that comes.
+        chrome.value("window.isLeft = true").await;
+        chrome.click("main form[action='/dispatch/as'] button").await;
+        chrome
+            .until(
+                "!window.isLeft && location.pathname === '/dispatch/as' \
+                 && document.querySelector('.verdict')?.textContent.includes('wave')",
+            )
+            .await;
+    }
+    let said = chrome.value("document.querySelector('main').innerText").await;
+    let said = said.as_str().unwrap();
+    assert!(
+        said.contains("this is given") && said.contains("it is not given out"),
+        "{said}"
+    );
+    keep(chrome, "poll-as-1280-light").await;
+    let wrong = axe(chrome, "").await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    chrome.shape(390, false).await;
+    assert_eq!(chrome.value(NO_SCROLL).await, true);
+    keep(chrome, "poll-as-390-light").await;
+    chrome.shape(1_280, false).await;
+    // Without any script: the same, by links and forms.
+    chrome.scripts(false).await;
+    chrome.open(&format!("{base}/groups/nap/run")).await;
+    chrome.click("main form button.primary").await;
+    chrome.until("location.pathname.startsWith('/runs/')").await;
+    chrome.click("nav.tabs a[href$='/events']").await;
+    chrome
+        .until("location.pathname.endsWith('/events') && !!document.querySelector('main table')")
+        .await;
+    chrome.scripts(true).await;
+    assert!(chrome.complaints(&base).is_empty(), "{:?}", chrome.complaints(&base));
+}

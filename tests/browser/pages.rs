@@ -1,0 +1,256 @@
+//! What is sent: every page, for whatever people wrote.
+
+use std::collections::BTreeSet;
+
+use heddle_tests::{TOKEN, World, eventually};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::{Visitor, check_page, group_with_everything};
+
+/// Pages that there are whatever is in the database.
+const PAGES: [&str; 24] = [
+    "/",
+    "/groups",
+    "/groups/new",
+    "/runs",
+    "/backfills",
+    "/scripts",
+    "/queues",
+    "/dispatch",
+    "/topics",
+    "/notifications",
+    "/system",
+    "/system/pools",
+    "/system/connections",
+    "/system/secrets",
+    "/system/tokens",
+    "/system/retention",
+    "/system/audit",
+    "/preferences",
+    "/search?q=a",
+    "/scripts/echo",
+    "/scripts/echo/console",
+    "/groups?q=nothing",
+    "/groups?view=graph",
+    "/runs/compare",
+];
+
+#[tokio::test]
+async fn every_page_is_shown_and_nothing_in_it_is_markup() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let run = group_with_everything(&node).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let mut pages: Vec<String> = PAGES.iter().map(|path| (*path).to_owned()).collect();
+    for tab in [
+        "",
+        "/graph",
+        "/runs",
+        "/schedules",
+        "/calendar",
+        "/calendar?year=1999",
+        "/state",
+        "/run",
+        "/backfill",
+        "/spec",
+        "/spec?edit=1",
+    ] {
+        pages.push(format!("/groups/shown{tab}"));
+    }
+    for tab in [
+        "",
+        "/graph",
+        "/log",
+        "/log?find=a&level=info",
+        "/data",
+        "/attempts",
+        "/events",
+        "/rerun",
+    ] {
+        pages.push(format!("/runs/{run}{tab}"));
+    }
+    pages.push(format!("/groups/shown?run={run}&task=bad"));
+    pages.push(format!("/runs/compare?run={run}"));
+    for language in ["en", "zh"] {
+        let visitor = Visitor {
+            cookie: format!("{}; heddle_lang={language}", visitor.cookie),
+            ..Visitor::new(node.base())
+        };
+        for path in &pages {
+            let page = visitor.get(path).await;
+            assert_eq!(page.status, 200, "{path}: {}", page.text);
+            check_page(path, &page);
+            assert!(
+                page.text.contains(if language == "en" {
+                    "lang=\"en\""
+                } else {
+                    "lang=\"zh-CN\""
+                }),
+                "{path}"
+            );
+        }
+    }
+    let overview = visitor.get("/").await.fine();
+    assert!(
+        overview.contains("shown") && overview.contains(&format!("/runs/{run}/restart")),
+        "{overview}"
+    );
+    let missing = visitor.get("/groups/none").await;
+    assert_eq!(missing.status, 404);
+    check_page("/groups/none", &missing);
+    // By key and by id: the only thing found is opened.
+    assert_eq!(visitor.get("/search?q=a-key").await.status, StatusCode::SEE_OTHER);
+    assert_eq!(
+        visitor.get(&format!("/search?q={run}")).await.status,
+        StatusCode::SEE_OTHER
+    );
+    assert_eq!(visitor.get("/search?q=shown").await.status, StatusCode::OK);
+    // A program is told so in its own way.
+    node.get("/nothing-here").await.expect_problem(404, &[]);
+    node.get("/v1/nothing-here").await.expect_problem(404, &[]);
+}
+
+#[tokio::test]
+async fn what_has_not_changed_is_not_sent_again() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let first = visitor.get("/preferences").await;
+    let tag = first.headers["etag"].to_str().unwrap().to_owned();
+    let again = visitor
+        .send(
+            visitor
+                .client
+                .get(format!("{}/preferences", visitor.base))
+                .header("if-none-match", &tag),
+        )
+        .await;
+    assert_eq!((again.status, again.text.len()), (StatusCode::NOT_MODIFIED, 0));
+    let asset = first
+        .text
+        .split("href=\"/assets/heddle.")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    let asset = visitor.get(&format!("/assets/heddle.{asset}")).await;
+    assert!(asset.headers["cache-control"].to_str().unwrap().contains("immutable"));
+    assert_eq!(visitor.get("/assets/heddle.css").await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_node_without_pages_has_none() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_NO_UI", "true").start().await;
+    node.get("/").await.expect_problem(404, &[]);
+    node.get("/v1/groups").await.expect_status(200);
+}
+
+#[tokio::test]
+async fn a_graph_of_many_tasks_is_drawn_and_one_of_too_many_is_not() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for (name, count, drawn) in [("many", 500, true), ("too-many", 10_000, false)] {
+        let tasks: serde_json::Map<String, Value> = (0..count)
+            .map(|n| {
+                let needs: BTreeSet<String> = [n / 3, n / 2]
+                    .iter()
+                    .filter(|m| **m < n)
+                    .map(|m| format!("t{m}"))
+                    .collect();
+                (format!("t{n}"), json!({"script": "hello", "depends_on": needs}))
+            })
+            .collect();
+        node.put_group(name, json!({"tasks": tasks})).await;
+        let page = visitor.get(&format!("/groups/{name}/graph")).await.fine();
+        assert_eq!(
+            page.matches("class=\"node\"").count(),
+            if drawn { count } else { 0 },
+            "{name}"
+        );
+        assert!(drawn || page.contains("too many for a picture"), "{name}");
+        visitor.get(&format!("/groups/{name}")).await.fine();
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_run_again_and_runs_are_compared() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let run = group_with_everything(&node).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    // One run alone has nothing beside it.
+    let alone = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
+    assert!(alone.contains("no other run"), "{alone}");
+    let page = visitor.get(&format!("/runs/{run}")).await.fine();
+    let clear = format!("/runs/{run}/tasks/good/clear");
+    assert!(page.contains(&clear), "{page}");
+    let done = visitor.post(&clear, &[("downstream", "false")]).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+    eventually("a second attempt of what had succeeded", async || {
+        let task = node.get(&format!("/v1/runs/{run}/tasks/good")).await.expect_status(200);
+        (task["attempts"].as_array().unwrap().len() > 1).then_some(())
+    })
+    .await;
+    node.run_becomes(&run, "failed").await;
+    let second = node
+        .start(
+            "shown",
+            json!({"task_params": {"bad": {"fail_times": 0}}, "params": {"note": "plain"}}),
+        )
+        .await;
+    node.run_becomes(&second, "succeeded").await;
+    for query in [format!("run={second}"), format!("run={run}&run={second}")] {
+        let both = visitor.get(&format!("/runs/compare?{query}")).await;
+        check_page("/runs/compare", &both);
+        let both = both.fine();
+        assert!(both.contains(&run) && both.contains(&second), "{both}");
+        assert!(
+            both.contains("s-failed") && both.contains("s-succeeded") && both.contains("class=\"added\""),
+            "{both}"
+        );
+    }
+    // Today failed, as far as a day's picture goes, and leads to its runs.
+    let calendar = visitor.get("/groups/shown/calendar").await.fine();
+    assert!(calendar.contains("2 runs, 1 failed"), "{calendar}");
+    let day = calendar
+        .split("href=\"/runs?")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    let listed = visitor
+        .get(&format!("/runs?{}", day.replace("&amp;", "&")))
+        .await
+        .fine();
+    assert!(listed.contains(&run) && listed.contains(&second), "{listed}");
+    // What the script has kept.
+    node.put_group("keeps", json!({"tasks": {"count": {"script": "stateful"}}}))
+        .await;
+    node.run("keeps", json!({})).await;
+    let kept = visitor.get("/groups/keeps/state").await.fine();
+    assert!(!kept.contains("kept nothing") && kept.contains("<code><bdi>"), "{kept}");
+    // Many groups at once, and which follows which.
+    node.put_group(
+        "after",
+        json!({"depends_on": ["keeps"], "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    let picture = visitor.get("/groups?view=graph&q=AFTER").await.fine();
+    assert!(
+        picture.contains("href=\"/groups/keeps\"") && !picture.contains("href=\"/groups/shown\""),
+        "{picture}"
+    );
+    let none = visitor.post("/groups/set", &[("enable", "false")]).await;
+    assert_eq!(none.status, StatusCode::SEE_OTHER);
+    let set = [("group", "after"), ("group", "keeps"), ("enable", "false")];
+    visitor.post("/groups/set", &set).await;
+    for name in ["after", "keeps"] {
+        let group = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+        assert_eq!(group["enabled"], false, "{name}");
+    }
+}
