@@ -66,6 +66,8 @@ pub(crate) enum Code {
     Text(String, Language),
     /// What stands between an interpreter and a script, before there is one.
     Own,
+    /// JavaScript in the place of our main module, which names the script itself.
+    Main(String),
 }
 
 /// Evaluates a text that was checked, within the bounds of an attempt, on a guest thread.
@@ -85,7 +87,10 @@ pub(crate) async fn job(
             let mut store = runner.store(request, &journal, Arc::clone(&meter), None);
             match (&interpreter, &code) {
                 (Interpreter::JavaScript(runtime), Code::Text(text, language)) => {
-                    evaluate(&mut store, runtime, text, *language).await
+                    evaluate(&mut store, runtime, MAIN.1, text, *language).await
+                }
+                (Interpreter::JavaScript(runtime), Code::Main(main)) => {
+                    evaluate(&mut store, runtime, main, "", Language::JavaScript).await
                 }
                 (Interpreter::Python(python), Code::Text(text, _)) => {
                     super::python::evaluate(&mut store, python, text).await
@@ -96,6 +101,7 @@ pub(crate) async fn job(
                     Ok(Ok(Snapshot { memory, described }))
                 }
                 (Interpreter::JavaScript(_), Code::Own) => Err(wasmtime::Error::msg("it needs no preparation")),
+                (Interpreter::Python(_), Code::Main(_)) => Err(wasmtime::Error::msg("it has no main module")),
             }
         };
         let mut work = pin!(work);
@@ -123,6 +129,7 @@ pub(crate) async fn job(
             let language = match &code {
                 Code::Text(_, language) => *language,
                 Code::Own => Language::Python,
+                Code::Main(_) => Language::JavaScript,
             };
             let too_deep = super::attempt::too_deep(language);
             Err(SourceFault::new(format!("its top level fails: {too_deep}")))
@@ -135,13 +142,14 @@ pub(crate) async fn job(
 async fn evaluate(
     store: &mut Store<Guest>,
     runtime: &Runtime,
+    main: &str,
     code: &str,
     language: Language,
 ) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
     store.data_mut().source.loading = Some((Arc::from(code), language.file()));
     let running = runtime.instantiate(store, &runtime.base).await?;
     running.initialize(store, &runtime.layout).await?;
-    if let Err(why) = running.evaluate(store, MAIN.1, MAIN.0).await? {
+    if let Err(why) = running.evaluate(store, main, MAIN.0).await? {
         return Ok(Err(unsettled(&why)));
     }
     if store.data().source.description.is_none() {

@@ -172,6 +172,30 @@ impl Sandbox {
         self.link_python(For::Ahead).await.map(drop)
     }
 
+    /// A script whose main module is another than ours, so that it has what scripts have not, `eval` above all: for
+    /// measuring how much of the language the interpreter knows (`examples/conformance.rs`).
+    #[doc(hidden)]
+    pub async fn javascript_with_main(&self, main: &str) -> Result<Script, CompileError> {
+        let language = Language::JavaScript;
+        let interpreter = self.interpreter(language).await?;
+        let code = Code::Main(main.to_owned());
+        let Snapshot { memory, described } = self.evaluated(interpreter.clone(), code, LOAD_LIMITS).await?;
+        let header = Header {
+            description: described.description(None),
+            runs: described.run,
+            handles: described.handle,
+            base: base_of(&interpreter),
+        };
+        let engine = self.inner.runner.engine.clone();
+        let key = code_key(&digest_of(main.as_bytes()), language.world());
+        blocking(move || {
+            let artefact = artefact(&engine, &interpreter, &header, &memory)?;
+            link(&engine, interpreter, &key, language, &artefact)
+        })
+        .await?
+        .map_err(CompileError::Internal)
+    }
+
     async fn checker(&self) -> Result<Script, CompileError> {
         let wasm = Bytes::from_static(heddle_runtimes::CHECKER);
         let checker = self.own_wasm(&CHECKER, wasm).await;
