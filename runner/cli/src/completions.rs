@@ -83,13 +83,15 @@ fn named(nouns: &[&str], arg: &Arg) -> Option<Named> {
 /// The command line, with completers where names stand.
 fn command() -> Command {
     fn dressed(mut command: Command, nouns: &[&str]) -> Command {
-        let wanted: Vec<(clap::Id, Named)> = command
+        // All of them in their order, since one that is changed becomes the last, and positional ones go by their order.
+        let all: Vec<(clap::Id, Option<Named>)> = command
             .get_arguments()
-            .filter_map(|arg| Some((arg.get_id().clone(), named(nouns, arg)?)))
+            .map(|arg| (arg.get_id().clone(), named(nouns, arg)))
             .collect();
-        for (id, named) in wanted {
-            command = command.mut_arg(id, |arg| {
-                arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(named, typed)))
+        for (id, named) in all {
+            command = command.mut_arg(id, |arg| match named {
+                Some(named) => arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(named, typed))),
+                None => arg,
             });
         }
         let below: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();

@@ -158,7 +158,7 @@ impl World {
     /// The logical times of all runs in this state, in their order.
     async fn runs(&self, state: &str) -> Vec<Time> {
         let state = heddle_domain::state::RunState::ALL
-            .into_iter()
+            .iter()
             .find(|one| one.as_str() == state)
             .expect("a state")
             .number();

@@ -233,6 +233,7 @@ impl World {
 
     /// Decides, and carries out what is decided.
     pub(super) fn deliver(&mut self, events: &[Event]) -> Result<Actions, Refused> {
+        let was = self.state;
         let (mut actions, before) = self.decide(events)?;
         self.carry_out(&actions);
         if actions.withdraw {
@@ -244,6 +245,10 @@ impl World {
         }
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
+            // A cancelled run comes back by a restart or a clear only, whatever it was cancelled by.
+            [Event::Override { .. }] | [Event::TakeTurn, Event::Override { .. }] if was == RunState::Cancelled => {
+                self.cancelled = true;
+            }
             [Event::Restart | Event::Clear { .. }] | [Event::TakeTurn, Event::Restart | Event::Clear { .. }] => {
                 self.cancelled = false;
             }
