@@ -297,7 +297,7 @@ async fn roles_may_be_told_beside_the_token() {
     // An admin signs her out, by the page.
     let admin = Visitor::signed_in(base, heddle_tests::TOKEN).await;
     let page = admin.get("/system/tokens").await.fine();
-    let end = "/system/sessions/person%3Aann%40example.com/end";
+    let end = "/system/sessions/person%3Aann@example.com/end";
     assert!(page.contains(end) && page.contains("ann@example.com"), "{page}");
     let mut stream = ann.opens(&ann.get("/runs").await.fine()).await;
     hear(&mut stream, &["event: here"]).await;
