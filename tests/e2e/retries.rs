@@ -94,11 +94,10 @@ async fn what_is_tried_again() {
     let node = world.node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
     let flaky = |kind: &str| json!({"script": "flaky", "params": {"kind": kind}, "retry": retry});
-    let hostile =
-        |mode: &str| json!({"script": "hostile", "params": {"mode": mode}, "retry": retry, "timeout": "500ms"});
+    let hostile = |mode: &str, timeout: &str| json!({"script": "hostile", "params": {"mode": mode}, "retry": retry, "timeout": timeout});
     let tasks = json!({
         "retryable": flaky("retryable"), "fatal": flaky("fatal"), "trap": flaky("trap"), "exit": flaky("exit"),
-        "skip": flaky("skip"), "spin": hostile("spin"), "memory": hostile("memory"),
+        "skip": flaky("skip"), "spin": hostile("spin", "500ms"), "memory": hostile("memory", "1h"),
     });
     node.put_group("g", json!({"tasks": tasks})).await;
     let run = node.run("g", json!({})).await;
