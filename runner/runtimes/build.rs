@@ -178,10 +178,10 @@ fn main() {
     let copy = &javascript[0];
     let checker = build_checker(&out);
     let code = format!(
-        "const QUICKJS_ID: &str = {id:?};\nconst QUICKJS_WASM: &[u8] = include_bytes!({copy:?});\n\
-         const CHECKER_WASM: &[u8] = include_bytes!({checker:?});\nconst CPYTHON_ID: &str = {python_id:?};\n\
-         const CPYTHON_LIBRARIES: &[&[u8]] = &[{libraries}];\n\
-         const CPYTHON_STANDARD_LIBRARY: &[u8] = include_bytes!({library:?});\n"
+        "const QUICKJS_ID: &str = {id:?};\nstatic QUICKJS_WASM: &[u8] = include_bytes!({copy:?});\n\
+         static CHECKER_WASM: &[u8] = include_bytes!({checker:?});\nconst CPYTHON_ID: &str = {python_id:?};\n\
+         static CPYTHON_LIBRARIES: &[&[u8]] = &[{libraries}];\n\
+         static CPYTHON_STANDARD_LIBRARY: &[u8] = include_bytes!({library:?});\n"
     );
     fs::write(out.join("runtimes.rs"), code).expect("OUT_DIR is writable");
 }

@@ -231,12 +231,12 @@ fn embed_guests(target_dir: &Path, out: &Path) -> String {
         let Guest { name, target, .. } = guest;
         writeln!(
             code,
-            "/// `scripts/{name}`, for {target}.\npub const {constant}: &[u8] = include_bytes!({copy:?});"
+            "/// `scripts/{name}`, for {target}.\npub static {constant}: &[u8] = include_bytes!({copy:?});"
         )
         .expect("a String takes it");
         writeln!(table, "    ({name:?}, {constant}),").expect("a String takes it");
     }
-    writeln!(code, "const ALL: &[(&str, &[u8])] = &[\n{table}];").expect("a String takes it");
+    writeln!(code, "static ALL: &[(&str, &[u8])] = &[\n{table}];").expect("a String takes it");
     code
 }
 

@@ -154,7 +154,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         clock: clock.clone(),
         chance,
         secret_keys: keys,
-        metrics: metrics::text_of(engine.clone(), traces),
+        metrics: metrics::of(engine.clone(), traces),
         tracer: request_tracer,
         config: http_config(&config, device_keys)?,
     });

@@ -23,6 +23,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_engine::trace::{self, AttemptSpan, BatchSpan, RunSpan, Span, Tracer};
+use heddle_http::metrics::Page;
 use heddle_http::{Answered, RequestTracer};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -420,18 +421,18 @@ impl Traces {
         }
     }
 
-    /// Prometheus text.
-    pub(crate) fn metrics(&self) -> String {
-        format!(
-            "# HELP heddle_trace_spans_sent_total Spans that the collector has taken.\n\
-             # TYPE heddle_trace_spans_sent_total counter\n\
-             heddle_trace_spans_sent_total {}\n\
-             # HELP heddle_trace_spans_dropped_total Spans that were dropped: too many, or the collector did not take them.\n\
-             # TYPE heddle_trace_spans_dropped_total counter\n\
-             heddle_trace_spans_dropped_total {}\n",
+    /// What `/metrics` says of it.
+    pub(crate) fn tell(&self, page: &Page) {
+        page.counter(
+            "heddle_trace_spans_sent_total",
+            "Spans that the collector has taken.",
             self.counts.sent.load(Ordering::Relaxed),
+        );
+        page.counter(
+            "heddle_trace_spans_dropped_total",
+            "Spans that were dropped: too many, or the collector did not take them.",
             self.counts.dropped.load(Ordering::Relaxed),
-        )
+        );
     }
 }
 

@@ -71,6 +71,7 @@ use heddle_store::backfill::BackfillAction;
 use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
+use prometheus::Histogram;
 use uuid::Uuid;
 
 pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek};
@@ -523,6 +524,11 @@ impl Engine {
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),
         }
+    }
+
+    /// What has a distribution: how long runs and attempts took, how much one claim brought.
+    pub fn histograms(&self) -> [&Histogram; 4] {
+        self.runs.seen.counts.histograms()
     }
 
     /// Stops claiming, lets attempts in hand and messages to people end within the configured time, hands back the rest,

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use crate::access::provider::Provider;
 use crate::access::{Rates, Signer, TokenCache};
 use crate::body;
+use crate::metrics::Page;
 
 /// Where the clients of the compatibility calls tell the time, unless it is configured.
 pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
@@ -97,31 +98,25 @@ impl Counts {
         self.answers[class].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Prometheus text.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::from(
-            "# HELP heddle_http_answers_total Answers of the API by the class of their status.\n\
-             # TYPE heddle_http_answers_total counter\n",
+    /// What of it `/metrics` says.
+    pub(crate) fn tell(&self, page: &Page) {
+        let class = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter();
+        page.counters(
+            "heddle_http_answers_total",
+            "Answers of the API by the class of their status.",
+            "status",
+            class.zip(self.answers.iter().map(|count| count.load(Ordering::Relaxed))),
         );
-        for (index, count) in self.answers.iter().enumerate() {
-            let count = count.load(Ordering::Relaxed);
-            text.push_str(&format!(
-                "heddle_http_answers_total{{status=\"{}xx\"}} {count}\n",
-                index + 1
-            ));
-        }
-        text.push_str(
-            "# HELP heddle_http_requests_in_flight Requests that are not answered yet.\n\
-             # TYPE heddle_http_requests_in_flight gauge\n",
+        page.gauge(
+            "heddle_http_requests_in_flight",
+            "Requests that are not answered yet.",
+            self.in_flight.load(Ordering::Relaxed).max(0) as f64,
         );
-        let in_flight = self.in_flight.load(Ordering::Relaxed).max(0);
-        text.push_str(&format!("heddle_http_requests_in_flight {in_flight}\n"));
-        text
     }
 }
 
-/// Makes the text of `/metrics`.
-pub type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
+/// Tells what a node counts, for `/metrics`.
+pub type NodeMetrics = Arc<dyn Fn(&Page) + Send + Sync>;
 
 /// A request that has been answered (of a stream: its answer has begun), for a tracer.
 #[derive(Clone, Debug)]
@@ -155,8 +150,8 @@ pub struct AppParts {
     pub chance: Arc<dyn Chance>,
     /// What secrets are sealed with.
     pub secret_keys: SecretKeys,
-    /// Prometheus text.
-    pub metrics: MetricsText,
+    /// What the node counts.
+    pub metrics: NodeMetrics,
     /// Who hears of answers; nobody unless configured.
     pub tracer: Option<RequestTracer>,
     /// Bounds and modes.
@@ -179,8 +174,8 @@ pub struct Shared {
     pub chance: Arc<dyn Chance>,
     /// What secrets are sealed with.
     pub secret_keys: SecretKeys,
-    /// Prometheus text.
-    pub metrics: MetricsText,
+    /// What the node counts.
+    pub metrics: NodeMetrics,
     /// Bounds and modes.
     pub config: HttpConfig,
     /// What gives out offers.

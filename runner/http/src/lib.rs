@@ -15,6 +15,7 @@ mod connection;
 mod describe;
 mod docs;
 mod json;
+pub mod metrics;
 mod openapi;
 pub mod problem;
 pub mod request;

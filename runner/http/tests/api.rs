@@ -127,7 +127,7 @@ impl Fixture {
             clock: Arc::new(Fixed),
             chance: Arc::new(Counting(AtomicU64::new(0))),
             secret_keys: keys,
-            metrics: Arc::new(String::new),
+            metrics: Arc::new(|_| {}),
             tracer: None,
             config: HttpConfig {
                 dev,

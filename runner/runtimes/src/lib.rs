@@ -1,7 +1,7 @@
 //! The interpreters that scripts written as text run on, and what checks such texts, as WebAssembly.
 //!
-//! They are data here: whoever links and runs them (the sandbox) knows what their functions mean. `build.rs` says where
-//! they come from.
+//! They are data here, and statics, of which a program has one copy: whoever links and runs them (the sandbox) knows
+//! what their functions mean. `build.rs` says where they come from.
 
 include!(concat!(env!("OUT_DIR"), "/runtimes.rs"));
 
@@ -16,7 +16,7 @@ pub struct Runtime {
 }
 
 /// QuickJS-ng 0.15, as it comes with componentize-qjs.
-pub const JAVASCRIPT: Runtime = Runtime {
+pub static JAVASCRIPT: Runtime = Runtime {
     id: QUICKJS_ID,
     wasm: QUICKJS_WASM,
 };
@@ -33,14 +33,14 @@ pub struct Python {
 }
 
 /// CPython 3.14.
-pub const PYTHON: Python = Python {
+pub static PYTHON: Python = Python {
     id: CPYTHON_ID,
     libraries: CPYTHON_LIBRARIES,
     standard_library: CPYTHON_STANDARD_LIBRARY,
 };
 
 /// Checks texts before they are evaluated: a WASI command (`typescript/src/main.rs` says what it takes and gives).
-pub const CHECKER: &[u8] = CHECKER_WASM;
+pub static CHECKER: &[u8] = CHECKER_WASM;
 
 #[cfg(test)]
 mod tests {

@@ -23,12 +23,12 @@
 //! None is begun otherwise: a test below reads the sources. What it costs to name one is a look into a small map when it
 //! ends; no statement, and no memory but for each name's first.
 
-use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use prometheus::core::Collector;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts};
 use tokio::time::Instant;
 
 use crate::database::{PgSession, Transaction};
@@ -40,45 +40,48 @@ const TRIES_MAX: u32 = 3;
 /// The pause before it is tried again, for each time that it was tried.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
-/// The upper bounds of [`Durations::buckets`], in seconds; what took longer is in `count` alone.
-pub const BUCKETS: [f64; 8] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
-
-/// How long the transactions of one name took, each try by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Durations {
-    /// How many took no longer than each of [`BUCKETS`].
-    pub buckets: [u64; BUCKETS.len()],
-    /// How many there were.
-    pub count: u64,
-    /// What they took together, in seconds.
-    pub seconds: f64,
-    /// After how many of them the same was tried again.
-    pub repeated: u64,
-}
+/// The upper bounds of the histogram's buckets, in seconds.
+const BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 /// What is counted of a store's transactions. There are as many names as places in the source.
-#[derive(Debug, Default)]
-pub(crate) struct Transactions(Mutex<BTreeMap<&'static str, Durations>>);
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    seconds: HistogramVec,
+    repeated: IntCounterVec,
+}
+
+impl Default for Transactions {
+    fn default() -> Self {
+        let seconds = HistogramOpts::new(
+            "heddle_transaction_seconds",
+            "How long this node's transactions took, by name, each try by itself.",
+        )
+        .buckets(BUCKETS.to_vec());
+        let repeated = Opts::new(
+            "heddle_transactions_repeated_total",
+            "Of these, those that met another transaction and were tried again.",
+        );
+        Self {
+            seconds: HistogramVec::new(seconds, &["transaction"]).expect("the name is a metric's"),
+            repeated: IntCounterVec::new(repeated, &["transaction"]).expect("the name is a metric's"),
+        }
+    }
+}
 
 impl Transactions {
     fn count(&self, name: &'static str, took: Duration, repeated: bool) {
-        let took = took.as_secs_f64();
-        let mut all = self.0.lock();
-        let durations = all.entry(name).or_default();
-        for (bucket, bound) in durations.buckets.iter_mut().zip(BUCKETS) {
-            *bucket += u64::from(took <= bound);
+        self.seconds.with_label_values(&[name]).observe(took.as_secs_f64());
+        if repeated {
+            self.repeated.with_label_values(&[name]).inc();
         }
-        durations.count += 1;
-        durations.seconds += took;
-        durations.repeated += u64::from(repeated);
     }
 }
 
 impl Store {
-    /// How long transactions took, by name, since the program began.
-    pub fn transactions(&self) -> Vec<(&'static str, Durations)> {
-        let all = self.transactions.0.lock();
-        all.iter().map(|(name, durations)| (*name, *durations)).collect()
+    /// How long transactions took and how often they were repeated, by name, since the program began.
+    pub fn transaction_metrics(&self) -> [Box<dyn Collector>; 2] {
+        let Transactions { seconds, repeated } = &*self.transactions;
+        [Box::new(seconds.clone()), Box::new(repeated.clone())]
     }
 }
 
@@ -243,8 +246,11 @@ mod tests {
         for result in [Ok(()), Err(StoreError::unreadable("t", "c", "r", "f"))] {
             assert_eq!(Tries::new(&transactions, "two").again_after(&result), None);
         }
-        let all = transactions.0.lock();
-        let counts = |name: &str| (all[name].count, all[name].repeated);
+        let counts = |name: &str| {
+            let seconds = transactions.seconds.with_label_values(&[name]);
+            let repeated = transactions.repeated.with_label_values(&[name]);
+            (seconds.get_sample_count(), repeated.get())
+        };
         assert_eq!((counts("one"), counts("two")), ((3, 2), (2, 0)));
     }
 
@@ -279,18 +285,5 @@ mod tests {
             nameless.is_empty(),
             "these begin transactions without `transaction!`: {nameless:?}"
         );
-    }
-
-    #[test]
-    fn each_bucket_has_all_that_took_no_longer() {
-        let transactions = Transactions::default();
-        for milliseconds in [0, 7, 7, 700, 60_000] {
-            transactions.count("one", Duration::from_millis(milliseconds), false);
-        }
-        let all = transactions.0.lock();
-        let durations = all["one"];
-        assert_eq!(durations.buckets, [1, 1, 3, 3, 3, 3, 4, 4]);
-        assert_eq!((durations.count, durations.repeated), (5, 0));
-        assert!((durations.seconds - 60.714).abs() < 1e-6, "{}", durations.seconds);
     }
 }

@@ -1,5 +1,5 @@
 //! The example scripts as wasm, the demo's data, and the templates for new scripts: all embedded, so that the binary
-//! needs none of the sources.
+//! needs none of the sources. They are statics: of a constant each part of the program that names it gets a copy.
 
 include!(concat!(env!("OUT_DIR"), "/guests.rs"));
 
@@ -14,16 +14,16 @@ pub fn get(name: &str) -> Option<&'static [u8]> {
 }
 
 /// Seattle's daily weather, 2012-01-01 to 2015-12-31, with a header line: the rows of `seattle_weather`.
-pub const SEATTLE_WEATHER_CSV: &str = include_str!("../../data/seattle-weather.csv");
+pub static SEATTLE_WEATHER_CSV: &str = include_str!("../../data/seattle-weather.csv");
 
 /// The tables of the demo's warehouse; running it again changes nothing.
-pub const WAREHOUSE_SQL: &str = include_str!("../../data/warehouse.sql");
+pub static WAREHOUSE_SQL: &str = include_str!("../../data/warehouse.sql");
 
 /// Files of the templates for `heddle script new`: language, path, contents.
 ///
 /// In paths and contents `{{name}}` stands for the script's name, `{{crate}}` for one that Cargo, Go and npm take, and
 /// `{{sdk}}` (Rust alone) for where `heddle-sdk` comes from: `path = "..."`. Files below [`SDK`] are meant as they are.
-pub const TEMPLATES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
+pub static TEMPLATES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
 /// The directory of `heddle-sdk` in the template for Rust: whoever writes scripts needs no repository of Heddle.
 pub const SDK: &str = "heddle-sdk";
@@ -36,7 +36,7 @@ pub fn languages() -> Vec<&'static str> {
 }
 
 /// The contract, as WIT.
-pub const TASK_WIT: &str = include_str!("../../../guest-sdk/wit/task.wit");
+pub static TASK_WIT: &str = include_str!("../../../guest-sdk/wit/task.wit");
 
 #[cfg(test)]
 mod tests {

@@ -253,6 +253,8 @@ impl Attempts {
         let stop = held.stop.clone();
         let done = Box::new(move |result: heddle_sandbox::AttemptResult| {
             attempts.runs.held.observe(result.cpu);
+            let counts = &attempts.runs.seen.counts;
+            counts.script_cpu_seconds.observe(result.cpu.as_secs_f64());
             let ending = match result.outcome {
                 Outcome::Succeeded(output) => Ending::Succeeded(output),
                 Outcome::Skipped(why) => Ending::Skipped(held.secrets.hide(why)),
@@ -317,6 +319,8 @@ impl Attempts {
         {
             held.log.say(run, at, self.node.now(), format!("skipped: {why}"));
         }
+        let lasted = held.since.elapsed();
+        self.runs.seen.counts.attempt_seconds.observe(lasted.as_secs_f64());
         let report = Report {
             run,
             at,

@@ -4,7 +4,6 @@
 //! stands for changes: those entries are dropped when the change log says so, at once on the node that took the change.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +21,7 @@ use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::template;
 use heddle_store::group::RevisionRow;
 use heddle_store::{Store, StoreError, schedule};
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use serde_json::{Map, Value, json};
 
 use super::templates::is_heavy;
@@ -33,58 +32,6 @@ const TURNS_OF_REVISION_MAX: usize = 4;
 
 /// How many entries each cache keeps.
 const CACHE_ENTRIES_MAX: usize = 10_000;
-
-/// A map that forgets the half not used lately when it is full.
-#[derive(Debug)]
-pub(crate) struct Cache<K, V> {
-    entries: Mutex<HashMap<K, (V, u64)>>,
-    uses: AtomicU64,
-    max: usize,
-}
-
-impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
-    pub(crate) fn new(max: usize) -> Self {
-        Self {
-            entries: Mutex::new(HashMap::new()),
-            uses: AtomicU64::new(0),
-            max,
-        }
-    }
-
-    pub(crate) fn get<Q>(&self, key: &Q) -> Option<V>
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ?Sized,
-    {
-        let mut entries = self.entries.lock();
-        let entry = entries.get_mut(key)?;
-        entry.1 = self.uses.fetch_add(1, Ordering::Relaxed);
-        Some(entry.0.clone())
-    }
-
-    pub(crate) fn insert(&self, key: K, value: V) {
-        let mut entries = self.entries.lock();
-        if entries.len() >= self.max && !entries.contains_key(&key) {
-            let mut uses: Vec<u64> = entries.values().map(|entry| entry.1).collect();
-            let middle = uses.len() / 2;
-            let (_, &mut median, _) = uses.select_nth_unstable(middle);
-            entries.retain(|_, entry| entry.1 > median);
-        }
-        entries.insert(key, (value, self.uses.fetch_add(1, Ordering::Relaxed)));
-    }
-
-    pub(crate) fn remove<Q>(&self, key: &Q)
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ?Sized,
-    {
-        self.entries.lock().remove(key);
-    }
-
-    pub(crate) fn clear(&self) {
-        self.entries.lock().clear();
-    }
-}
 
 /// A script version as tasks use it.
 #[derive(Debug)]
@@ -270,7 +217,7 @@ impl Catalog {
     pub fn forget(&self, kind: &str, name: &str) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         match kind {
-            "group" => self.groups.remove(name),
+            "group" => drop(self.groups.remove(name)),
             // Any group may use the script, or the template.
             "script" => {
                 self.groups.clear();
@@ -278,7 +225,7 @@ impl Catalog {
                 self.active.clear();
             }
             "template" => self.groups.clear(),
-            "channel" => self.channels.remove(name),
+            "channel" => drop(self.channels.remove(name)),
             _ => {}
         }
     }

@@ -282,8 +282,12 @@ impl Runs {
         if elsewhere {
             self.node.outbox.tell(News::Stopped);
         }
+        let now = self.now();
         for run in &after.finished {
-            self.contexts.remove(run);
+            if let Some((_, context)) = self.contexts.remove(run) {
+                let lasted = (now - context.facts.created_at).to_std().unwrap_or_default();
+                self.seen.counts.run_seconds.observe(lasted.as_secs_f64());
+            }
         }
         self.moved(&after.moved, &after.finished);
         self.take(after.taken);

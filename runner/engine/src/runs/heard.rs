@@ -29,7 +29,7 @@ impl Part for Runs {
         match news {
             News::Ended(run) => self.waiters.runs.ring(*run),
             News::ManyEnded => self.waiters.runs.ring_all(),
-            News::Reopened(run) => self.contexts.remove(run),
+            News::Reopened(run) => drop(self.contexts.remove(run)),
             News::Filled(_) | News::Work | News::Stopped => {}
         }
     }

@@ -48,10 +48,11 @@ use heddle_sandbox::Sandbox;
 use heddle_store::live::RunFacts;
 use heddle_store::secret::SecretKeys;
 use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use tokio::sync::mpsc;
 
 use crate::node::Node;
-use crate::node::catalog::{Cache, Resolution, Revision};
+use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::service::drive;
 use ending::Report;

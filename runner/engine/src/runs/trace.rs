@@ -19,6 +19,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
 use heddle_store::live::{AttemptRow, Interrupted};
 use heddle_store::message::Finish;
+use prometheus::{Histogram, HistogramOpts};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -148,12 +149,75 @@ pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
 }
 
 /// What is counted of runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) ended: AtomicU64,
     /// Of these, runs that were never begun, by `Skip` from 1.
     pub(crate) skipped: [AtomicU64; 2],
     pub(crate) attempts_ended: AtomicU64,
+    /// From a run's creation to its end.
+    pub(crate) run_seconds: Histogram,
+    /// From the moment at which the node took an attempt to its outcome.
+    pub(crate) attempt_seconds: Histogram,
+    /// The processor time of a script's attempt.
+    pub(crate) script_cpu_seconds: Histogram,
+    /// Task runs that one claim brought.
+    pub(crate) claimed: Histogram,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        // From half a millisecond to two hours: a light script ends in the first bucket, a long report in the last.
+        let seconds = [
+            0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+            1_800.0, 7_200.0,
+        ];
+        let processor = [
+            0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0,
+        ];
+        let sizes = [0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0];
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            Histogram::with_opts(options).expect("the name is a metric's, and the bounds grow")
+        };
+        Self {
+            ended: AtomicU64::default(),
+            skipped: Default::default(),
+            attempts_ended: AtomicU64::default(),
+            run_seconds: histogram(
+                "heddle_run_seconds",
+                "How long runs took that this node has ended, from their creation.",
+                &seconds,
+            ),
+            attempt_seconds: histogram(
+                "heddle_attempt_seconds",
+                "How long attempts took that this node has carried out, from the moment at which it took them.",
+                &seconds,
+            ),
+            script_cpu_seconds: histogram(
+                "heddle_script_cpu_seconds",
+                "The processor time of attempts of scripts on this node.",
+                &processor,
+            ),
+            claimed: histogram(
+                "heddle_claimed_task_runs",
+                "How many task runs one claim of this node brought, of those that brought any.",
+                &sizes,
+            ),
+        }
+    }
+}
+
+impl Counts {
+    /// All that has a distribution.
+    pub(crate) fn histograms(&self) -> [&Histogram; 4] {
+        [
+            &self.run_seconds,
+            &self.attempt_seconds,
+            &self.script_cpu_seconds,
+            &self.claimed,
+        ]
+    }
 }
 
 /// What is seen of runs from without: counts, and what a tracer hears.

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use heddle_store::change::Change;
+use quick_cache::sync::Cache;
 use uuid::Uuid;
 
 use crate::node::Node;
-use crate::node::catalog::Cache;
 use crate::node::part::Part;
 use crate::node::signals::Signal;
 use crate::{EngineError, Runs};

@@ -7,6 +7,7 @@ use heddle_api::Health;
 use crate::access::Access;
 use crate::adapter;
 use crate::describe::of;
+use crate::metrics::Page;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
@@ -73,32 +74,30 @@ async fn readyz(request: Request) -> Outcome {
 }
 
 async fn metrics(request: Request) -> Outcome {
-    let mut text = (request.app.metrics)();
-    text.push_str(&request.app.counts.text());
+    let page = Page::default();
+    (request.app.metrics)(&page);
+    request.app.counts.tell(&page);
     // What only the database knows is left out while it is away: a scrape is wanted then most of all.
     if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, adapter::node::stats(&request.app.engine)).await {
-        text.push_str(&cluster_text(&stats));
+        cluster(&page, &stats);
     }
     Ok((
         StatusCode::OK,
-        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        text,
+        [(header::CONTENT_TYPE, crate::metrics::CONTENT_TYPE)],
+        page.text(),
     )
         .into_response())
 }
 
 /// What the whole cluster has, as any of its nodes tells it.
-fn cluster_text(stats: &serde_json::Value) -> String {
+fn cluster(page: &Page, stats: &serde_json::Value) {
     let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
-    let mut text = String::from(
-        "# HELP heddle_runs Runs of the cluster that have not ended, by state.\n# TYPE heddle_runs gauge\n",
+    page.gauges(
+        "heddle_runs",
+        "Runs of the cluster that have not ended, by state.",
+        "state",
+        ["waiting", "running", "paused"].map(|state| (state, count(&stats["runs"][state]))),
     );
-    for state in ["waiting", "running", "paused"] {
-        text.push_str(&format!(
-            "heddle_runs{{state=\"{state}\"}} {}\n",
-            count(&stats["runs"][state])
-        ));
-    }
     for (name, key, help) in [
         (
             "heddle_task_runs_ready",
@@ -116,28 +115,20 @@ fn cluster_text(stats: &serde_json::Value) -> String {
             "Task runs of the cluster that are to be tried again later.",
         ),
     ] {
-        text.push_str(&format!(
-            "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {}\n",
-            count(&stats[key])
-        ));
+        page.gauge(name, help, count(&stats[key]) as f64);
     }
-    text.push_str(
-        "# HELP heddle_notifications_waiting Notifications of the cluster that wait to be sent, by kind of channel.\n\
-         # TYPE heddle_notifications_waiting gauge\n",
-    );
     let waiting = stats["notifications"]["waiting"].as_object();
-    for (kind, waits) in waiting.into_iter().flatten() {
-        text.push_str(&format!(
-            "heddle_notifications_waiting{{kind=\"{kind}\"}} {}\n",
-            count(waits)
-        ));
-    }
-    text.push_str(&format!(
-        "# HELP heddle_notices_waiting Events of the cluster that are not turned into notifications yet.\n\
-         # TYPE heddle_notices_waiting gauge\nheddle_notices_waiting {}\n",
-        count(&stats["notifications"]["notices"])
-    ));
-    text
+    page.gauges(
+        "heddle_notifications_waiting",
+        "Notifications of the cluster that wait to be sent, by kind of channel.",
+        "kind",
+        waiting.into_iter().flatten().map(|(kind, waits)| (kind, count(waits))),
+    );
+    page.gauge(
+        "heddle_notices_waiting",
+        "Events of the cluster that are not turned into notifications yet.",
+        count(&stats["notifications"]["notices"]) as f64,
+    );
 }
 
 async fn openapi_json(request: Request) -> Outcome {
