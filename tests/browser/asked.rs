@@ -176,7 +176,10 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
 
     let body = json!({"audience": "uid_ann", "params": {}});
     node.put("/v1/offers/wave", body).await;
-    let given = node.post("/v1/dispatch/ann/next", json!({})).await.expect_status(200);
+    let given = node
+        .post("/v1/dispatch/ann/next", json!({"wait": "20s"}))
+        .await
+        .expect_status(200);
     let id = given["assignment_id"].as_str().unwrap().to_owned();
     for (query, is_there) in [
         ("uid=ann", true),
