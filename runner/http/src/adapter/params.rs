@@ -2,8 +2,8 @@
 //!
 //! No index leads from a param to its runs, so these are looked for among the newest that the other filters find, a bounded
 //! number of them at a time: where the history is long the answer has fewer runs than were asked for, and a cursor with
-//! which the next call looks further back. Params are compared here, not in the database: they are kept as text, and not
-//! all JSON is `jsonb` (which has no character 0).
+//! which the next call looks further back. Params are compared here, not in the database: they are kept as text,
+//! and a number is to be the same number however it was written.
 
 use std::collections::BTreeMap;
 
