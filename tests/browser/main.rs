@@ -2,6 +2,7 @@
 //!
 //! Where there is no Chromium the tests that need one say so and pass: `apt-get install chromium`, as `.ci/run` does.
 
+mod asked;
 mod between;
 mod chrome;
 mod live;

@@ -174,6 +174,13 @@ async fn a_graph_of_many_tasks_is_drawn_and_one_of_too_many_is_not() {
         assert!(drawn || page.contains("too many for a picture"), "{name}");
         visitor.get(&format!("/groups/{name}")).await.fine();
     }
+    // The audit has these groups, but not their thousands of lines on one page with fifty others.
+    let audit = visitor.get("/system/audit?kind=group").await.fine();
+    assert!(
+        audit.contains("too-many") && audit.contains("Too long to compare"),
+        "{audit}"
+    );
+    assert!(audit.len() < 100_000, "{} bytes", audit.len());
 }
 
 #[tokio::test]

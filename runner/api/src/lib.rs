@@ -59,7 +59,7 @@ pub use named::{
 pub use node::Node;
 pub use notify::{Channel, Notification, NotificationState};
 pub use problem::{Problem, ProblemFault};
-pub use queue::{Queue, QueueSpec, QueueTask, Rate, Worker};
+pub use queue::{Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker};
 pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 pub use script::{
     ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,

@@ -77,6 +77,17 @@ pub struct Queue {
     pub connected: Option<Vec<Worker>>,
 }
 
+/// A minute of a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueMinute {
+    /// When it began.
+    pub at: Moment,
+    /// How many task runs waited at a moment of it; null: it was not looked at.
+    pub depth: Option<i64>,
+    /// How many task runs workers completed or failed in it.
+    pub ended: i64,
+}
+
 /// A task run of a queue, as it waits or is held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueTask {

@@ -5,6 +5,7 @@
 //! keywords (`light`) are compiled and checked in place; all others go where time and memory are bounded from outside
 //! ([`crate::bounded`]), each time that they are looked at.
 
+pub mod changes;
 mod light;
 mod references;
 

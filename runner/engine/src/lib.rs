@@ -306,6 +306,7 @@ impl Engine {
         gathering_claims.start(&queues);
         loops.spawn(drive(queues::Reaper::of(queues.clone())));
         loops.spawn(drive(queues::LookOut(queues.clone())));
+        loops.spawn(drive(queues::Minutes(queues.clone())));
         loops.spawn(drive(retention::Rounds::of(retention.clone())));
         gathering_users.start(&dispatch);
         loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));

@@ -250,7 +250,7 @@ as-of-run = States of the newest run,
 zoom-in = Zoom in
 zoom-out = Zoom out
 zoom-fit = Fit
-graph-too-large = { $n } tasks are too many for a picture; the grid has them all.
+graph-too-large = { $n } tasks are too many for a picture. The spec has them all, and the grid once it has run.
 graph-label = Graph of { $tasks } tasks and { $edges } dependencies
 graph-critical = The thick line is the chain of tasks that made the run as long as it was.
 durations = Durations
@@ -423,6 +423,8 @@ started = Started
 details = Details
 label = Label
 label-hint = label=value
+param-hint = param=value
+param-looked = By params 2,000 runs are looked through at a time; the next page goes on with older ones.
 from-hint = From, 2026-01-31T00:00Z
 to-hint = To, 2026-02-01T00:00Z
 no-runs = No run fits.
@@ -458,6 +460,19 @@ said-activated = Version { $n } is active.
 versions = Versions
 version = Version
 digest = Digest
+params-changed =
+    { $n ->
+        [one] Params: { $n } change since the version before
+       *[other] Params: { $n } changes since the version before
+    }
+schema-added = is new
+schema-added-required = is new, and has to be given
+schema-removed = is gone
+schema-required = has to be given now
+schema-optional = may be left out now
+schema-keyword = : `{ $keyword }` is { $to }, was { $from }
+schema-keyword-new = : `{ $keyword }` is { $to }, was not set
+schema-keyword-gone = : `{ $keyword }` is not set any more, was { $from }
 script-lately = The last { $n } attempts, in the newest runs of the groups that use it
 longest = longest
 used-by = Used by
@@ -486,6 +501,18 @@ queue-resume-will = Workers claim from it again
 queue-tasks = What workers hold, then what waits, in the order in which they get it
 queue-empty = Nothing waits, and nothing is held.
 queue-more = These are the first { $n }.
+per-minute = Per minute
+ended-per-minute = ended per minute
+at-most = at most { $n }
+hour-ago = an hour ago
+queue-depth-hour = Waiting, last hour
+queue-depth-label = At most { $n } task runs waited at once within the last hour
+queue-ended-hour = Ended by workers per minute, last hour
+queue-ended-label =
+    { $n ->
+        [one] Workers ended { $n } task run within the last hour
+       *[other] Workers ended { $n } task runs within the last hour
+    }
 since = Since
 lease-until = lease ends
 no-notifications = Nobody has been told anything.
@@ -536,6 +563,7 @@ occurrences = Occurrences
 no-occurrences = None is due.
 assignments = Assignments
 no-assignments = No assignment fits.
+assignments-of-week = Those of the last seven days, unless a time to begin with is given.
 poll-as = Poll as
 poll-as-text = What a user would be given now, and why. Nothing is taken.
 poll-as-look = Look
@@ -587,6 +615,29 @@ no-secrets = No secret yet.
 retention = Retention
 retention-kept = What is kept for how long
 retention-would = What would be removed now
+retention-rules = What goes when
+retention-rule = { $rule } are removed.
+retention-none = { $rule }: none would go now.
+retention-some = { $rule }: { $n } would go now.
+retention-oldest = { $rule }: { $n } would go now, the oldest of { $at }.
+retention-succeeded = Runs that succeeded more than { $span } ago
+retention-failed = Runs that failed more than { $span } ago
+retention-cancelled = Runs that were cancelled more than { $span } ago
+retention-logs = Days of logs older than { $span }
+retention-notifications = Notifications that were sent or given up more than { $span } ago
+retention-assignments = Assignments that began more than { $span } ago and have ended
+retention-events = Events of more than { $span } ago
+retention-audit = Entries of the audit older than { $span }
+retention-occurrences = Occurrences of offers that no poll asks for any more
+retention-offers = Deleted offers of which nothing is left
+retention-backfills = Ended backfills none of whose runs is kept
+retention-tokens = Tokens that were revoked or have expired, and that the audit does not name any more
+retention-days =
+    { $n ->
+        [one] Of the runs, { $n } whole day goes at once.
+       *[other] Of the runs, { $n } whole days go at once.
+    }
+retention-hint = Nodes remove this by themselves, some every ten minutes. A group may keep its runs for another time: `retention` in its spec; that is counted here.
 audit = Audit
 when = When
 actor = Who

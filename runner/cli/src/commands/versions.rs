@@ -9,6 +9,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use clap::Args;
 use heddle_client::ScriptVersion;
+use heddle_domain::schema::changes as schema;
 use heddle_sandbox::{CompileError, Compiled, Language, runtime_id};
 use serde_json::{Value, json};
 use similar::TextDiff;
@@ -150,13 +151,25 @@ pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitC
     } else {
         "facts"
     };
+    // Of a file that is a text no schema is known before it is compiled, and it is not compiled to be read.
+    let params: Vec<String> = match (&old.facts, &new.facts) {
+        (Some(old), Some(new)) => schema::changes(&old["params_schema"], &new["params_schema"])
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        _ => Vec::new(),
+    };
     let text = between(old, new, kind).await?;
     let differ = !text.is_empty();
-    let told = json!({"name": wanted.name, "kind": kind, "diff": text});
+    let told = json!({"name": wanted.name, "kind": kind, "diff": text, "params": params});
     let colours = terminal::has_colours();
     session.output.print(&told, |told| {
         let lines = told["diff"].as_str().unwrap_or_default().lines();
-        let lines: Vec<String> = lines.map(|line| painted(line, colours)).collect();
+        let mut lines: Vec<String> = lines.map(|line| painted(line, colours)).collect();
+        if !params.is_empty() {
+            lines.push("\nParams:".to_owned());
+            lines.extend(params.iter().map(|change| format!("  {change}")));
+        }
         lines.join("\n")
     })?;
     if differ { Ok(ExitCode::from(NO)) } else { done() }

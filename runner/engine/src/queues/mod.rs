@@ -17,6 +17,7 @@
 //! [`LOOK_EVERY`]; hanging polls themselves do not ask the database.
 
 mod claim;
+mod minutes;
 mod reaper;
 mod settle;
 mod unclaim;
@@ -39,6 +40,7 @@ use crate::node::service::{Needs, Service};
 use crate::{EngineError, Runs};
 
 pub use claim::{CLAIM_BYTES_MAX, ClaimRequest, QueueClaim};
+pub(crate) use minutes::Minutes;
 pub(crate) use reaper::Reaper;
 use settle::Settlements;
 pub use settle::{Beat, ClaimEnd, ClaimRefused};
@@ -69,6 +71,8 @@ pub(crate) struct Queues {
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
     seen: Mutex<HashMap<(String, String), Seen>>,
     ends: GroupCommit<Settlements>,
+    /// For the pictures of queues.
+    ended: minutes::Ends,
 }
 
 /// What ends claims: not started yet.
@@ -88,6 +92,7 @@ impl Queues {
             runs,
             seen: Mutex::default(),
             ends,
+            ended: minutes::Ends::default(),
         };
         (Arc::new(queues), GatheringClaims(gathering))
     }

@@ -85,6 +85,8 @@ type SingleTask = (SingleTaskEnd, Arc<RunContext>);
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
+    /// Its queue, if the run is known and the claim does not go back there.
+    queue: Option<Arc<str>>,
     /// The run's end as well, if the claim is all of it.
     single_task: Option<SingleTask>,
 }
@@ -154,6 +156,13 @@ impl Commits for Settlements {
             }
         };
         let own = |settling: &Settling| accepted.contains(&(settling.claim.run, settling.claim.at));
+        for queue in batch
+            .iter()
+            .filter(|settling| own(settling))
+            .filter_map(|settling| settling.queue.as_ref())
+        {
+            self.0.ended.count(queue);
+        }
         Ok((batch.iter().map(own).collect(), ()))
     }
 }
@@ -193,6 +202,7 @@ impl Queues {
                 Ok(ending) => {
                     settlings.push(Settling {
                         single_task: context.and_then(|context| self.single_task_of(context, &claim, &ending, now)),
+                        queue: context.and_then(|context| queue_of(context, claim.at, &ending)),
                         claim,
                         ending,
                     });
@@ -272,6 +282,15 @@ fn log_max(context: &RunContext, at: AttemptKey) -> usize {
     let task = context.revision.plan.task(at.key.task);
     let own = task.and_then(|task| task.spec.max_log).map(|size| size.0 as usize);
     own.unwrap_or_else(|| heddle_sandbox::Limits::default().log_bytes)
+}
+
+/// The queue that a task run has left for good when it ends like this.
+fn queue_of(context: &RunContext, at: AttemptKey, ending: &Ending) -> Option<Arc<str>> {
+    let task = context.revision.plan.task(at.key.task)?;
+    match ending {
+        Ending::Succeeded(_) | Ending::Failed { .. } => task.spec.queue.as_ref().map(|queue| Arc::from(queue.as_str())),
+        _ => None,
+    }
 }
 
 /// How many bytes the output of a task may have.

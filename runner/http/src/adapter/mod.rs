@@ -6,6 +6,7 @@ pub(crate) mod backfills;
 pub(crate) mod claims;
 pub(crate) mod next;
 pub(crate) mod node;
+pub(crate) mod params;
 pub(crate) mod queues;
 mod refusal;
 pub(crate) mod runs;

@@ -73,6 +73,8 @@ pub(crate) struct RunFilter {
     pub(crate) queues: Vec<String>,
     /// Of revisions with a task for one of these scripts: `name`, or `name@version` as the run resolved it.
     pub(crate) scripts: Vec<String>,
+    /// With all of these params.
+    pub(crate) params: super::params::Wanted,
     /// Of those that have ended, only what the retention still calls hot.
     pub(crate) hot: bool,
 }
@@ -163,18 +165,20 @@ pub(crate) async fn list(
     limit: i64,
 ) -> Result<List<Run>, Refusal> {
     let hot = filter.hot;
+    let params = filter.params.clone();
     let mut filter = store_filter(filter, cursor.as_deref())?;
     if hot {
         let retention = engine.store().retention().await?;
         filter.ended_since = Some(engine.clock().now() - retention.hot.chrono());
     }
-    let mut rows = engine.store().runs(&filter, limit + 1).await?;
-    let more = rows.len() as i64 > limit;
-    rows.truncate(limit.max(0) as usize);
-    let next_cursor = if more {
-        rows.last().map(|row| row.id.to_string())
+    let (rows, next_cursor) = if params.is_empty() {
+        let mut rows = engine.store().runs(&filter, limit + 1).await?;
+        let more = rows.len() as i64 > limit;
+        rows.truncate(limit.max(0) as usize);
+        let next = rows.last().filter(|_| more).map(|row| row.id.to_string());
+        (rows, next)
     } else {
-        None
+        super::params::runs(engine, &params, &mut filter, limit.max(1) as usize).await?
     };
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use heddle_api::{
     ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items, List,
-    OfClaim, Queue, QueueSpec, QueueTask, Rate, ReportLine, Worker,
+    OfClaim, Queue, QueueMinute, QueueSpec, QueueTask, Rate, ReportLine, Worker,
 };
 use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag};
 use heddle_domain::{Fault, Faults, Span, Time};
@@ -35,6 +35,9 @@ const WORKER_CHARS_MAX: usize = 200;
 
 /// The longest message of a failure; more is cut.
 const MESSAGE_CHARS_MAX: usize = 16_384;
+
+/// How far back the minutes of a queue go unless it is said.
+const HISTORY_SHOWN: chrono::TimeDelta = chrono::TimeDelta::hours(1);
 
 /// Bounds of a rate limit.
 const RATE_COUNT_MAX: i64 = 1_000_000;
@@ -70,6 +73,19 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .list()
         .answers(200, of::<List<QueueTask>>()),
+        Route::new(
+            Method::Get,
+            "/v1/queues/{queue}/minutes",
+            Access::View,
+            "Get how a queue stood, minute by minute",
+            minutes,
+        )
+        .detail(
+            "Oldest first. A minute in which nothing waited, was held or ended may be missing. Minutes are kept for three \
+             hours; they are for pictures, and tell of ends what nodes had counted.",
+        )
+        .query("from", "From this time on; default an hour ago.")
+        .answers(200, of::<List<QueueMinute>>()),
         Route::new(
             Method::Put,
             "/v1/queues/{queue}",
@@ -251,6 +267,24 @@ async fn tasks(request: Request) -> Outcome {
     }
     let cursor = request.cursor().map(str::to_owned);
     ok(&adapter::queues::tasks(&request.app.engine, name.as_str(), cursor.as_deref(), request.limit()?).await?)
+}
+
+async fn minutes(request: Request) -> Outcome {
+    let name = request.name("queue", "queue")?;
+    if request.app.store.queue(name.as_str()).await?.is_none() {
+        return Err(Problem::not_found("queue", name.as_str()));
+    }
+    let from = request.query_time("from")?.unwrap_or(request.now - HISTORY_SHOWN);
+    let minutes = request.app.store.queue_minutes(name.as_str(), from).await?;
+    let shown = |minute: heddle_store::queue::minutes::QueueMinute| QueueMinute {
+        at: minute.at.into(),
+        depth: minute.depth,
+        ended: minute.ended,
+    };
+    ok(&List {
+        items: minutes.into_iter().map(shown).collect(),
+        next_cursor: None,
+    })
 }
 
 async fn save(mut request: Request) -> Outcome {

@@ -68,6 +68,12 @@ fn filters(route: Route) -> Route {
             "With this label: `name=value`, or `name` alone; all of them when given several times.",
         )
         .query("key", "With this key.")
+        .query(
+            "param",
+            "With this param for all tasks, as it was submitted: `name=value` (a text, or JSON of which the param has all), or \
+             `name` alone; all of them when given several times. Looked for among 2,000 runs at a time: there may be fewer \
+             than `limit`, or none, and still a `next_cursor`, which goes on.",
+        )
         .query("queue", "With a task for one of these queues.")
         .query(
             "script",
@@ -83,6 +89,14 @@ fn filters(route: Route) -> Route {
 /// `name=value`, `name:value` or `name`.
 pub(crate) fn parse_label(text: &str) -> (String, Option<String>) {
     match text.split_once('=').or_else(|| text.split_once(':')) {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    }
+}
+
+/// `name=value` or `name`.
+fn parse_param(text: &str) -> (String, Option<String>) {
+    match text.split_once('=') {
         Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
         None => (text.to_owned(), None),
     }
@@ -113,6 +127,12 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
             .map(|(_, value)| parse_label(value))
             .collect::<BTreeMap<_, _>>(),
         key: request.query("key").map(str::to_owned),
+        params: request
+            .query
+            .iter()
+            .filter(|(name, value)| name == "param" && !value.is_empty())
+            .map(|(_, value)| parse_param(value))
+            .collect(),
         from: request.query_time("from")?,
         to: request.query_time("to")?,
         logical_from: request.query_time("logical_from")?,

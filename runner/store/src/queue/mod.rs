@@ -1,5 +1,6 @@
 //! Queues, as people see them: what was said of them, how deep they are, who works on them.
 
+pub mod minutes;
 pub mod peek;
 
 use std::time::Duration;

@@ -28,6 +28,7 @@
 //! each group's newest.
 
 mod due;
+mod oldest;
 pub mod others;
 mod partitions;
 mod rules;
@@ -39,6 +40,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 pub use self::due::{COUNT_MAX, DueRows};
+pub use self::oldest::OldestDue;
 pub use self::partitions::{Dropped, Partitioned};
 pub use self::rules::{Day, RunRules};
 use self::rules::{id_floor, micros};

@@ -12,13 +12,18 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
+/// What may be asked of the assignments.
+const ASKED: [&str; 7] = ["uid", "gid", "offer", "state", "from", "to", "cursor"];
+/// States of an assignment.
+const STATES: [&str; 5] = ["assigned", "completed", "failed", "expired", "revoked"];
+
 fn items(found: &Value) -> &[Value] {
     found["items"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let query = ctx.asks(50, &["uid", "gid", "offer", "state", "cursor"]);
+    let query = ctx.asks(50, &ASKED);
     let assigned = format!("/v1/assignments?{query}");
     let (offers, occurrences, audiences, assignments) = futures::join!(
         ctx.get("/v1/offers?limit=100"),
@@ -39,11 +44,19 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             (ctx.live("audiences", audiences_table(ctx, items(&audiences))))
         }
         section.panel {
-            form.filters method="get" role="search" {
+            form.filters.many method="get" role="search" {
                 label.hidden for="uid" { (t!(ctx, "user")) } input #uid type="search" name="uid" value=[ctx.q("uid")] placeholder=(t!(ctx, "user"));
                 label.hidden for="offer" { (t!(ctx, "offer")) } input #offer type="search" name="offer" value=[ctx.q("offer")] placeholder=(t!(ctx, "offer"));
+                label.hidden for="state" { (t!(ctx, "state")) }
+                select #state name="state" {
+                    option value="" { (t!(ctx, "all-states")) }
+                    @for one in STATES { option value=(one) selected[ctx.q("state") == Some(one)] { (t!(ctx, &format!("state-{one}"))) } }
+                }
+                label.hidden for="from" { (t!(ctx, "from")) } input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
+                label.hidden for="to" { (t!(ctx, "to")) } input #to type="text" name="to" value=[ctx.q("to")] placeholder=(t!(ctx, "to-hint"));
                 button type="submit" { (t!(ctx, "filter")) }
             }
+            @if ctx.q("from").is_none() { p.muted { (t!(ctx, "assignments-of-week")) } }
         }
         (ctx.live("assignments", assignments_table(ctx, items(&assignments))))
         (more(ctx, assignments["next_cursor"].as_str()))

@@ -11,6 +11,7 @@ mod overview;
 mod picture;
 mod preferences;
 mod queues;
+mod retention;
 mod run;
 mod runs;
 mod scripts;

@@ -193,19 +193,29 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let nothing = view.now.groups == 0;
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
-        @if nothing {
-            (welcome(ctx))
-        } @else {
-            (ctx.live("attention", attention(ctx, &view)))
-            (ctx.live("day", day(ctx, &view)))
-            div.two {
-                (ctx.live("pace", pace(ctx, &view)))
-                (ctx.live("nodes", nodes(ctx, &view)))
-            }
+        // The same parts whether there is something or not: the greeting makes way by itself for the first group.
+        (ctx.live("attention", if nothing { welcome(ctx) } else { attention(ctx, &view) }))
+        (ctx.live("day", html! { @if !nothing { (day(ctx, &view)) } }))
+        div.two {
+            (ctx.live("pace", html! { @if !nothing { (pace(ctx, &view)) } }))
+            (ctx.live("nodes", html! { @if !nothing { (nodes(ctx, &view)) } }))
         }
     };
     Answer::page(Page::new("overview", title, body))
 }
+
+/// What to do first: a script that is one file needs no compiler.
+const STEPS: [(&str, &str); 3] = [
+    (
+        "welcome-script",
+        "heddle script new hello --lang javascript\nheddle script push hello hello/hello.js",
+    ),
+    (
+        "welcome-group",
+        "cat > hello.yaml <<'END'\nkind: group\nname: hello\ntasks:\n  greet: { script: hello }\nEND\nheddle apply -f hello.yaml",
+    ),
+    ("welcome-run", "heddle run start hello --watch"),
+];
 
 /// An empty database greets, and says what to do first.
 fn welcome(ctx: &Ctx) -> Markup {
@@ -213,9 +223,12 @@ fn welcome(ctx: &Ctx) -> Markup {
         section.panel {
             h2 { (t!(ctx, "welcome")) }
             ol.steps {
-                li { h3 { (t!(ctx, "welcome-script")) } pre { "heddle script new hello --lang rust && cd hello\nheddle script build && heddle script push hello" } }
-                li { h3 { (t!(ctx, "welcome-group")) } pre { "cat > hello.yaml <<'END'\nkind: group\nname: hello\ntasks:\n  greet: { script: hello }\nEND\nheddle apply -f hello.yaml" } }
-                li { h3 { (t!(ctx, "welcome-run")) } pre { "heddle run start hello --watch" } }
+                @for (word, commands) in STEPS {
+                    li {
+                        div.row { h3.grow { (t!(ctx, word)) } button.small type="button" data-copy=(commands) { (t!(ctx, "copy")) } }
+                        pre { (commands) }
+                    }
+                }
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Queues: how deep, how old, who works on them, paused or not.
 
 use axum::http::Method;
+use chrono::TimeDelta;
+use heddle_domain::Time;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -9,10 +11,90 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, more, number, parse, state};
 use crate::frame::Page;
 use crate::words::t;
-use crate::{Ctx, Trouble};
+use crate::{Ctx, Trouble, span};
 
 /// Task runs of a queue that are listed.
 const TASKS: usize = 50;
+/// Minutes of its picture, and those that its rate is reckoned from.
+const MINUTES: i64 = 60;
+const RATE_MINUTES: i64 = 10;
+
+/// A minute of a queue's picture: how many waited, how many ended.
+type Minute = (i64, i64);
+
+/// The minutes up to now, oldest first. Between two looks a queue is as deep as it was at the last one; before the first
+/// it is not known to have had anything.
+fn minutes(items: &[Value], depth_now: i64, now: Time) -> Vec<Minute> {
+    let mut minutes: Vec<(Option<i64>, i64)> = vec![(None, 0); MINUTES as usize];
+    let this = now.timestamp().div_euclid(60);
+    for one in items {
+        let Some(at) = one["at"].as_str().and_then(parse) else {
+            continue;
+        };
+        let place = MINUTES - 1 - (this - at.timestamp().div_euclid(60));
+        if let Some(minute) = usize::try_from(place).ok().and_then(|place| minutes.get_mut(place)) {
+            *minute = (one["depth"].as_i64(), one["ended"].as_i64().unwrap_or_default());
+        }
+    }
+    if let Some(last) = minutes.last_mut() {
+        last.0 = Some(depth_now);
+    }
+    let mut known = 0;
+    minutes
+        .into_iter()
+        .map(|(depth, ended)| {
+            known = depth.unwrap_or(known);
+            (known, ended)
+        })
+        .collect()
+}
+
+/// A number of some minutes as one of each: `0.4`, `12`.
+fn each_minute(ended: i64) -> String {
+    let tenths = ended * 10 / RATE_MINUTES;
+    match tenths {
+        0..100 if tenths % 10 != 0 => format!("{}.{}", tenths / 10, tenths % 10),
+        _ => span::number(tenths / 10),
+    }
+}
+
+/// The ends of a queue's last minutes, the one that goes on among them.
+fn ended_lately(minutes: &[Minute]) -> i64 {
+    let last = minutes.iter().rev().take(RATE_MINUTES as usize);
+    last.map(|minute| minute.1).sum()
+}
+
+/// What waited, and what ended, minute by minute.
+fn history(ctx: &Ctx, minutes: &[Minute]) -> Markup {
+    let bars = |title: String,
+                class: &str,
+                label: &dyn Fn(i64, i64) -> String,
+                of: &dyn Fn(&Minute) -> i64|
+     -> Markup {
+        let most = minutes.iter().map(of).max().unwrap_or_default();
+        let total = minutes.iter().map(of).sum();
+        let scale = 76.0 / most.max(1) as f64;
+        html! {
+            section.panel {
+                div.row { h2.grow { (title) } span.muted { (t!(ctx, "at-most", n = span::number(most))) } }
+                svg.picture.pace viewBox="0 0 600 80" preserveAspectRatio="none" role="img" aria-label=(label(most, total)) {
+                    line.axis x1="0" x2="600" y1="79.5" y2="79.5" vector-effect="non-scaling-stroke" {}
+                    @for (place, minute) in minutes.iter().enumerate() {
+                        @let height = of(minute) as f64 * scale;
+                        @if height > 0.0 { rect class=(class) x=(place * 10 + 1) y=(format!("{:.1}", 79.0 - height.max(1.0))) width="8" height=(format!("{:.1}", height.max(1.0))) {} }
+                    }
+                }
+                p.row.muted { span.grow { (t!(ctx, "hour-ago")) } span { (t!(ctx, "now")) } }
+            }
+        }
+    };
+    html! {
+        div.two.even {
+            (bars(t!(ctx, "queue-depth-hour"), "f-waiting", &|most, _| t!(ctx, "queue-depth-label", n = most), &|minute| minute.0))
+            (bars(t!(ctx, "queue-ended-hour"), "bar-succeeded", &|_, total| t!(ctx, "queue-ended-label", n = total), &|minute| minute.1))
+        }
+    }
+}
 
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
@@ -22,14 +104,18 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         .unwrap_or_default();
     let found = ctx.get(&format!("/v1/queues?limit=100{cursor}")).await?;
     let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names: Vec<String> = items.iter().map(|one| name(one).to_owned()).collect();
+    let since = ctx.now - TimeDelta::minutes(RATE_MINUTES - 1);
+    let ends: std::collections::HashMap<String, i64> =
+        ctx.store().queue_ends(&names, since).await?.into_iter().collect();
     let title = t!(ctx, "nav-queues");
     let shown = html! {
         section.panel {
             @if items.is_empty() { (empty(&t!(ctx, "no-queues"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "queue")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "oldest")) } th.num { (t!(ctx, "claimed")) } th.num { (t!(ctx, "workers")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for one in items { (row(ctx, one)) } }
+                    thead { tr { th { (t!(ctx, "queue")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "oldest")) } th.num { (t!(ctx, "claimed")) } th.num { (t!(ctx, "per-minute")) } th.num { (t!(ctx, "workers")) } th { span.hidden { (t!(ctx, "action")) } } } }
+                    tbody { @for one in items { (row(ctx, one, ends.get(name(one)).copied().unwrap_or_default())) } }
                 }
             }
         }
@@ -80,7 +166,7 @@ fn pause(ctx: &Ctx, one: &Value) -> Markup {
     })
 }
 
-fn row(ctx: &Ctx, one: &Value) -> Markup {
+fn row(ctx: &Ctx, one: &Value, ended: i64) -> Markup {
     html! {
         tr {
             td { strong { a href={ "/queues/" (segment(name(one))) } { bdi { (name(one)) } } } }
@@ -88,6 +174,7 @@ fn row(ctx: &Ctx, one: &Value) -> Markup {
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
             td.tight.side { @if let Some(at) = one["oldest"].as_str().and_then(parse) { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(&one["claimed"])) }
+            td.num.side data-label=(t!(ctx, "per-minute")) { (each_minute(ended)) }
             td.num data-label=(t!(ctx, "workers")) { (number(&one["workers"])) }
             td.tight.side { @if ctx.viewer.operates() { (pause(ctx, one)) } }
         }
@@ -105,7 +192,14 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     }
     ctx.beats_with(Beat::Cluster);
     let one = ctx.get(&api).await?;
-    let tasks = ctx.get(&format!("{api}/tasks?limit={TASKS}")).await?;
+    let (tasks, passed) = (format!("{api}/tasks?limit={TASKS}"), format!("{api}/minutes"));
+    let (tasks, passed) = futures::join!(ctx.get(&tasks), ctx.get(&passed));
+    let (tasks, passed) = (tasks?, passed?);
+    let minutes = minutes(
+        passed["items"].as_array().map(Vec::as_slice).unwrap_or_default(),
+        one["depth"].as_i64().unwrap_or_default(),
+        ctx.now,
+    );
     let workers = one["connected"].as_array().map(Vec::as_slice).unwrap_or_default();
     let shown = html! {
         div.stack {
@@ -118,9 +212,11 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
                     div { dd { b { (depth(&one)) } } dt { span { (t!(ctx, "waiting")) } } }
                     div { dd { b { (number(&one["claimed"])) } } dt { span { (t!(ctx, "claimed")) } } }
                     div { dd { b { (number(&one["workers"])) } } dt { span { (t!(ctx, "workers")) } } }
+                    div { dd { b { (each_minute(ended_lately(&minutes))) } } dt { span { (t!(ctx, "ended-per-minute")) } } }
                     @if let Some(count) = one["rate"]["count"].as_i64() { div { dd { b { (count) } } dt { span { (t!(ctx, "rate-per", span = one["rate"]["per"].as_str().unwrap_or_default())) } } } }
                 }
             }
+            (history(ctx, &minutes))
             section.panel {
                 h2 { (t!(ctx, "workers")) }
                 @if workers.is_empty() { (empty(&t!(ctx, "no-workers"))) }
@@ -175,5 +271,31 @@ fn task_runs(ctx: &Ctx, tasks: &[Value], more_wait: bool) -> Markup {
                 @if more_wait { p.muted { (t!(ctx, "queue-more", n = tasks.len())) } }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_that_nobody_looked_at_are_as_deep_as_the_last_one() {
+        let now: Time = "2026-11-22T10:00:30Z".parse().unwrap();
+        let at = |ago: i64| (now - TimeDelta::seconds(30) - TimeDelta::minutes(ago)).to_rfc3339();
+        let items = [
+            json!({"at": at(70), "depth": 900, "ended": 9}),
+            json!({"at": at(10), "depth": 7, "ended": 0}),
+            json!({"at": at(9), "depth": null, "ended": 20}),
+            json!({"at": at(2), "depth": 1, "ended": 5}),
+            json!({"at": at(0), "depth": 1, "ended": 3}),
+        ];
+        let minutes = minutes(&items, 4, now);
+        assert_eq!(minutes.len(), 60);
+        assert_eq!(minutes[..49], [(0, 0); 49], "what is older is not shown");
+        assert_eq!(minutes[49..52], [(7, 0), (7, 20), (7, 0)]);
+        assert_eq!(minutes[57..], [(1, 5), (1, 0), (4, 3)]);
+        assert_eq!(each_minute(ended_lately(&minutes)), "2.8");
+        let told: Vec<String> = [0, 4, 10, 99, 1_000, 12_345].map(each_minute).into();
+        assert_eq!(told, ["0", "0.4", "1", "9.9", "100", "1,234"]);
     }
 }

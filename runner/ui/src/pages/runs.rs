@@ -14,12 +14,13 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 
 /// What may be asked of the list.
-const FILTERS: [&str; 10] = [
+const FILTERS: [&str; 11] = [
     "group",
     "state",
     "trigger",
     "label",
     "key",
+    "param",
     "from",
     "to",
     "logical_from",
@@ -32,12 +33,15 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let runs = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
     let title = t!(ctx, "nav-runs");
+    let by_param = ctx.q("param").is_some();
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
         (filters(ctx, None))
         (ctx.live("runs", list(ctx, runs["items"].as_array().map(Vec::as_slice).unwrap_or_default())))
+        @if by_param && runs["next_cursor"].is_string() { p.muted { (t!(ctx, "param-looked")) } }
         (more(ctx, runs["next_cursor"].as_str()))
-        @if ctx.viewer.operates() { (bulk_form(ctx)) }
+        // What is looked for a part at a time is not all that there is to be done something to.
+        @if ctx.viewer.operates() && !by_param { (bulk_form(ctx)) }
     };
     Answer::page(Page::new("runs", title, body))
 }
@@ -79,6 +83,8 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
                 input #label type="search" name="label" value=[ctx.q("label")] placeholder=(t!(ctx, "label-hint"));
                 label.hidden for="key" { (t!(ctx, "key")) }
                 input #key type="search" name="key" value=[ctx.q("key")] placeholder=(t!(ctx, "key"));
+                label.hidden for="param" { (t!(ctx, "params")) }
+                input #param type="search" name="param" value=[ctx.q("param")] placeholder=(t!(ctx, "param-hint"));
                 label.hidden for="from" { (t!(ctx, "from")) }
                 input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
                 label.hidden for="to" { (t!(ctx, "to")) }

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{Method, header};
 use bytes::Bytes;
+use heddle_domain::schema::changes::{Change, SchemaChange, changes, short};
 use heddle_domain::state::AttemptState;
 use heddle_store::pages::group::AttemptEnd;
 use maud::{Markup, html};
@@ -25,6 +26,8 @@ use crate::{Ctx, Trouble, span, yaml};
 const FILES_MAX: usize = 20;
 /// Versions that are listed.
 const VERSIONS: usize = 100;
+/// Up to so many changes of a version's params are shown without being asked for.
+const CHANGES_OPEN: usize = 6;
 /// Attempts that tell how a script does, and where they are looked for: in the newest runs of groups that use it.
 const ATTEMPTS: usize = 1_000;
 const GROUPS_LOOKED_AT: usize = 10;
@@ -235,7 +238,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
                 h2 { (t!(ctx, "versions")) }
                 table.cards {
                     thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for one in &items { (version_row(ctx, name, one)) } }
+                    tbody { @for (place, one) in items.iter().enumerate() { (version_row(ctx, name, one, items.get(place + 1))) } }
                 }
             }
             div.stack {
@@ -334,7 +337,51 @@ fn lately_shown(ctx: &Ctx, lately: &Lately) -> Markup {
     }
 }
 
-fn version_row(ctx: &Ctx, name: &str, one: &Value) -> Markup {
+/// A change of a script's params in the viewer's language, as `heddle script diff` says it in English.
+fn change_in_words(ctx: &Ctx, one: &SchemaChange) -> Markup {
+    let words = match &one.change {
+        Change::Added { required: true } => t!(ctx, "schema-added-required"),
+        Change::Added { required: false } => t!(ctx, "schema-added"),
+        Change::Removed => t!(ctx, "schema-removed"),
+        Change::Required => t!(ctx, "schema-required"),
+        Change::Optional => t!(ctx, "schema-optional"),
+        Change::Keyword { keyword, from, to } => match (from, to) {
+            (Some(from), Some(to)) => t!(
+                ctx,
+                "schema-keyword",
+                keyword = keyword,
+                from = short(from),
+                to = short(to)
+            ),
+            (None, Some(to)) => t!(ctx, "schema-keyword-new", keyword = keyword, to = short(to)),
+            (from, None) => {
+                let from = from.as_ref().map(short).unwrap_or_default();
+                t!(ctx, "schema-keyword-gone", keyword = keyword, from = from)
+            }
+        },
+    };
+    html! {
+        @if one.field.is_empty() { (t!(ctx, "params")) } @else { code { bdi { (one.field) } } }
+        @if !words.starts_with([':', '：']) { " " }
+        (prose(&words))
+    }
+}
+
+/// In what the params are others than those of the version before.
+fn params_changed(ctx: &Ctx, one: &Value, before: &Value) -> Markup {
+    let changed = changes(&before["params_schema"], &one["params_schema"]);
+    html! {
+        @if !changed.is_empty() {
+            @let title = t!(ctx, "params-changed", n = changed.len());
+            details open[changed.len() <= CHANGES_OPEN] {
+                summary { (title) }
+                ul.changes { @for change in &changed { li { (change_in_words(ctx, change)) } } }
+            }
+        }
+    }
+}
+
+fn version_row(ctx: &Ctx, name: &str, one: &Value, before: Option<&Value>) -> Markup {
     let active = one["active"].as_bool().unwrap_or_default();
     let n = one["version"].as_i64().unwrap_or_default();
     html! {
@@ -343,7 +390,7 @@ fn version_row(ctx: &Ctx, name: &str, one: &Value) -> Markup {
             td.tight.side { @if active { (state(ctx, "active")) } }
             td.num { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
             td.tight.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (time(ctx, at)) } }
-            td.wide { code title=(one["digest"].as_str().unwrap_or_default()) { (one["digest"].as_str().unwrap_or_default().chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/wasm" } download { (t!(ctx, "download")) } }
+            td.wide { code title=(one["digest"].as_str().unwrap_or_default()) { (one["digest"].as_str().unwrap_or_default().chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/wasm" } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }
             td.tight.side { @if !active && ctx.viewer.authors() { (button(Button { kind: "small", fields: vec![("version", n.to_string())], ..Button::new(format!("/scripts/{}/activate", segment(name)), t!(ctx, "activate"), t!(ctx, "activate-will")) })) } }
         }
     }

@@ -7,7 +7,7 @@ use heddle_store::pages::pool::PoolLine;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::Answer;
+use super::{Answer, retention};
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, more, number, parse, prose, state, tabs, time_exact};
 use crate::form::field;
@@ -16,6 +16,10 @@ use crate::words::t;
 use crate::{Ctx, Trouble, yaml};
 
 const ROLES: [&str; 5] = ["viewer", "operator", "author", "worker", "admin"];
+
+/// Longer changes are not shown in the audit: a page has fifty of them, and a spec may have thousands of lines. The page of
+/// the thing has them.
+const CHANGED_BYTES_MAX: usize = 16_000;
 
 fn items(found: &Value) -> &[Value] {
     found["items"].as_array().map(Vec::as_slice).unwrap_or_default()
@@ -33,7 +37,7 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
         "audit" => audit(ctx).await?,
         "connections" => connections(ctx).await?,
         "secrets" => secrets(ctx).await?,
-        "retention" => retention(ctx).await?,
+        "retention" => retention::shown(ctx).await?,
         "tokens" => tokens(ctx, None).await?,
         _ => return Err(Trouble::not_found()),
     };
@@ -268,28 +272,6 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
-async fn retention(ctx: &Ctx) -> Result<Markup, Trouble> {
-    let now = ctx.get("/v1/retention").await?;
-    let would = if ctx.viewer.administers() {
-        ctx.send(Method::POST, "/v1/retention/prune", &json!({ "dry_run": true }))
-            .await
-            .ok()
-    } else {
-        None
-    };
-    Ok(html! {
-        div.two {
-            section.panel { h2 { (t!(ctx, "retention-kept")) } (yaml::highlighted(&yaml::text(&now))) }
-            @if let Some(would) = &would {
-                section.panel {
-                    h2 { (t!(ctx, "retention-would")) }
-                    dl.stats { @for (name, count) in would.as_object().into_iter().flatten().filter(|(_, value)| value.is_i64()) { div { dd { b { (number(count)) } } dt { span { (name) } } } } }
-                }
-            }
-        }
-    })
-}
-
 async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let query = ctx.asks(50, &["kind", "name", "actor", "action", "cursor"]);
     let found = ctx.get(&format!("/v1/audit?{}", query)).await?;
@@ -314,7 +296,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                             td.tight.side { bdi { (one["actor"].as_str().unwrap_or_default()) } }
                             td.tight { (one["action"].as_str().unwrap_or_default()) }
                             td.wide { span.tag { (one["kind"].as_str().unwrap_or_default()) } " " (thing(one)) }
-                            td.wide { @if !one["before"].is_null() || !one["after"].is_null() { details { summary { (t!(ctx, "difference")) } (yaml::difference(&text_of(&one["before"]), &text_of(&one["after"]))) } } }
+                            td.wide { @if !one["before"].is_null() || !one["after"].is_null() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }
                 }
@@ -344,6 +326,15 @@ fn thing(one: &Value) -> Markup {
             _ => bdi { (name) },
         }
     }
+}
+
+/// What an entry changed.
+fn changed(ctx: &Ctx, one: &Value) -> Markup {
+    let (before, after) = (text_of(&one["before"]), text_of(&one["after"]));
+    if before.len().max(after.len()) > CHANGED_BYTES_MAX {
+        return html! { p.muted { (t!(ctx, "compare-long")) } };
+    }
+    yaml::difference(&before, &after)
 }
 
 fn text_of(value: &Value) -> String {

@@ -106,7 +106,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 }
                 span.grow {}
                 (legend(ctx, &["succeeded", "failed", "running", "cancelled"]))
-                span.muted.row { svg.key.picture width="16" height="10" aria-hidden="true" { rect.to-come x="1" y="0" width="10" height="10" rx="2" {} } (t!(ctx, "to-come")) }
+                span.legend { span.state.s-ready { svg.key.picture width="16" height="12" aria-hidden="true" { rect.to-come x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "to-come")) } } }
             }
             (ctx.live("calendar", html! {
                 div.calendar {

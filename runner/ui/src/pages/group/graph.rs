@@ -60,8 +60,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 @if !upstream.is_empty() { p { span.muted { (t!(ctx, "waits-for")) } " " @for (place, name) in upstream.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } } }
                 @if !downstream.is_empty() { p { span.muted { (t!(ctx, "followed-by")) } " " @for (place, name) in downstream.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } } }
                 span.grow {}
-                (legend(ctx, &["succeeded", "running", "failed", "upstream_failed", "skipped"]))
-                (zoom_buttons(ctx))
+                @if is_drawn(plan) { (legend(ctx, &["succeeded", "running", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
             }
             (ctx.live("graph", picture))
         }
@@ -77,6 +76,11 @@ pub(in crate::pages) fn zoom_buttons(ctx: &Ctx) -> Markup {
             button.small type="button" data-zoom="fit" hidden { (t!(ctx, "zoom-fit")) }
         }
     }
+}
+
+/// Whether a plan's picture is one that people can look at.
+pub(in crate::pages) fn is_drawn(plan: &Plan) -> bool {
+    plan.tasks.len() <= NODES_MAX
 }
 
 fn short(name: &str) -> String {
@@ -96,8 +100,8 @@ pub(in crate::pages) fn draw(
     critical: &[String],
     log: Option<&str>,
 ) -> Markup {
-    if plan.tasks.len() > NODES_MAX {
-        return html! { p.empty { (t!(ctx, "graph-too-large", n = plan.tasks.len())) } };
+    if !is_drawn(plan) {
+        return html! { p.empty { (t!(ctx, "graph-too-large", n = crate::span::number(plan.tasks.len() as i64))) } };
     }
     // In topological order, so that what is equal stands in the order in which it begins.
     let order = plan.topological();

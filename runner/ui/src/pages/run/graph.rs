@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::timeline::{critical, dependencies};
 use super::view::Run;
 use crate::elements::legend;
-use crate::pages::group::graph::{draw, zoom_buttons};
+use crate::pages::group::graph::{draw, is_drawn, zoom_buttons};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -38,7 +38,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     );
     Ok(html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
-            div.row { p.muted.grow { @if !chain.is_empty() { (t!(ctx, "graph-critical")) } } (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
+            div.row { p.muted.grow { @if !chain.is_empty() { (t!(ctx, "graph-critical")) } } @if is_drawn(&revision.plan) { (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) } }
             (ctx.live("graph", picture))
         }
     })

@@ -1,0 +1,82 @@
+//! The oldest of what is due: beside how much there is (`due`), what people want to know before it goes.
+
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use heddle_domain::id::uuid_v7_time;
+use heddle_domain::retention::{EndState, Retention};
+use uuid::Uuid;
+
+use super::rules::{RunRules, id_floor};
+use crate::retention::others::Cutoffs;
+use crate::{Store, StoreError};
+
+/// When the oldest row that is due was made (of runs: ended), where one is due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OldestDue {
+    /// By the number of their state; of the runs that were made first.
+    pub runs: Vec<(i16, Time)>,
+    pub audit: Option<Time>,
+    pub events: Option<Time>,
+    pub assignments: Option<Time>,
+    pub notifications: Option<Time>,
+}
+
+impl Store {
+    /// The oldest of what is due now. Read from the old end of each table.
+    pub async fn oldest_due(&self, retention: &Retention, now: Time) -> Result<OldestDue, StoreError> {
+        let rules: RunRules = self.run_rules(retention).await?;
+        let mut oldest = OldestDue::default();
+        for state in EndState::ALL {
+            let number = state.state().number();
+            let kept = rules.states.iter().zip(&rules.runs_micros);
+            let shortest = kept.filter(|(of, _)| **of == number).map(|(_, micros)| *micros).min();
+            // No run ended before it was made: those that were made later are not looked at.
+            let shortest = TimeDelta::microseconds(shortest.unwrap_or(0)) - TimeDelta::milliseconds(1);
+            let behind = now.checked_sub_signed(shortest).map_or(Uuid::nil(), id_floor);
+            // As what is due is counted, and so the same runs.
+            let found = sqlx::query_scalar!(
+                r#"SELECT d.finished_at AS "at!"
+                     FROM heddle.runs_done d
+                     JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS every (group_id, state, keep)
+                       ON every.group_id = 0 AND every.state = d.state
+                     LEFT JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS own (group_id, state, keep)
+                       ON own.group_id = d.group_id AND own.state = d.state
+                    WHERE d.state = $4 AND d.id < $6
+                      AND d.finished_at < $5::timestamptz - coalesce(own.keep, every.keep) * interval '1 microsecond'
+                    ORDER BY d.id LIMIT 1"#,
+                &rules.groups,
+                &rules.states,
+                &rules.runs_micros,
+                number,
+                now,
+                behind
+            )
+            .fetch_optional(&self.pool)
+            .await?;
+            oldest.runs.extend(found.map(|at| (number, at)));
+        }
+        let before = Cutoffs::of(retention, now);
+        let others = sqlx::query!(
+            r#"SELECT (SELECT at FROM heddle.audit WHERE at < $1 ORDER BY at LIMIT 1) AS audit,
+                      (SELECT at FROM heddle.events WHERE at < $2 ORDER BY xid, id LIMIT 1) AS events,
+                      (SELECT a.id FROM heddle.assignments a
+                        WHERE a.id < $3
+                          AND NOT EXISTS (SELECT FROM heddle.offers o
+                                           WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                        ORDER BY a.id LIMIT 1) AS assignment,
+                      (SELECT created_at FROM heddle.notifications
+                        WHERE created_at < $4 AND state <> 0 ORDER BY created_at LIMIT 1) AS notification"#,
+            now - retention.audit.chrono(),
+            now - retention.events.chrono(),
+            id_floor(before.assignments),
+            before.notifications
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        oldest.audit = others.audit;
+        oldest.events = others.events;
+        oldest.assignments = others.assignment.and_then(uuid_v7_time);
+        oldest.notifications = others.notification;
+        Ok(oldest)
+    }
+}

@@ -1,0 +1,222 @@
+//! What pages answer to somebody who asks: which runs had a param, how deep a queue was, what a new version takes, what
+//! goes when, who was given what, and what to do first.
+
+use heddle_tests::{TOKEN, World, eventually};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::{Visitor, check_page};
+
+/// The ids of the runs that the API finds.
+async fn found(api: &heddle_tests::Api, query: &str) -> (Vec<String>, bool) {
+    let page = api.get(&format!("/v1/runs?{query}")).await.expect_status(200);
+    let ids = page["items"].as_array().unwrap().iter();
+    let ids = ids.map(|run| run["id"].as_str().unwrap().to_owned()).collect();
+    (ids, page["next_cursor"].is_string())
+}
+
+#[tokio::test]
+async fn runs_are_found_by_their_params() {
+    let world = World::new().await;
+    let node = world.node().await;
+    // The script echoes whatever it is given.
+    node.put_group("asked", json!({"tasks": {"a": {"script": "echo"}}}))
+        .await;
+    let mut runs = Vec::new();
+    for params in [
+        json!({"region": "eu", "n": 1}),
+        json!({"region": "us", "n": "1", "window": {"days": 3, "to": "x"}}),
+        json!({"note": "x", "region": "eu"}),
+        json!({}),
+    ] {
+        runs.push(node.run("asked", json!({"params": params})).await["id"].clone());
+    }
+    let ids = |places: &[usize]| -> Vec<String> {
+        places
+            .iter()
+            .map(|place| runs[*place].as_str().unwrap().to_owned())
+            .collect()
+    };
+    for (query, places) in [
+        ("param=region%3Deu", &[2, 0][..]),
+        ("param=region&group=asked", &[2, 1, 0]),
+        ("param=n%3D1", &[1, 0]),
+        ("param=window%3D%7B%22days%22%3A3%7D", &[1]),
+        ("param=region%3Deu&param=n%3D1", &[0]),
+        ("param=region%3Deu&group=none", &[]),
+        ("param=region%3Dasia", &[]),
+    ] {
+        assert_eq!(found(&node, query).await, (ids(places), false), "{query}");
+    }
+    // A page that is full says where to go on, and going on finds the rest.
+    assert_eq!(found(&node, "param=region&limit=2").await, (ids(&[2, 1]), true));
+    let rest = format!("param=region&limit=2&cursor={}", ids(&[1])[0]);
+    assert_eq!(found(&node, &rest).await.0, ids(&[0]));
+
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/groups/asked/runs").await.fine();
+    assert!(page.contains("name=\"param\""), "{page}");
+    let page = visitor.get("/runs?group=asked&param=region%3Dus").await;
+    check_page("/runs", &page);
+    let page = page.fine();
+    assert!(page.contains(&ids(&[1])[0]) && !page.contains(&ids(&[0])[0]), "{page}");
+    // What is looked for a part at a time is nothing to do something to all of; not even by a form of one's own.
+    assert!(!page.contains("/runs/bulk"), "{page}");
+    assert!(visitor.get("/runs?group=asked").await.fine().contains("/runs/bulk"));
+    let form = [
+        ("group", "asked"),
+        ("param", "region=us"),
+        ("action", "rerun"),
+        ("do", "start"),
+    ];
+    visitor.post("/runs/bulk", &form).await;
+    assert_eq!(found(&node, "group=asked&history=true").await.0.len(), runs.len());
+}
+
+#[tokio::test]
+async fn a_queue_shows_how_it_stood() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("by-hand", json!({"tasks": {"stamp": {"queue": "people"}}}))
+        .await;
+    for _ in 0..3 {
+        node.start("by-hand", json!({})).await;
+    }
+    let claim = json!({"worker": "w1", "max": 2, "lease": "60s", "wait": "20s"});
+    let claimed = node.post("/v1/queues/people/claims", claim).await.expect_status(200);
+    let claimed = claimed["items"].as_array().unwrap().clone();
+    let verbs = ["complete", "release"];
+    assert_eq!(claimed.len(), verbs.len());
+    for (claim, verb) in claimed.iter().zip(verbs) {
+        let path = format!("/v1/claims/{}/{verb}", claim["id"].as_str().unwrap());
+        node.post(&path, json!({"token": claim["token"]}))
+            .await
+            .expect_status(200);
+    }
+    node.get("/v1/queues/none/minutes").await.expect_problem(404, &[]);
+    let minutes = eventually("what a worker has ended", async || {
+        let minutes = node.get("/v1/queues/people/minutes").await.expect_status(200);
+        let minutes = minutes["items"].as_array().unwrap().clone();
+        let ended = |minute: &Value| minute["ended"].as_i64().unwrap();
+        (minutes.iter().map(ended).sum::<i64>() > 0).then_some(minutes)
+    })
+    .await;
+    let ended: i64 = minutes.iter().map(|minute| minute["ended"].as_i64().unwrap()).sum();
+    assert_eq!(ended, 1, "what is given back has not ended: {minutes:?}");
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/queues/people").await;
+    check_page("/queues/people", &page);
+    let page = page.fine();
+    assert!(page.contains("Workers ended 1 task run"), "{page}");
+    // Three, two or one, by when it was looked at.
+    assert!(page.contains("task runs waited at once"), "{page}");
+    assert!(visitor.get("/queues").await.fine().contains("Per minute"));
+}
+
+#[tokio::test]
+async fn versions_tell_in_words_what_their_params_are_now() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for params in [
+        json!({"region": {"type": "string"}}),
+        json!({"region": {"type": "number"}, "days": {"type": "number"}}),
+    ] {
+        let schema = json!({"type": "object", "properties": params});
+        let text = format!("export const params = {schema};\nexport default () => 1;\n");
+        node.put_bytes("/v1/scripts/report", "text/javascript", text)
+            .await
+            .expect_status(201);
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/scripts/report").await;
+    check_page("/scripts/report", &page);
+    let page = page.fine();
+    for said in [
+        "2 changes since",
+        "<bdi>days</bdi></code> is new",
+        "was &quot;string&quot;",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn retention_and_assignments_are_told_as_they_are_asked_for() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("old", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let run = node.run("old", json!({})).await["id"].as_str().unwrap().to_owned();
+    let sql = world.sql().await;
+    // It was made then as well: a run lies where its id says.
+    let aged = "UPDATE heddle.runs_done
+                   SET id = heddle.uuid_floor('2024-01-02T11:00:00Z'), created_at = '2024-01-02T11:00:00Z',
+                       started_at = '2024-01-02T11:00:00Z', finished_at = '2024-01-02T12:00:00Z'
+                 WHERE id = $1::text::uuid";
+    assert_eq!(sql.execute(aged, &[&run]).await.unwrap(), 1);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/system/retention").await;
+    check_page("/system/retention", &page);
+    let page = page.fine();
+    let sentence = "Runs that succeeded more than 90 d ago: 1 would go now, the oldest of 2024-01-02.";
+    assert!(page.contains(sentence), "{page}");
+    assert!(
+        page.contains("Runs that failed more than 90 d ago: none would go now."),
+        "{page}"
+    );
+    // Who may not ask what would go is told the rules.
+    let token = json!({"name": "sees", "role": "viewer"});
+    let token = node.post("/v1/tokens", token).await.expect_status(201);
+    let sees = Visitor::signed_in(node.base(), token["token"].as_str().unwrap()).await;
+    let page = sees.get("/system/retention").await.fine();
+    assert!(
+        page.contains("Runs that succeeded more than 90 d ago are removed.") && !page.contains("would go"),
+        "{page}"
+    );
+
+    let body = json!({"audience": "uid_ann", "params": {}});
+    node.put("/v1/offers/wave", body).await;
+    let given = node
+        .post("/v1/dispatch/ann/next", json!({"wait": "20s"}))
+        .await
+        .expect_status(200);
+    let id = given["assignment_id"].as_str().unwrap().to_owned();
+    for (query, is_there) in [
+        ("uid=ann", true),
+        ("uid=ann&from=2024-01-01T00:00Z&state=assigned", true),
+        ("uid=ann&to=2024-01-01T00:00Z&from=2023-01-01T00:00Z", false),
+        ("uid=bob", false),
+        ("uid=ann&state=completed", false),
+    ] {
+        let page = visitor.get(&format!("/dispatch?{query}")).await;
+        check_page("/dispatch", &page);
+        let page = page.fine();
+        assert_eq!(page.contains(&id), is_there, "{query}: {page}");
+        assert!(page.contains("name=\"from\"") && page.contains("name=\"to\""), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_database_greets_until_there_is_something() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/").await;
+    check_page("/", &page);
+    assert_eq!(page.status, StatusCode::OK);
+    let page = page.text;
+    assert!(page.contains("Three steps"), "{page}");
+    for command in [
+        "heddle script push hello hello/hello.js",
+        "heddle apply -f hello.yaml",
+        "--watch",
+    ] {
+        assert_eq!(page.matches(command).count(), 2, "to read and to copy: {command}");
+    }
+    // It makes way by itself.
+    let (heard, ()) = tokio::join!(visitor.hears(&page, &["event: attention", "event: day"]), async {
+        node.put_group("first", json!({"tasks": {"a": {"script": "hello"}}}))
+            .await;
+    });
+    assert!(!heard.contains("Three steps"), "{heard}");
+}
