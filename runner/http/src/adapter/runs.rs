@@ -168,19 +168,13 @@ pub(crate) async fn list(
         let retention = engine.store().retention().await?;
         filter.ended_since = Some(engine.clock().now() - retention.hot.chrono());
     }
-    let mut rows = engine.store().runs(&filter, limit + 1).await?;
-    let more = rows.len() as i64 > limit;
-    rows.truncate(limit.max(0) as usize);
-    let next_cursor = if more {
-        rows.last().map(|row| row.id.to_string())
-    } else {
-        None
-    };
-    let mut items = Vec::with_capacity(rows.len());
-    for row in rows {
+    let page = engine.store().runs(&filter, limit).await?;
+    let mut items = Vec::with_capacity(page.items.len());
+    for row in page.items {
         let (revision, resolution) = views::plan_of(engine, &row).await?;
         items.push(views::run_of(row, resolution.as_deref(), Some(&revision)));
     }
+    let next_cursor = page.next;
     Ok(List { items, next_cursor })
 }
 
