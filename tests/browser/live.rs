@@ -66,6 +66,8 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
     );
     // The database, which comes back.
     let page = visitor.get("/runs").await.fine();
+    let mut stream = visitor.opens(&page).await;
+    hear(&mut stream, &["event: here"]).await;
     let owner = world.sql_as_owner().await;
     let allow = format!("ALTER DATABASE {} ALLOW_CONNECTIONS", world.database());
     let cut = format!(
@@ -85,13 +87,15 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
             shown.text
         );
     };
-    tokio::join!(visitor.hears(&page, &["event: away"]), away);
+    tokio::join!(hear(&mut stream, &["event: away"]), away);
     owner.batch_execute(&format!("{allow} true")).await.unwrap();
     eventually("page", async || {
         Some(visitor.get("/runs").await).filter(|page| page.status == StatusCode::OK)
     })
     .await
     .fine();
+    // A page that stayed open hears of it, though nothing on it has changed.
+    hear(&mut stream, &["event: here"]).await;
 }
 
 /// A token that is revoked, a session that is ended: pages that are open end with it, on every node, and do not wait for

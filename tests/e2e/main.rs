@@ -51,6 +51,7 @@ mod plans;
 mod pools;
 mod queries;
 mod queues;
+mod reading;
 mod retention;
 mod retries;
 mod sandbox;

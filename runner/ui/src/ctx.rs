@@ -28,7 +28,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'@');
 
 /// Light, dark, or as the system has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Theme {
     System,
     Light,

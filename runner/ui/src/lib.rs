@@ -50,7 +50,7 @@ pub(crate) use ctx::Ctx;
 pub(crate) use trouble::Trouble;
 
 /// What a caller may do, as far as pages offer it; the API decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Looks.
     Viewer,

@@ -5,13 +5,16 @@
 //! an event named like the part. What a browser has is known by short hashes, first of its address, later of what was
 //! sent (`id` of the events), so that one that comes back gets what it missed and nothing else.
 //!
-//! When something may have changed:
+//! When something may have changed is looked for by one watcher per node, for as long as any page is open:
 //!
-//! * a page about a run listens to the engine, which rings when the run moves on this node, and looks each second
-//!   otherwise;
-//! * all other pages listen to one watcher per node, which reads a fingerprint of the cluster twice a second for as long
-//!   as any page is open: the newest change and run, and how often the tables that work passes through have been
-//!   written to. It costs the same whether one page is open or five hundred.
+//! * twice a second by a fingerprint of the cluster: the newest change and run, and how often the tables that work passes
+//!   through have been written to;
+//! * for pages about runs by one statement a second over all runs that somebody looks at. A run that moves on this node
+//!   rings at once.
+//!
+//! A page is made once for all who look at the same: the same address in the same language, zone and theme with the same
+//! role. Who that is stands in the frame, which is no part of this. So five hundred open pages cost as much as there are
+//! different ones, and nothing while nothing happens. Nobody is given a page that was made before the one they have.
 //!
 //! Between two updates of a page is a quarter of a second at least.
 //!
@@ -22,21 +25,26 @@
 //! told by the log of changes ([`crate::Host::left`]); the browser then loads the page anew, is asked to sign in, and is led
 //! back to it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
+use chrono_tz::Tz;
 use futures::future::BoxFuture;
 use heddle_domain::id::RunId;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
 
-use crate::ctx::{Beat, Part};
-use crate::{Ctx, Ui, answer, pages};
+use crate::ctx::{Beat, Part, Theme};
+use crate::words::Lang;
+use crate::{Ctx, Role, Ui, Viewer, answer, pages};
 
 /// Pages that one node keeps up to date; more are told to come back, and stay as they are.
 const PAGES_MAX: usize = 5_000;
@@ -46,8 +54,12 @@ const GAP: Duration = Duration::from_millis(250);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a page is made again although nothing seems to have changed.
 const ANYWAY_EVERY: Duration = Duration::from_secs(60);
-/// How often a page about a run looks by itself, and one about a run that has ended.
-const RUN_EVERY: Duration = Duration::from_secs(1);
+/// A page that is made again anyway may be one that somebody else was just given.
+const ANYWAY_AGE: Duration = Duration::from_secs(10);
+/// In every so many looks the runs are looked at that pages are about.
+const RUNS_EVERY: u64 = 2;
+/// How soon a page that could not be made is tried again.
+const AWAY_EVERY: Duration = Duration::from_secs(2);
 /// A comment, so that proxies and browsers know that the connection stands.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -55,23 +67,29 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 #[derive(Default)]
 pub(crate) struct Pulse {
     open: AtomicUsize,
-    watcher: Mutex<Option<watch::Receiver<u64>>>,
+    /// When something changed last.
+    watcher: Mutex<Option<watch::Receiver<Instant>>>,
+    /// The same of the runs that pages are about.
+    runs: Mutex<HashMap<Uuid, watch::Sender<Instant>>>,
+    /// The pages that are shown.
+    shown: Mutex<HashMap<Looks, Weak<Shown>>>,
 }
 
 impl Pulse {
     /// Listens; the first to do so starts the watcher, which ends when nobody does.
-    fn listen(ui: &Ui) -> watch::Receiver<u64> {
+    fn listen(ui: &Ui) -> watch::Receiver<Instant> {
         let mut watcher = ui.pulse.watcher.lock();
         if let Some(receiver) = watcher.as_ref().filter(|receiver| receiver.has_changed().is_ok()) {
             return receiver.clone();
         }
-        let (sender, receiver) = watch::channel(0);
+        let (sender, receiver) = watch::channel(Instant::now());
         *watcher = Some(receiver.clone());
         let ui = ui.clone();
         tokio::spawn(async move {
             let mut last = None;
-            let mut beats = 0_u64;
-            while ui.pulse.open.load(Ordering::Relaxed) > 0 && !ui.engine.is_leaving() {
+            let mut marks = HashMap::new();
+            let mut looks = 0_u64;
+            while !ui.pulse.is_done(&ui) {
                 let counted = ui.engine.counters();
                 let seen = match ui.engine.store().page_fingerprint().await {
                     Ok(fingerprint) => Some((fingerprint, format!("{counted:?}"))),
@@ -79,14 +97,147 @@ impl Pulse {
                     Err(_) => None,
                 };
                 if seen != last {
-                    beats += 1;
-                    let _ = sender.send(beats);
+                    let _ = sender.send(Instant::now());
                     last = seen;
                 }
+                if looks.is_multiple_of(RUNS_EVERY) {
+                    ui.pulse.look_at_runs(&ui, &mut marks).await;
+                }
+                looks += 1;
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         });
         receiver
+    }
+
+    /// Whether the watcher may end. Decided under the lock under which it is looked for: a page that is opened meanwhile
+    /// either is counted here, or finds no watcher and begins another.
+    fn is_done(&self, ui: &Ui) -> bool {
+        let mut watcher = self.watcher.lock();
+        let done = self.open.load(Ordering::Relaxed) == 0 || ui.engine.is_leaving();
+        if done {
+            *watcher = None;
+        }
+        done
+    }
+
+    /// Listens to a run for a page that was made at `made`; what changed before is not told.
+    fn listen_to(&self, run: Uuid, made: Instant) -> watch::Receiver<Instant> {
+        let mut runs = self.runs.lock();
+        let mut told = runs.entry(run).or_insert_with(|| watch::channel(made).0).subscribe();
+        // Told to others while the page was made.
+        if *told.borrow() > made {
+            told.mark_changed();
+        }
+        told
+    }
+
+    /// Tells those who look at runs that have changed. A run that is looked at for the first time counts as changed: it may
+    /// have moved between its page and this look.
+    async fn look_at_runs(&self, ui: &Ui, marks: &mut HashMap<Uuid, Option<String>>) {
+        let asked: Vec<Uuid> = {
+            let mut runs = self.runs.lock();
+            runs.retain(|_, sender| sender.receiver_count() > 0);
+            marks.retain(|run, _| runs.contains_key(run));
+            runs.keys().copied().collect()
+        };
+        if asked.is_empty() {
+            return;
+        }
+        let mut found: HashMap<Uuid, Option<String>> = match ui.engine.store().page_run_marks(&asked).await {
+            Ok(found) => found.into_iter().map(|(run, mark)| (run, Some(mark))).collect(),
+            Err(_) => HashMap::new(),
+        };
+        let runs = self.runs.lock();
+        for run in asked {
+            let mark = found.remove(&run).flatten();
+            if marks.get(&run) != Some(&mark) {
+                if let Some(sender) = runs.get(&run) {
+                    let _ = sender.send(Instant::now());
+                }
+                marks.insert(run, mark);
+            }
+        }
+    }
+
+    /// A page that is shown to somebody, maybe for the first time.
+    fn shown(&self, looks: Looks) -> Arc<Shown> {
+        let mut all = self.shown.lock();
+        if let Some(shown) = all.get(&looks).and_then(Weak::upgrade) {
+            return shown;
+        }
+        all.retain(|_, shown| shown.strong_count() > 0);
+        let shown = Arc::new(Shown::default());
+        all.insert(looks, Arc::downgrade(&shown));
+        shown
+    }
+}
+
+/// What makes two pages the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Looks {
+    target: String,
+    role: Role,
+    dev: bool,
+    lang: Lang,
+    zone: Tz,
+    theme: Theme,
+}
+
+/// A page that is shown, to one or to many; for many what was made last is kept.
+#[derive(Default)]
+struct Shown(tokio::sync::Mutex<Option<Arc<Made>>>);
+
+/// A page as it was made.
+struct Made {
+    /// When that began: what had changed before is in it.
+    begun: Instant,
+    what: What,
+}
+
+enum What {
+    /// Its parts, and when they change.
+    Parts(Vec<Ready>, Beat),
+    /// It is not there.
+    Gone,
+    /// It cannot be made at present.
+    Away,
+}
+
+/// A part as it is sent.
+struct Ready {
+    name: &'static str,
+    hash: String,
+    /// The event without its id.
+    event: Bytes,
+}
+
+impl Ready {
+    fn of(part: &Part) -> Self {
+        Self {
+            name: part.name,
+            hash: hash(&part.html),
+            event: event(part.name, &part.html),
+        }
+    }
+}
+
+impl Shown {
+    /// The page as it was at `due` or later; made only if nobody else has made it since. That it could not be made holds for
+    /// all who waited, too: else each of them would wait for the database in turn.
+    async fn since(self: &Arc<Self>, due: Instant, make: impl Future<Output = What>) -> Arc<Made> {
+        let mut last = self.0.lock().await;
+        if let Some(made) = last.as_ref().filter(|made| made.begun >= due) {
+            return made.clone();
+        }
+        let begun = Instant::now();
+        let made = Arc::new(Made {
+            begun,
+            what: make.await,
+        });
+        // Each who looks holds it once.
+        *last = (Arc::strong_count(self) > 1).then(|| made.clone());
+        made
     }
 }
 
@@ -132,9 +283,10 @@ fn parse_has(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A part as an event. Lines end at `\r` as well, as those of HTML do: what stands in a page must not end one for us.
-fn event(id: &str, name: &str, html: &str) -> Bytes {
-    let mut event = format!("id: {id}\nevent: {name}\n");
+/// A part as an event, its id aside. Lines end at `\r` as well, as those of HTML do: what stands in a page must not end one
+/// for us.
+fn event(name: &str, html: &str) -> Bytes {
+    let mut event = format!("event: {name}\n");
     for line in html.replace("\r\n", "\n").split(['\n', '\r']) {
         event.push_str("data: ");
         event.push_str(line);
@@ -150,10 +302,16 @@ struct Again {
     head: axum::http::request::Parts,
     target: String,
     has: BTreeMap<String, String>,
+    /// The page, as long as it is made for the same.
+    shown: Option<(Looks, Arc<Shown>)>,
+    /// When what the browser has was made.
+    given: Option<Instant>,
+    /// The browser was told that the page cannot be made.
+    away: bool,
     open: Open,
 }
 
-enum Made {
+enum News {
     /// Events, maybe none.
     Events(Vec<Bytes>, Beat),
     /// The page is not for this viewer any more, or not there.
@@ -161,37 +319,73 @@ enum Made {
 }
 
 impl Again {
-    async fn make(&mut self) -> Made {
+    /// What has changed up to `due`, or later.
+    async fn make(&mut self, due: Instant) -> News {
         let mut head = self.head.clone();
         let Ok(uri) = self.target.parse() else {
-            return Made::Over("gone");
+            return News::Over("gone");
         };
         head.uri = uri;
         head.method = Method::GET;
         // A session that has ended meanwhile ends this, too.
         let viewer = match self.ui.host.admit(&mut head).await {
             Ok(viewer) => viewer,
-            Err(turned) if matches!(turned.status, 401 | 403) => return Made::Over("signed-out"),
-            Err(_) => return Made::Events(vec![Bytes::from_static(b"event: away\ndata: 1\n\n")], Beat::Cluster),
+            Err(turned) if matches!(turned.status, 401 | 403) => return News::Over("signed-out"),
+            Err(_) => return self.away(),
         };
         let ctx = Ctx::new(self.ui.clone(), viewer, head, Bytes::new());
-        match pages::page(&ctx).await {
-            Ok(_) => {}
-            Err(trouble) if trouble.status == 404 => return Made::Over("gone"),
-            Err(_) => return Made::Events(vec![Bytes::from_static(b"event: away\ndata: 1\n\n")], Beat::Cluster),
-        }
-        let beat = ctx.beat();
+        let looks = looks_of(&ctx, &self.target);
+        self.shown.take_if(|(same, _)| *same != looks);
+        let pulse = &self.ui.pulse;
+        let (_, shown) = self.shown.get_or_insert_with(|| (looks.clone(), pulse.shown(looks)));
+        let due = self.given.map_or(due, |given| due.max(given));
+        let made = shown.since(due, parts_of(&ctx)).await;
+        self.given = Some(made.begun);
+        let (parts, beat) = match &made.what {
+            What::Parts(parts, beat) => (parts, *beat),
+            What::Gone => return News::Over("gone"),
+            What::Away => return self.away(),
+        };
         let mut events = Vec::new();
-        for part in ctx.take_parts() {
-            let now = hash(&part.html);
-            if self.has.get(part.name) == Some(&now) {
+        if std::mem::take(&mut self.away) {
+            events.push(Bytes::from_static(b"event: here\ndata: 1\n\n"));
+        }
+        for part in parts {
+            if self.has.get(part.name) == Some(&part.hash) {
                 continue;
             }
-            self.has.insert(part.name.to_owned(), now);
+            self.has.insert(part.name.to_owned(), part.hash.clone());
             let id: Vec<String> = self.has.iter().map(|(name, hash)| format!("{name}-{hash}")).collect();
-            events.push(event(&id.join("."), part.name, &part.html));
+            events.push(Bytes::from(format!("id: {}\n", id.join("."))));
+            events.push(part.event.clone());
         }
-        Made::Events(events, beat)
+        News::Events(events, beat)
+    }
+
+    fn away(&mut self) -> News {
+        self.away = true;
+        News::Events(vec![Bytes::from_static(b"event: away\ndata: 1\n\n")], Beat::Cluster)
+    }
+}
+
+fn looks_of(ctx: &Ctx, target: &str) -> Looks {
+    let Viewer { role, dev, .. } = ctx.viewer;
+    Looks {
+        target: target.to_owned(),
+        role,
+        dev,
+        lang: ctx.lang,
+        zone: ctx.zone,
+        theme: ctx.theme,
+    }
+}
+
+/// Makes a page, for its parts.
+async fn parts_of(ctx: &Ctx) -> What {
+    match pages::page(ctx).await {
+        Ok(_) => What::Parts(ctx.take_parts().iter().map(Ready::of).collect(), ctx.beat()),
+        Err(trouble) if trouble.status == 404 => What::Gone,
+        Err(_) => What::Away,
     }
 }
 
@@ -214,6 +408,9 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         ui: ctx.ui.clone(),
         head: ctx.head().clone(),
         target: at,
+        shown: None,
+        given: None,
+        away: false,
         open,
     };
     let left = ctx.ui.host.left(ctx.head());
@@ -231,6 +428,7 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         queue: VecDeque::from([Bytes::from_static(here)]),
         brief,
         beat: Beat::Cluster,
+        run: None,
         made: None,
         over: false,
     };
@@ -243,13 +441,15 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
 /// What goes to one browser.
 struct Stream {
     again: Again,
-    pulse: watch::Receiver<u64>,
+    pulse: watch::Receiver<Instant>,
     /// Completes when whoever looks may do so no more.
     left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,
     beat: Beat,
-    /// When the page was made last.
-    made: Option<tokio::time::Instant>,
+    /// The run that the page is about, and when it changed last.
+    run: Option<(Uuid, watch::Receiver<Instant>)>,
+    /// When the page was looked at last.
+    made: Option<Instant>,
     /// It ends when what has changed until now has been told.
     brief: bool,
     over: bool,
@@ -265,31 +465,45 @@ impl Stream {
             if self.over || told || self.again.open.0.engine.is_leaving() {
                 return None;
             }
+            // What is shown first is made now: nobody goes back to what was before the page that they have.
+            let mut due = Instant::now();
             if let Some(made) = self.made {
-                let (ui, pulse, beat) = (&self.again.ui, &mut self.pulse, self.beat);
+                let (ui, pulse, run, beat) = (&self.again.ui, &mut self.pulse, &mut self.run, self.beat);
+                let away = self.again.away;
                 let moved = async {
                     tokio::time::sleep(GAP).await;
-                    wait(ui, pulse, beat).await
+                    tokio::select! {
+                        changed = wait(ui, pulse, run, beat) => changed,
+                        () = tokio::time::sleep(AWAY_EVERY), if away => Some(Instant::now()),
+                    }
                 };
-                let quiet = tokio::select! {
+                let changed = tokio::select! {
                     biased;
                     () = &mut self.left => {
                         self.end("signed-out");
                         continue;
                     }
-                    quiet = moved => quiet,
+                    changed = moved => changed,
                 };
-                if quiet && made.elapsed() < ANYWAY_EVERY {
-                    return Some(Bytes::from_static(b": here\n\n"));
-                }
+                due = match changed {
+                    Some(at) => at,
+                    None if made.elapsed() < ANYWAY_EVERY => return Some(Bytes::from_static(b": here\n\n")),
+                    None => Instant::now().checked_sub(ANYWAY_AGE).unwrap_or(due),
+                };
             }
-            self.made = Some(tokio::time::Instant::now());
-            match self.again.make().await {
-                Made::Events(events, beat) => {
+            self.made = Some(Instant::now());
+            match self.again.make(due).await {
+                News::Events(events, beat) => {
+                    if let Beat::Run(run) = beat
+                        && let Some(made) = self.again.given
+                        && self.run.as_ref().is_none_or(|(listened, _)| *listened != run)
+                    {
+                        self.run = Some((run, self.again.ui.pulse.listen_to(run, made)));
+                    }
                     self.beat = beat;
                     self.queue.extend(events);
                 }
-                Made::Over(why) => self.end(why),
+                News::Over(why) => self.end(why),
             }
         }
     }
@@ -302,28 +516,41 @@ impl Stream {
     }
 }
 
-/// Waits until the page may have changed; whether nothing but time has passed.
-async fn wait(ui: &Ui, pulse: &mut watch::Receiver<u64>, beat: Beat) -> bool {
-    match beat {
-        Beat::Run(run) => {
-            let watch = ui.engine.watch(RunId(run));
-            watch.moved(RUN_EVERY).await;
-            false
+/// Waits until the page may have changed, and tells when it did; `None`: nothing but time has passed.
+async fn wait(
+    ui: &Ui,
+    pulse: &mut watch::Receiver<Instant>,
+    run: &mut Option<(Uuid, watch::Receiver<Instant>)>,
+    beat: Beat,
+) -> Option<Instant> {
+    if beat == Beat::Still {
+        tokio::time::sleep(KEEP_ALIVE).await;
+        return None;
+    }
+    // The watcher has ended: another is begun.
+    if pulse.has_changed().is_err() {
+        *pulse = Pulse::listen(ui);
+        tokio::time::sleep(LOOK_EVERY).await;
+        return Some(Instant::now());
+    }
+    let (told, bell) = match (beat, run) {
+        (Beat::Run(id), Some((_, told))) => (told, Some(ui.engine.watch(RunId(id)))),
+        _ => (pulse, None),
+    };
+    let rung = async {
+        match &bell {
+            Some(bell) => bell.rung().await,
+            None => std::future::pending().await,
         }
-        Beat::Still => {
-            tokio::time::sleep(KEEP_ALIVE).await;
-            true
-        }
-        Beat::Cluster => match tokio::time::timeout(KEEP_ALIVE, pulse.changed()).await {
-            Ok(Ok(())) => false,
-            // The watcher has ended: another is begun.
-            Ok(Err(_)) => {
-                *pulse = Pulse::listen(ui);
-                tokio::time::sleep(LOOK_EVERY).await;
-                false
-            }
-            Err(_) => true,
+    };
+    tokio::select! {
+        () = rung => Some(Instant::now()),
+        changed = told.changed() => match changed {
+            Ok(()) => Some(*told.borrow_and_update()),
+            // Looked for at once the next time.
+            Err(_) => Some(Instant::now()),
         },
+        () = tokio::time::sleep(KEEP_ALIVE) => None,
     }
 }
 
@@ -347,6 +574,65 @@ mod tests {
         assert_eq!(read.len(), 2);
         assert_eq!(read["run-head"], hash("<p>2</p>"));
         assert!(parse_has("").is_empty() && parse_has("x").is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_run_did_while_its_page_was_made_is_told() {
+        let (pulse, run) = (Pulse::default(), Uuid::nil());
+        let made = Instant::now();
+        let first = pulse.listen_to(run, made);
+        assert!(!first.has_changed().unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        pulse.runs.lock()[&run].send(Instant::now()).unwrap();
+        assert!(first.has_changed().unwrap() && pulse.listen_to(run, made).has_changed().unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(!pulse.listen_to(run, Instant::now()).has_changed().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_page_is_made_once_for_all_who_look_at_the_same() {
+        let shown = Arc::new(Shown::default());
+        let another = shown.clone();
+        let made = std::cell::Cell::new(0);
+        let make = || async {
+            made.set(made.get() + 1);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            What::Parts(Vec::new(), Beat::Cluster)
+        };
+        let changed = Instant::now();
+        // Five hundred who hear of one change.
+        let all = futures::future::join_all((0..500).map(|_| shown.since(changed, make()))).await;
+        assert_eq!(made.get(), 1);
+        assert!(all.iter().all(|one| one.begun >= changed));
+        // What changes while a page is made is not in it.
+        let later = Instant::now();
+        assert!(shown.since(later, make()).await.begun >= later);
+        assert_eq!(made.get(), 2);
+        // And whoever heard of the first only is given the newer one.
+        assert!(shown.since(changed, make()).await.begun >= later);
+        assert_eq!(made.get(), 2);
+        // Nothing is kept for the one who is left.
+        drop(another);
+        shown.since(Instant::now(), make()).await;
+        assert!(shown.0.lock().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn that_a_page_cannot_be_made_is_found_once_for_all_who_wait() {
+        let shown = Arc::new(Shown::default());
+        let _another = shown.clone();
+        let tried = std::cell::Cell::new(0);
+        let fail = || async {
+            tried.set(tried.get() + 1);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            What::Away
+        };
+        let due = Instant::now();
+        let all = futures::future::join_all((0..500).map(|_| shown.since(due, fail()))).await;
+        assert!(tried.get() == 1 && all.iter().all(|one| matches!(one.what, What::Away)));
+        // Whoever asks later tries anew.
+        let now = shown.since(Instant::now(), async { What::Gone }).await;
+        assert!(matches!(now.what, What::Gone));
     }
 
     /// What a browser makes of events, by the HTML standard: their types and their data.
@@ -379,7 +665,7 @@ mod tests {
             ),
             ("", ""),
         ] {
-            let event = event("a-1", "a", html);
+            let event = event("a", html);
             let read = read(std::str::from_utf8(&event).unwrap());
             assert_eq!(read, [("a".to_owned(), shown.to_owned())], "{html:?}");
         }

@@ -155,7 +155,7 @@ impl Notifier {
                 ..RunFilter::default()
             };
             let rows = self.node.store.runs(&filter, notices.len() as i64).await?;
-            runs = rows.into_iter().map(|row| (row.id, row)).collect();
+            runs = rows.items.into_iter().map(|row| (row.id, row)).collect();
         }
         let asked: Vec<&NoticeRow> = notices.iter().filter(|notice| has_failed(notice.event)).collect();
         let failures = self.node.store.last_failures(&asked).await?;

@@ -70,6 +70,14 @@ pub struct RunWatch {
 }
 
 impl RunWatch {
+    /// Waits until the run moves on this node, or is told to have ended on another.
+    pub async fn rung(&self) {
+        tokio::select! {
+            () = self.bell.notified() => {}
+            () = self.runs.node.stop.cancelled() => {}
+        }
+    }
+
     /// Waits until the run may have moved, for `at_most`.
     pub async fn moved(&self, at_most: Duration) {
         tokio::select! {

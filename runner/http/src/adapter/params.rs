@@ -31,9 +31,8 @@ pub(crate) async fn runs(
     let wanted = readings(wanted);
     let mut found = Vec::new();
     for _ in 0..LOOKED_AT.div_ceil(PIECE) {
-        let rows = engine.store().runs(filter, PIECE as i64).await?;
-        let more = rows.len() == PIECE;
-        for row in rows {
+        let page = engine.store().runs(filter, PIECE as i64).await?;
+        for row in page.items {
             filter.before = Some(RunId(row.id));
             let Ok(params) = serde_json::from_str::<Value>(&row.params) else {
                 continue;
@@ -45,9 +44,11 @@ pub(crate) async fn runs(
                 }
             }
         }
-        if !more {
+        // A page may be short, or empty, and be followed by another: it says itself where to look further.
+        let Some(next) = page.next else {
             return Ok((found, None));
-        }
+        };
+        filter.before = Some(super::runs::before(&next)?);
     }
     Ok((found, filter.before.map(|before| before.to_string())))
 }

@@ -130,11 +130,17 @@ pub(crate) async fn get(engine: &Engine, id: RunId, wait: Duration) -> Result<Ru
     views::full(engine, detail).await
 }
 
+/// The run that a cursor stands for: the next page begins before it.
+pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
+    let id = cursor.parse().map_err(|_| {
+        Refusal::Invalid(heddle_domain::Fault::at("/cursor", "a cursor is what `next_cursor` gave").into())
+    })?;
+    Ok(RunId(id))
+}
+
 pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<StoreFilter, Refusal> {
     let before = match cursor {
-        Some(cursor) => Some(RunId(cursor.parse().map_err(|_| {
-            Refusal::Invalid(heddle_domain::Fault::at("/cursor", "a cursor is what `next_cursor` gave").into())
-        })?)),
+        Some(cursor) => Some(before(cursor)?),
         None => None,
     };
     Ok(StoreFilter {
@@ -172,11 +178,8 @@ pub(crate) async fn list(
         filter.ended_since = Some(engine.clock().now() - retention.hot.chrono());
     }
     let (rows, next_cursor) = if params.is_empty() {
-        let mut rows = engine.store().runs(&filter, limit + 1).await?;
-        let more = rows.len() as i64 > limit;
-        rows.truncate(limit.max(0) as usize);
-        let next = rows.last().filter(|_| more).map(|row| row.id.to_string());
-        (rows, next)
+        let page = engine.store().runs(&filter, limit).await?;
+        (page.items, page.next)
     } else {
         super::params::runs(engine, &params, &mut filter, limit.max(1) as usize).await?
     };

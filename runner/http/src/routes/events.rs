@@ -22,8 +22,12 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Pace, Route};
 
-/// How many rows one statement reads.
+/// How many rows one statement reads at most, and the first one; a row stands for as many as a thousand events.
 const PAGE: i64 = 500;
+const PAGE_FIRST: i64 = 8;
+
+/// How many events one statement is to read: the next one reads as many rows as these are, by those read before.
+const PAGE_EVENTS: u64 = 4_000;
 
 /// How many lines may be asked for.
 const LIMIT_MAX: u64 = 1_000_000;
@@ -96,6 +100,8 @@ struct Feed {
     /// A reader that does not follow is done when all transactions below this one have been decided.
     target: Option<u64>,
     turns: u32,
+    /// How many rows are read next.
+    page: i64,
     waiting: VecDeque<Bytes>,
     over: bool,
 }
@@ -138,6 +144,12 @@ fn lines(row: EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Byte
     }
 }
 
+/// How many rows are read after so many rows that stood for so many events.
+fn next_page(rows: i64, events: u64) -> i64 {
+    let each = events / rows.max(1) as u64;
+    ((PAGE_EVENTS / each.max(1)) as i64).clamp(1, PAGE)
+}
+
 impl Feed {
     async fn next(mut self) -> Option<(Result<Bytes, std::io::Error>, Self)> {
         loop {
@@ -147,7 +159,9 @@ impl Feed {
             if self.over || self.left == 0 {
                 return None;
             }
-            let page = match self.store.events_after(self.after, self.kinds.as_deref(), PAGE).await {
+            // No more rows than events are wanted.
+            let rows = self.page.min(self.left.try_into().unwrap_or(PAGE));
+            let page = match self.store.events_after(self.after, self.kinds.as_deref(), rows).await {
                 Ok(page) => page,
                 Err(error) => {
                     // The reader comes back with its cursor.
@@ -158,14 +172,21 @@ impl Feed {
                     ));
                 }
             };
-            let full = page.rows.len() as i64 == PAGE;
+            let full = page.rows.len() as i64 == rows;
+            let last = page.rows.last().map(|row| (row.xid, row.id));
             let mut found = Vec::new();
             let after = self.after;
             page.rows.into_iter().for_each(|row| lines(row, after, &mut found));
+            if full {
+                self.page = next_page(rows, found.len() as u64);
+            }
             found.truncate(self.left.try_into().unwrap_or(usize::MAX));
             self.left -= found.len() as u64;
+            // A row of which a reader says that it has read more than there is, is behind them all the same.
             if let Some((position, _)) = found.last() {
                 self.after = *position;
+            } else if let Some((xid, id)) = last {
+                self.after = EventPosition { xid, id, read: 0 };
             }
             // What stands together is sent together.
             let text: Vec<u8> = found.iter().flat_map(|(_, line)| line.iter().copied()).collect();
@@ -249,9 +270,23 @@ async fn events(request: Request) -> Outcome {
         engine: request.app.engine.clone(),
         target: None,
         turns: 0,
+        page: PAGE_FIRST,
         waiting: VecDeque::new(),
         over: false,
     };
     let body = Body::from_stream(stream::unfold(feed, Feed::next));
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_many_events_are_read_few_at_a_time() {
+        assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64), PAGE);
+        assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64 * 1_000), 4);
+        // What a reader had read of its first row counts as nothing, and more than is wanted is no reason to stop.
+        assert_eq!((next_page(1, 0), next_page(1, 1_000_000)), (PAGE, 1));
+    }
 }

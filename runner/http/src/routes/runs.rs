@@ -37,7 +37,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes(of::<Batch>())
             .answers(202, of::<BatchResults>()),
         filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
-            .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too.")
+            .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too. A page may have fewer runs than `limit`, or none, and yet a `next_cursor`: only where there is none is the list at its end.")
             .query("history", "`true`: also runs that have left the hot view.")
             .list()
             .answers(200, of::<List<Run>>()),

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
+use crate::pages::BEGIN_IN_ORDER;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 use crate::{schedule, upstream};
@@ -260,9 +261,11 @@ impl Store {
             .iter()
             .map(|state| state.map_or(-1, RunState::number))
             .collect();
-        let rows = sqlx::query_as!(
-            GroupRow,
-            "SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
+        transaction!(self, pool, "groups", once(BEGIN_IN_ORDER), |tx| {
+            let rows = sqlx::query_as!(
+                GroupRow,
+                "WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
+             SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
                     g.created_at, g.updated_at, g.deleted_at
              FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
              WHERE g.deleted_at IS NULL AND ($1::text IS NULL OR g.category = $1)
@@ -275,24 +278,29 @@ impl Store {
                AND (cardinality($8::smallint[]) = 0
                     OR coalesce((SELECT n.state FROM (
                            (SELECT l.id, l.state FROM heddle.runs_live l
-                             WHERE l.group_id = g.id ORDER BY l.group_id, l.id DESC LIMIT 1)
+                             WHERE l.group_id = ANY (ARRAY[g.id]) ORDER BY l.group_id DESC, l.id DESC LIMIT 1)
                            UNION ALL
-                           (SELECT d.id, d.state FROM heddle.runs_done d
-                             WHERE d.group_id = g.id ORDER BY d.group_id, d.id DESC LIMIT 1)) AS n
+                           (SELECT o.* FROM w CROSS JOIN LATERAL (
+                                SELECT d.id, d.state FROM heddle.runs_done d
+                                 WHERE d.group_id = ANY (ARRAY[g.id]) AND d.id >= w.first AND d.id < w.after
+                                 ORDER BY d.group_id DESC, d.id DESC LIMIT 1) AS o
+                             LIMIT 1)) AS n
                         ORDER BY n.id DESC LIMIT 1), -1) = ANY ($8))
              ORDER BY g.name LIMIT $3",
-            filter.category,
-            cursor,
-            limit + 1,
-            text,
-            Value::Object(valued),
-            &named,
-            filter.enabled,
-            &states,
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(Page::of(rows, limit, |row| row.name.clone()))
+                filter.category,
+                cursor,
+                limit + 1,
+                text,
+                Value::Object(valued),
+                &named,
+                filter.enabled,
+                &states,
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(Page::of(rows, limit, |row| row.name.clone()))
+        })
     }
 
     /// A revision by its id.

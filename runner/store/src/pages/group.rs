@@ -3,6 +3,8 @@
 use heddle_domain::Time;
 use uuid::Uuid;
 
+use super::BEGIN_IN_ORDER;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A group in a list.
@@ -144,25 +146,36 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<GroupRunRow>, StoreError> {
         let before = before.unwrap_or(Uuid::max());
-        Ok(sqlx::query_as!(
-            GroupRunRow,
-            r#"SELECT id AS "id!", revision_id AS "revision_id!", state AS "state!", trigger AS "trigger!",
+        transaction!(self, pool, "page_group_runs", once(BEGIN_IN_ORDER), |tx| {
+            let rows = sqlx::query_as!(
+                GroupRunRow,
+                r#"WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
+               SELECT id AS "id!", revision_id AS "revision_id!", state AS "state!", trigger AS "trigger!",
                       logical_time AS "logical_time!", created_at AS "created_at!", started_at, finished_at, error,
                       progress AS "progress!"
-                 FROM ((SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at,
-                               d.finished_at, d.error, d.progress
-                          FROM heddle.runs_done d WHERE d.group_id = $1 AND d.id < $2 ORDER BY d.id DESC LIMIT $3)
+                 FROM ((SELECT o.* FROM w CROSS JOIN LATERAL (
+                            SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at,
+                                   d.finished_at, d.error, d.progress
+                              FROM heddle.runs_done d
+                             WHERE d.group_id = ANY (ARRAY[$1::bigint]) AND d.id >= w.first AND d.id < w.after
+                               AND d.id < $2
+                             ORDER BY d.group_id DESC, d.id DESC LIMIT $3) AS o
+                         LIMIT $3)
                        UNION ALL
                        (SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
                                NULL, NULL, v.progress
-                          FROM heddle.runs_live v WHERE v.group_id = $1 AND v.id < $2 ORDER BY v.id DESC LIMIT $3)) AS l
+                          FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
+                         ORDER BY v.group_id DESC, v.id DESC LIMIT $3)) AS l
                 ORDER BY id DESC LIMIT $3"#,
-            group_id,
-            before,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?)
+                group_id,
+                before,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(rows)
+        })
     }
 
     /// Which task runs of these runs have an attempt under way: run and task's number.
@@ -200,8 +213,8 @@ impl Store {
     /// The run of a key, in whatever group.
     pub async fn page_run_of_key(&self, key: &str) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar!(
-            "SELECT k.run FROM heddle.groups g JOIN heddle.run_keys k ON k.group_id = g.id AND k.key = $1
-              WHERE g.deleted_at IS NULL LIMIT 10",
+            "SELECT k.run FROM heddle.run_keys k JOIN heddle.groups g ON g.id = k.group_id AND g.deleted_at IS NULL
+              WHERE k.key = $1 LIMIT 10",
             key
         )
         .fetch_all(&self.pool)

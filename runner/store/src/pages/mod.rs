@@ -7,9 +7,43 @@ pub mod group;
 pub mod overview;
 pub mod pool;
 
+use uuid::Uuid;
+
 use crate::{Store, StoreError};
 
+/// Begins to read what an index has in order, and as many as are wanted: of a group of which the planner expects few runs
+/// it would else collect all that there are, and sort them.
+pub(crate) const BEGIN_IN_ORDER: &str =
+    "BEGIN READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
+
 impl Store {
+    /// For each of these runs a text that is another one when what its pages show may have changed since: it has moved, its
+    /// attempts have logged, or somebody has done something to it. Of what is under way at once the first fifty count.
+    pub async fn page_run_marks(&self, runs: &[Uuid]) -> Result<Vec<(Uuid, String)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT n.id AS "id!", concat_ws(' ',
+                      (SELECT l.xmin::text FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])),
+                      (SELECT count(*) FROM heddle.overrides o WHERE o.run = ANY (ARRAY[n.id])),
+                      (SELECT string_agg(concat_ws('-', r.task, r.item, r.attempt, r.lease, c.touched, g.line), ','
+                                         ORDER BY r.task, r.item)
+                         FROM (SELECT w.task, w.item, w.attempt, w.lease FROM heddle.running w
+                                WHERE w.run = ANY (ARRAY[n.id]) ORDER BY w.run, w.task, w.item LIMIT 50) AS r
+                         LEFT JOIN LATERAL (
+                              SELECT q.xmin::text AS touched FROM heddle.queue_claims q
+                               WHERE r.lease < 0 AND q.run = ANY (ARRAY[n.id]) AND q.task = r.task AND q.item = r.item
+                               LIMIT 1) AS c ON true
+                         LEFT JOIN LATERAL (
+                              SELECT e.line FROM heddle.logs e
+                               WHERE e.run = n.id AND e.task = r.task AND e.item = r.item AND e.attempt = r.attempt
+                               ORDER BY e.line DESC LIMIT 1) AS g ON true)) AS "mark!"
+                 FROM UNNEST($1::uuid[]) AS n (id)"#,
+            runs
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.mark)).collect())
+    }
+
     /// A text that is another one when runs, queued work, offers, messages or anything that people change may have
     /// changed since. Costs a few look-ups. (How often a table has been written to is known with a delay of up to some
     /// seconds; what is newest, at once.)

@@ -3,6 +3,8 @@
 use heddle_domain::Time;
 use uuid::Uuid;
 
+use super::BEGIN_IN_ORDER;
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// A run that failed.
@@ -130,16 +132,24 @@ impl Store {
 
     /// How the newest run of each group that has ended ended.
     pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, i16)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT n.id AS "id!", l.state AS "state!"
+        transaction!(self, pool, "page_last_ends", once(BEGIN_IN_ORDER), |tx| {
+            let rows = sqlx::query!(
+                r#"WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
+               SELECT n.id AS "id!", l.state AS "state!"
                  FROM UNNEST($1::bigint[]) AS n (id)
-                CROSS JOIN LATERAL (SELECT d.state FROM heddle.runs_done d WHERE d.group_id = n.id
-                                     ORDER BY d.id DESC LIMIT 1) AS l"#,
-            groups
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
+                CROSS JOIN LATERAL (
+                    SELECT o.state FROM w CROSS JOIN LATERAL (
+                        SELECT d.state FROM heddle.runs_done d
+                         WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= w.first AND d.id < w.after
+                         ORDER BY d.group_id DESC, d.id DESC LIMIT 1) AS o
+                     LIMIT 1) AS l"#,
+                groups
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
+        })
     }
 
     /// Groups of the newest runs, and of the next instants; at most `limit`.
@@ -166,25 +176,36 @@ impl Store {
 
     /// The newest runs of each of these groups, newest first; at most `each` that have ended, and as many that have not.
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            BarRow,
-            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
+        transaction!(self, pool, "page_bars", once(BEGIN_IN_ORDER), |tx| {
+            let rows = sqlx::query_as!(
+                BarRow,
+                r#"WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
+               SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
                       l.created_at AS "created_at!", l.started_at, l.finished_at, l.logical_time AS "logical_time!"
                  FROM UNNEST($1::bigint[]) AS n (id)
                 CROSS JOIN LATERAL (
-                    (SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.finished_at, d.logical_time
-                       FROM heddle.runs_done d WHERE d.group_id = n.id AND d.id >= heddle.uuid_floor($2)
-                      ORDER BY d.id DESC LIMIT $3)
+                    (SELECT o.* FROM w CROSS JOIN LATERAL (
+                         SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.finished_at,
+                                d.logical_time
+                           FROM heddle.runs_done d
+                          WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= w.first AND d.id < w.after
+                            AND d.id >= heddle.uuid_floor($2)
+                          ORDER BY d.group_id DESC, d.id DESC LIMIT $3) AS o
+                      LIMIT $3)
                     UNION ALL
                     (SELECT v.group_id, v.id, v.state, v.trigger, v.created_at, v.started_at, NULL, v.logical_time
-                       FROM heddle.runs_live v WHERE v.group_id = n.id ORDER BY v.id DESC LIMIT $3)) AS l
+                       FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[n.id])
+                      ORDER BY v.group_id DESC, v.id DESC LIMIT $3)) AS l
                 ORDER BY 1, 2 DESC"#,
-            groups,
-            since,
-            each
-        )
-        .fetch_all(&self.pool)
-        .await?)
+                groups,
+                since,
+                each
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(rows)
+        })
     }
 
     /// How many runs were made in each minute up to now and have ended; at most `cap` are counted in each.
@@ -195,17 +216,21 @@ impl Store {
                       (SELECT count(*) FROM (SELECT FROM heddle.runs_done d
                                               WHERE d.id >= heddle.uuid_floor(m.at)
                                                 AND d.id < heddle.uuid_floor(m.at + interval '1 minute')
+                                                AND d.id >= heddle.uuid_floor($4)
                                               LIMIT $3) AS ended) AS "ended!",
                       (SELECT count(*) FROM (SELECT FROM heddle.runs_done d
                                               WHERE d.state = 4 AND d.id >= heddle.uuid_floor(m.at)
                                                 AND d.id < heddle.uuid_floor(m.at + interval '1 minute')
+                                                AND d.id >= heddle.uuid_floor($4)
                                               LIMIT $3) AS failed) AS "failed!"
                  FROM (SELECT date_trunc('minute', $1::timestamptz) - make_interval(mins => n) AS at
                          FROM generate_series(0, $2::integer - 1) AS n) AS m
                 ORDER BY m.at"#,
             now,
             minutes,
-            cap
+            cap,
+            // Days before it are no part of the plan.
+            now - chrono::TimeDelta::minutes(i64::from(minutes))
         )
         .fetch_all(&self.pool)
         .await?)

@@ -205,10 +205,11 @@ impl Store {
                    UNION SELECT name FROM heddle.queues
                    UNION SELECT queue FROM heddle.queue_claims
                    UNION SELECT queue FROM heddle.queue_workers
-                   UNION SELECT t.value ->> 'queue'
-                           FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id,
-                                jsonb_each(r.spec -> 'tasks') AS t
-                          WHERE g.deleted_at IS NULL AND t.value ? 'queue'
+                   UNION SELECT t.queue #>> '{}'
+                           FROM heddle.revisions r
+                           JOIN heddle.groups g ON g.id = r.group_id AND g.revision_id = r.id AND g.deleted_at IS NULL,
+                                jsonb_path_query(r.spec, '$.tasks.*.queue') AS t (queue)
+                          WHERE jsonb_path_exists(r.spec, '$.tasks.*.queue')
                )
                SELECT name AS "name!" FROM names
                 WHERE name IS NOT NULL AND ($1::text IS NULL OR name > $1) ORDER BY name LIMIT $2"#,
@@ -231,9 +232,9 @@ impl Store {
                    OR EXISTS (SELECT FROM heddle.queue_ready WHERE queue = $1)
                    OR EXISTS (SELECT FROM heddle.queue_claims WHERE queue = $1)
                    OR EXISTS (SELECT FROM heddle.queue_workers WHERE queue = $1)
-                   OR EXISTS (SELECT FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id,
-                                          jsonb_each(r.spec -> 'tasks') AS t
-                               WHERE g.deleted_at IS NULL AND t.value ->> 'queue' = $1) AS "known!""#,
+                   OR EXISTS (SELECT FROM heddle.revisions r
+                                JOIN heddle.groups g ON g.id = r.group_id AND g.revision_id = r.id AND g.deleted_at IS NULL
+                               WHERE jsonb_path_query_array(r.spec, '$.tasks.*.queue') ? $1) AS "known!""#,
             name
         )
         .fetch_one(&self.pool)

@@ -1,7 +1,9 @@
 //! How much is due: what a dry run tells.
 
+use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
+use uuid::Uuid;
 
 use super::rules::{Day, RunRules, id_floor};
 use crate::retention::others::Cutoffs;
@@ -24,6 +26,11 @@ impl Store {
         let mut counts = Vec::new();
         for state in EndState::ALL {
             let number = state.state().number();
+            let kept = rules.states.iter().zip(&rules.runs_micros);
+            let shortest = kept.filter(|(of, _)| **of == number).map(|(_, micros)| *micros).min();
+            // No run ended before it was made: those that were made later are not looked at.
+            let shortest = TimeDelta::microseconds(shortest.unwrap_or(0)) - TimeDelta::milliseconds(1);
+            let behind = now.checked_sub_signed(shortest).map_or(Uuid::nil(), id_floor);
             let count = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "count!" FROM (
                      SELECT FROM heddle.runs_done d
@@ -31,7 +38,7 @@ impl Store {
                          ON every.group_id = 0 AND every.state = d.state
                        LEFT JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS own (group_id, state, keep)
                          ON own.group_id = d.group_id AND own.state = d.state
-                      WHERE d.state = $4
+                      WHERE d.state = $4 AND d.id < $7
                         AND d.finished_at < $5::timestamptz
                             - coalesce(own.keep, every.keep) * interval '1 microsecond'
                       LIMIT $6) AS due"#,
@@ -40,7 +47,8 @@ impl Store {
                 &rules.runs_micros,
                 number,
                 now,
-                COUNT_MAX
+                COUNT_MAX,
+                behind
             )
             .fetch_one(&self.pool)
             .await?;
