@@ -183,8 +183,8 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
     let id = given["assignment_id"].as_str().unwrap().to_owned();
     for (query, is_there) in [
         ("uid=ann", true),
-        ("uid=ann&from=2024-01-01T00:00Z&state=assigned", true),
-        ("uid=ann&to=2024-01-01T00:00Z&from=2023-01-01T00:00Z", false),
+        ("uid=ann&from=2024-01-01T00:00:00Z&state=assigned", true),
+        ("uid=ann&to=2024-01-01T00:00:00Z&from=2023-01-01T00:00:00Z", false),
         ("uid=bob", false),
         ("uid=ann&state=completed", false),
     ] {

@@ -425,8 +425,8 @@ label = Label
 label-hint = label=value
 param-hint = param=value
 param-looked = By params 2,000 runs are looked through at a time; the next page goes on with older ones.
-from-hint = From, 2026-01-31T00:00Z
-to-hint = To, 2026-02-01T00:00Z
+from-hint = From, 2026-01-31T00:00:00Z
+to-hint = To, 2026-02-01T00:00:00Z
 no-runs = No run fits.
 remove-filter = Remove this filter
 bulk-title = All of these at once

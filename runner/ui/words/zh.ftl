@@ -407,8 +407,8 @@ label = 标签
 label-hint = 标签=值
 param-hint = 参数=值
 param-looked = 按参数查找时每次查看 2,000 次运行；下一页继续查找更早的运行。
-from-hint = 起始，2026-01-31T00:00Z
-to-hint = 至，2026-02-01T00:00Z
+from-hint = 起始，2026-01-31T00:00:00Z
+to-hint = 至，2026-02-01T00:00:00Z
 no-runs = 没有符合的运行。
 remove-filter = 移除此筛选
 bulk-title = 批量操作
