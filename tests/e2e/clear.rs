@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use heddle_tests::{Node, World, eventually, id, item, states, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, id, item, states, task};
 use serde_json::{Value, json};
 
 use crate::kills::{Held, options};
-use crate::{fails, one, sleeps, with};
+use crate::{calls, fails, one, sleeps, with};
 
 async fn clear(node: &Node, run: &str, task: &str, body: Value) -> Value {
     node.post(&format!("/v1/runs/{run}/tasks/{task}/clear"), body)
@@ -396,13 +396,16 @@ async fn a_node_that_is_killed_in_the_middle() {
     assert_eq!(node.ended(&run).await["state"], "succeeded");
     assert_eq!(numbers(&node, &run, "c").await, [1, 2]);
     // And while what was cleared runs: it is lost, and run again.
-    node.put_group("slow", one(sleeps(1.0))).await;
+    let gate = Receiver::start(Answer::Json(200, "{}".into())).await;
+    node.put_group("slow", one(calls(&gate))).await;
     let slow = id(&node.run("slow", json!({})).await);
+    gate.answers(Answer::Held);
     clear(&node, &slow, "t", json!({})).await;
     node.task_becomes(&slow, "t", "running").await;
     let mut node = node;
     node.kill();
     node.end().await;
+    gate.answers(Answer::Json(200, "{}".into()));
     let node = options(&world).start().await;
     let ended = heddle_tests::within(Duration::from_secs(60), "the end", async || {
         let found = node.run_now(&slow).await;

@@ -1,9 +1,9 @@
 //! What people do to runs and groups.
 
-use heddle_tests::{Node, World, eventually, id, seconds, states, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, states, task};
 use serde_json::{Value, json};
 
-use crate::{fails, one, sleeps, with};
+use crate::{calls, fails, one, sleeps, with};
 
 async fn control(node: &Node, run: &str, action: &str) -> Value {
     node.post(&format!("/v1/runs/{run}/{action}"), json!({}))
@@ -55,11 +55,12 @@ async fn cancel() {
 #[tokio::test]
 async fn pause_and_resume() {
     let world = World::new().await;
-    let node = world.node().await;
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
     node.put_group(
         "g",
         json!({"tasks": {
-            "first": sleeps(0.5),
+            "first": calls(&gate),
             "second": {"script": "hello", "depends_on": ["first"]},
             "third": {"script": "hello", "depends_on": ["second"]},
         }}),
@@ -71,6 +72,7 @@ async fn pause_and_resume() {
     node.post(&format!("/v1/runs/{run}/pause"), json!({}))
         .await
         .expect_problem(409, &[]);
+    gate.answers(Answer::Json(200, "{}".into()));
     let found = node.task_becomes(&run, "first", "succeeded").await;
     assert_eq!(
         (&found["state"], &task(&found, "second")["state"]),
@@ -94,12 +96,15 @@ async fn pause_and_resume() {
 async fn a_paused_run_retries_later() {
     let world = World::new().await;
     let node = world.node().await;
-    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "300ms"});
+    // It is due when the test says so, and not before the run is paused.
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
     node.put_group("g", one(json!({"script": "flaky", "retry": retry})))
         .await;
     let run = node.start("g", json!({})).await;
     node.task_becomes(&run, "t", "retrying").await;
     control(&node, &run, "pause").await;
+    let due = "UPDATE heddle.timers SET due_at = now()";
+    assert_eq!(world.sql().await.execute(due, &[]).await.unwrap(), 1);
     node.task_becomes(&run, "t", "paused").await;
     control(&node, &run, "resume").await;
     assert_eq!(node.ended(&run).await["state"], "succeeded");
@@ -109,7 +114,7 @@ async fn a_paused_run_retries_later() {
 #[tokio::test]
 async fn restart() {
     let world = World::new().await;
-    let node = world.node().await;
+    let node = world.options().at_home().start().await;
     node.put_group(
         "g",
         json!({"tasks": {
@@ -132,9 +137,10 @@ async fn restart() {
         .await
         .expect_problem(409, &[]);
     // A cancelled one.
+    let gate = Receiver::start(Answer::Held).await;
     node.put_group(
         "h",
-        json!({"tasks": {"first": {"script": "hello"}, "t": with(sleeps(1.0), json!({"depends_on": ["first"]}))}}),
+        json!({"tasks": {"first": {"script": "hello"}, "t": with(calls(&gate), json!({"depends_on": ["first"]}))}}),
     )
     .await;
     let run = node.start("h", json!({})).await;
@@ -143,6 +149,7 @@ async fn restart() {
         .expect_problem(409, &[]);
     node.task_becomes(&run, "t", "running").await;
     control(&node, &run, "cancel").await;
+    gate.answers(Answer::Json(200, "{}".into()));
     control(&node, &run, "restart").await;
     let again = node.ended(&run).await;
     assert_eq!(again["state"], "succeeded", "{again:#}");
@@ -428,7 +435,7 @@ async fn pools() {
 async fn priority() {
     let world = World::new().await;
     let node = world.options().env("HEDDLE_SLOTS", "1").start().await;
-    node.put_group("blocker", one(sleeps(1.0))).await;
+    node.put_group("blocker", one(sleeps(3600.0))).await;
     node.put_group("g", one(sleeps(0.05))).await;
     let blocker = node.start("blocker", json!({})).await;
     node.task_becomes(&blocker, "t", "running").await;
@@ -437,11 +444,7 @@ async fn priority() {
         low.push(node.start("g", json!({"priority": -5})).await);
     }
     let high = node.start("g", json!({"priority": 5})).await;
-    assert_eq!(
-        task(&node.run_now(&blocker).await, "t")["state"],
-        "running",
-        "the blocker was too quick"
-    );
+    control(&node, &blocker, "cancel").await;
     let high = node.ended(&high).await;
     for run in low {
         let run = node.ended(&run).await;

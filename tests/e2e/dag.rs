@@ -1,9 +1,9 @@
 //! The DAG: what starts when, and what becomes of what did not.
 
-use heddle_tests::{World, seconds, states, task};
+use heddle_tests::{Answer, Receiver, World, seconds, states, task};
 use serde_json::{Value, json};
 
-use crate::{fails, one, sleeps, with};
+use crate::{calls, fails, one, sleeps, with};
 
 /// A diamond: both middle tasks start once the first has ended, the last one after both.
 #[tokio::test]
@@ -273,10 +273,11 @@ async fn a_condition_that_fails_is_invalid() {
 #[tokio::test]
 async fn on_failure() {
     let world = World::new().await;
-    let node = world.node().await;
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
     let tasks = json!({
         "f": fails(),
-        "slow": sleeps(1.0),
+        "slow": calls(&gate),
         "later": {"script": "hello", "depends_on": ["slow"]},
     });
     node.put_group("stop", json!({"on_failure": "stop", "tasks": tasks}))
@@ -286,6 +287,11 @@ async fn on_failure() {
         node.start("stop", json!({})).await,
         node.start("continue", json!({})).await,
     );
+    for run in [&stopped, &continued] {
+        node.task_becomes(run, "f", "failed").await;
+        node.task_becomes(run, "slow", "running").await;
+    }
+    gate.answers(Answer::Json(200, "{}".into()));
     let (stopped, continued) = (node.ended(&stopped).await, node.ended(&continued).await);
     assert_eq!(
         (&stopped["state"], &continued["state"]),

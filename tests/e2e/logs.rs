@@ -1,9 +1,9 @@
 //! Logs and events, as pages and as streams, on every node.
 
-use heddle_tests::{World, id, time};
+use heddle_tests::{Answer, Receiver, World, id, time};
 use serde_json::{Value, json};
 
-use crate::{one, sleeps, with};
+use crate::{calls, one, sleeps, with};
 
 /// Lines with time, level, message and fields; of an item, of an attempt, of the run.
 #[tokio::test]
@@ -266,12 +266,16 @@ async fn a_flood_without_end() {
 #[tokio::test]
 async fn events() {
     let world = World::new().await;
-    let nodes = world.nodes(2).await;
+    let nodes = [
+        world.options().at_home().start().await,
+        world.options().at_home().start().await,
+    ];
+    let gate = Receiver::start(Answer::Held).await;
     nodes[0]
         .put_group(
             "g",
             json!({"tasks": {
-                "first": sleeps(0.7),
+                "first": calls(&gate),
                 "second": with(json!({"script": "hello"}), json!({"depends_on": ["first"]})),
             }}),
         )
@@ -283,6 +287,9 @@ async fn events() {
         if name != "end" {
             assert_eq!(event["run"], *run, "{event:#}");
             assert_eq!(event["kind"], *name);
+        }
+        if name == "task.running" {
+            gate.answers(Answer::Json(200, "{}".into()));
         }
         names.push(name);
     }

@@ -70,4 +70,4 @@ mod waiting;
 mod warnings;
 mod workers;
 
-use heddle_tests::{fails, one, sleeps, with};
+use heddle_tests::{calls, fails, one, sleeps, with};

@@ -1,9 +1,9 @@
 //! Whose turn it is: `max_active_runs`, for new runs and for those that are reopened, and what overlap leaves alone.
 
-use heddle_tests::{Node, World, eventually, id, seconds, states, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, states, task};
 use serde_json::{Value, json};
 
-use crate::{one, sleeps, with};
+use crate::{calls, one, sleeps, with};
 
 async fn control(node: &Node, run: &str, action: &str) -> Value {
     node.post(&format!("/v1/runs/{run}/{action}"), json!({}))
@@ -22,24 +22,26 @@ async fn override_task(node: &Node, run: &str, task: &str, state: &str) {
 #[tokio::test]
 async fn max_active_runs() {
     let world = World::new().await;
-    let node = world.node().await;
-    node.put_group("g", with(one(sleeps(0.3)), json!({"max_active_runs": 2})))
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
+    node.put_group("g", with(one(calls(&gate)), json!({"max_active_runs": 2})))
         .await;
     let mut runs = Vec::new();
     for _ in 0..6 {
         runs.push(node.start("g", json!({})).await);
     }
+    for run in &runs[..2] {
+        node.task_becomes(run, "t", "running").await;
+    }
     let waiting = node.all("/v1/runs?group=g&state=waiting").await;
-    assert!(
-        !waiting.is_empty(),
-        "six runs of which two may be active, and none waits"
-    );
+    assert_eq!(waiting.len(), 4, "of six runs two may be active: {waiting:#?}");
     assert!(
         waiting
             .iter()
             .all(|run| !run["waiting_for"].as_array().unwrap().is_empty()),
         "{waiting:#?}"
     );
+    gate.answers(Answer::Json(200, "{}".into()));
     let mut ended = Vec::new();
     for run in &runs {
         ended.push(node.ended(run).await);

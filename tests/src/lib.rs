@@ -31,7 +31,7 @@ pub use provider::{CLIENT, CLIENT_SECRET, FakeProvider, Lie};
 pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};
 pub use smtp::{Mail, Manners, Smtp};
-pub use specs::{fails, one, sleeps, with};
+pub use specs::{calls, fails, one, sleeps, with};
 pub use wire::Wire;
 pub use world::{TOKEN, World};
 

@@ -51,6 +51,11 @@ impl NodeOptions {
         self
     }
 
+    /// Where it may reach what the test itself listens on.
+    pub fn at_home(self) -> Self {
+        self.env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1")
+    }
+
     /// Starts it, and waits until it is ready.
     pub async fn start(&self) -> Node {
         let mut starting = self.spawn();

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::receiver::Receiver;
+
 /// A group of one task.
 pub fn one(task: Value) -> Value {
     json!({"tasks": {"t": task}})
@@ -15,6 +17,12 @@ pub fn fails() -> Value {
 /// A task that sleeps.
 pub fn sleeps(seconds: f64) -> Value {
     json!({"script": "sleep", "params": {"seconds": seconds}})
+}
+
+/// A task that is under way until a receiver answers, whatever the machine does meanwhile; its node has to be let at it
+/// ([`crate::NodeOptions::at_home`]).
+pub fn calls(receiver: &Receiver) -> Value {
+    json!({"http": {"url": receiver.url}})
 }
 
 /// A value with fields set.

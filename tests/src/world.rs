@@ -129,10 +129,7 @@ async fn cluster(stock: bool) -> (TestCluster, String) {
 
 /// What the template and the artefacts depend on: the program holds the migrations and the scripts.
 fn stamp() -> String {
-    let facts = std::fs::metadata(program()).expect("the program");
-    let changed = facts.modified().expect("when it was built");
-    let digest = Sha256::digest(format!("{changed:?} {}", facts.len()));
-    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    heddle_postgres::stamp(&program()).expect("the program")
 }
 
 /// Where compiled scripts of the template are kept for the nodes of tests.

@@ -13,7 +13,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::gather_group;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::{Chance, Clock, Name, Time};
-use heddle_postgres::{TestCluster, TestDatabase};
+use heddle_postgres::{TestCluster, TestDatabase, stamp};
 use heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_store::Store;
 use heddle_store::change::By;
@@ -21,7 +21,6 @@ use heddle_store::live::{EndedAttempt, Grant};
 use heddle_store::secret::{SecretKey, SecretKeys};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
@@ -59,12 +58,8 @@ static CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
 
 async fn cluster() -> (TestCluster, String) {
     let cluster = TestCluster::start().await.expect("a cluster");
-    // The migrations are in this very program: it says whether they have changed.
-    let facts = std::env::current_exe().and_then(std::fs::metadata);
-    let facts = facts.expect("the test's own file");
-    let digest = Sha256::digest(format!("{:?} {}", facts.modified().expect("its time"), facts.len()));
-    let stamp: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    let template = format!("simulation_{stamp}");
+    let program = std::env::current_exe().expect("the test's own file");
+    let template = format!("simulation_{}", stamp(&program).expect("its stamp"));
     let migrate = async |url: String| {
         let store = Store::connect(&url, 1).await?;
         store.migrate().await?;

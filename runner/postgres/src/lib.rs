@@ -30,7 +30,7 @@ use keeper::Keeper;
 
 pub use binaries::{MIN_MAJOR, NoServer};
 pub use cluster::InUse;
-pub use test_cluster::{TestCluster, TestDatabase};
+pub use test_cluster::{TestCluster, TestDatabase, stamp};
 
 /// The role that owns everything in the cluster.
 const ROLE: &str = "heddle";

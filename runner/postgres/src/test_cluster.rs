@@ -5,11 +5,12 @@
 //! Scratch is in memory where there is enough of it: while a build writes gigabytes, the kernel holds up whoever else
 //! writes to the disk, for longer than a node's lease.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 use tokio_postgres::NoTls;
 
 use crate::{EmbeddedPostgres, InUse, Options, execute, quoted};
@@ -154,6 +155,14 @@ impl TestCluster {
         let _ = connection.await;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
+}
+
+/// What templates that a program fills depend on, as the end of their names: another one with each build, since the program
+/// holds the migrations, and whatever else is put in.
+pub fn stamp(program: &Path) -> Result<String> {
+    let facts = std::fs::metadata(program).with_context(|| format!("there is no {}", program.display()))?;
+    let digest = Sha256::digest(format!("{:?} {}", facts.modified()?, facts.len()));
+    Ok(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Linux' file system in memory, if it has room; else the temporary directory.

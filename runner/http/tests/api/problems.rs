@@ -1,0 +1,135 @@
+//! What is the same for all routes: problems, lists by pages.
+
+use axum::http::header;
+use serde_json::json;
+
+use super::{Fixture, group};
+
+#[tokio::test]
+async fn what_is_wrong_is_a_problem() {
+    let fixture = Fixture::new(true).await;
+    fixture.get("/nowhere").await.is(404);
+    fixture.get("/v1/groups/%ff").await.is(400);
+    fixture.get("/v1/groups/no%2Fname").await.is(404);
+    fixture.json("PUT", "/v1/groups/no%20name", group("s")).await.is(422);
+    fixture
+        .json("PUT", &format!("/v1/groups/{}", "x".repeat(64)), group("s"))
+        .await
+        .is(422);
+    fixture.get(&format!("/v1/groups/{}", "x".repeat(64))).await.is(404);
+    let refused = fixture.send("POST", "/v1/groups/g", &[], "").await.is(405);
+    assert_eq!(refused.headers[header::ALLOW], "DELETE, GET, HEAD, PATCH, PUT");
+    fixture.send("PUT", "/v1/groups/g", &[], "{\"tasks\": ").await.is(400);
+    fixture.send("PUT", "/v1/groups/g", &[], "[]").await.is(422);
+    fixture
+        .send(
+            "PUT",
+            "/v1/groups/g",
+            &[],
+            r#"{"tasks": {"a": {"queue": "q", "queue": "r"}}}"#,
+        )
+        .await
+        .is(422)
+        .at("/tasks/a/queue");
+    fixture
+        .send("PUT", "/v1/groups/g", &[], r#"{"description": "\u0000"}"#)
+        .await
+        .is(422)
+        .at("/description");
+    fixture
+        .send("PUT", "/v1/groups/g", &[("content-type", "application/yaml")], "a: [")
+        .await
+        .is(400);
+    fixture
+        .send("PUT", "/v1/groups/g", &[("content-type", "image/png")], "{}")
+        .await
+        .is(415);
+    fixture
+        .json("PUT", "/v1/groups/g", json!({"taskz": {}}))
+        .await
+        .is(422)
+        .at("/taskz");
+    for (query, status) in [
+        ("limit=0", 422),
+        ("limit=501", 422),
+        ("limit=x", 400),
+        ("limit=500", 200),
+    ] {
+        fixture.get(&format!("/v1/groups?{query}")).await.is(status);
+    }
+    fixture.get("/v1/runs?state=runing").await.is(422).at("/state");
+    fixture.get("/v1/runs?from=yesterday").await.is(400);
+    fixture.get("/v1/runs/not-an-id").await.is(404);
+    fixture
+        .json("POST", "/v1/groups/nobody/runs/batch", json!({"runs": []}))
+        .await
+        .is(404);
+    fixture
+        .json("POST", "/v1/runs/bulk", json!({"filter": {}, "action": "cancel"}))
+        .await
+        .is(422)
+        .at("/filter");
+    let queued = json!({"tasks": {"a": {"queue": "q"}}});
+    fixture.json("PUT", "/v1/groups/g", queued).await.is(201);
+    let submit = json!({"key": "k"});
+    let made = fixture
+        .json("POST", "/v1/groups/g/runs", submit.clone())
+        .await
+        .is(202)
+        .json;
+    let taken = fixture.json("POST", "/v1/groups/g/runs", submit).await.is(409).json;
+    assert_eq!(taken["existing"], made["id"]);
+    let ready = fixture.get("/readyz").await.is(503);
+    assert!(ready.headers.contains_key(header::RETRY_AFTER));
+    fixture.get("/healthz").await.is(200);
+    assert_eq!(fixture.get("/v1/openapi.json").await.is(200).json["openapi"], "3.1.0");
+    fixture.get("/docs").await.is(200);
+    fixture
+        .send("GET", "/healthz", &[("host", "evil.example")], "")
+        .await
+        .is(403);
+    fixture
+        .send("GET", "/healthz", &[("origin", "http://evil.example")], "")
+        .await
+        .is(403);
+    // Names of all writing systems, composed or not, are one name.
+    fixture
+        .json("PUT", "/v1/pools/%C3%A9", json!({"slots": 2}))
+        .await
+        .is(201);
+    fixture
+        .json("PUT", "/v1/pools/e%CC%81", json!({"slots": 2}))
+        .await
+        .is(200);
+    assert_eq!(fixture.get("/v1/pools").await.is(200).json["items"][0]["name"], "é");
+    fixture.end().await;
+}
+
+#[tokio::test]
+async fn lists_have_cursors() {
+    let fixture = Fixture::new(true).await;
+    for name in ["a", "b", "c", "d", "e"] {
+        fixture
+            .json("PUT", &format!("/v1/pools/{name}"), json!({"slots": 1}))
+            .await
+            .is(201);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/v1/pools?limit=2".to_owned();
+    loop {
+        let page = fixture.get(&path).await.is(200).json;
+        seen.extend(
+            page["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|pool| pool["name"].as_str().unwrap().to_owned()),
+        );
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/v1/pools?limit=2&cursor={cursor}");
+    }
+    assert_eq!(seen, ["a", "b", "c", "d", "e"]);
+    fixture.end().await;
+}
