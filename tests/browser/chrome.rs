@@ -96,6 +96,8 @@ impl Chrome {
         for domain in ["Page", "Runtime", "Log", "Network"] {
             self.call(&format!("{domain}.enable"), json!({})).await;
         }
+        self.call("Page.setLifecycleEventsEnabled", json!({"enabled": true}))
+            .await;
         Tab(before)
     }
 
@@ -141,27 +143,32 @@ impl Chrome {
         }
     }
 
-    /// Waits for an event of the page; what comes before it is kept.
-    async fn event(&mut self, method: &str) {
+    /// Opens an address and waits until all of it has loaded: this address, and not the one that a click before it has
+    /// led to and that may still be loading.
+    pub async fn open(&mut self, url: &str) {
+        self.events.clear();
+        let went = self.call("Page.navigate", json!({"url": url})).await;
+        assert!(
+            went["errorText"].is_null() && went["loaderId"].is_string(),
+            "{url}: {went}"
+        );
+        let session = json!(self.session);
+        let loaded = |event: &Value| {
+            event["method"] == "Page.lifecycleEvent"
+                && event["sessionId"] == session
+                && event["params"]["name"] == "load"
+                && event["params"]["loaderId"] == went["loaderId"]
+        };
+        if self.events.iter().any(loaded) {
+            return;
+        }
         loop {
             let event = self.read().await;
-            let found = event["method"] == method && event["sessionId"] == json!(self.session);
+            let found = loaded(&event);
             self.events.push_back(event);
             if found {
                 return;
             }
-        }
-    }
-
-    /// Opens an address and waits until all of it has loaded.
-    pub async fn open(&mut self, url: &str) {
-        self.events.clear();
-        let went = self.call("Page.navigate", json!({"url": url})).await;
-        assert!(went["errorText"].is_null(), "{url}: {went}");
-        let loaded =
-            |event: &Value| event["method"] == "Page.loadEventFired" && event["sessionId"] == json!(self.session);
-        if !self.events.iter().any(loaded) {
-            self.event("Page.loadEventFired").await;
         }
     }
 

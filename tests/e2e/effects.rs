@@ -103,31 +103,46 @@ async fn retried_attempts_have_their_effects_once() {
     assert_eq!(notices(&node, 4).await, 4);
 }
 
-/// A lost compare-and-set fails that attempt alone, retryably.
+/// A lost compare-and-set fails that attempt alone, retryably: one that the host call notices, and one that is noticed
+/// only when the outcome is committed.
 #[tokio::test]
 async fn lost_comparisons_fail_retryably() {
     let world = World::new().await;
     let node = world.node().await;
-    // Both begin at once; the pause is for a machine that has more to do.
-    let counts = json!({"script": "stateful", "params": {"pause_ms": 2_000}});
-    node.put_group(
-        "g",
-        json!({"tasks": {
-            "retried": with(counts.clone(), json!({"retry": {"strategy": "fixed", "retries": 5, "interval": "10ms"}})),
-            "interferes": json!({"script": "stateful", "params": {"pause_ms": 0}}),
-            "light": {"script": "hello"},
-        }}),
-    )
-    .await;
-    let run = node.run("g", json!({})).await;
-    assert_eq!(run["state"], "succeeded", "{run:#}");
-    assert_eq!(task(&run, "retried")["output"]["count"], 2);
-    let attempts = node.attempts(&heddle_tests::id(&run), "retried").await;
-    assert_eq!(attempts.len(), 2, "{attempts:#?}");
-    assert_eq!(
-        (&attempts[0]["state"], &attempts[0]["error"]["kind"]),
-        (&json!("failed"), &json!("failed"))
-    );
+    let retry = json!({"retry": {"strategy": "fixed", "retries": 5, "interval": "10ms"}});
+    node.put_group("g", one(with(json!({"script": "stateful"}), retry)))
+        .await;
+    for (wait, key) in [("write_after", "noticed-early"), ("end_after", "noticed-late")] {
+        let go = format!("{key}-go");
+        let loser = node.start("g", json!({"params": {"key": key, wait: go}})).await;
+        eventually("an attempt that has read", async || {
+            let lines = node.log_lines(&loser, "t").await;
+            lines
+                .iter()
+                .any(|line| line["message"] == format!("waits for {go}"))
+                .then_some(())
+        })
+        .await;
+        for key in [key, &go] {
+            let other = node.run("g", json!({"params": {"key": key}})).await;
+            assert_eq!(other["state"], "succeeded", "{other:#}");
+            assert_eq!(task(&other, "t")["attempt"], 1, "{other:#}");
+        }
+        let run = node.ended(&loser).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        assert_eq!(task(&run, "t")["output"]["count"], 2);
+        let attempts = node.attempts(&loser, "t").await;
+        assert_eq!(attempts.len(), 2, "{attempts:#?}");
+        let first = &attempts[0];
+        assert_eq!(
+            (&first["state"], &first["error"]["kind"]),
+            (&json!("failed"), &json!("failed"))
+        );
+        assert!(
+            first["error"]["message"].as_str().unwrap().contains("compare-and-set"),
+            "{first:#}"
+        );
+    }
 }
 
 /// A key makes a second request for the same run no second run.

@@ -16,6 +16,12 @@ pub struct Params {
     /// How long to wait between reading and writing, in milliseconds: for provoking lost comparisons.
     #[serde(default)]
     pause_ms: u64,
+    /// Waits between reading and writing until the group's state has this key: for losing a comparison for certain.
+    #[serde(default)]
+    write_after: Option<String>,
+    /// Waits between writing and ending until the group's state has this key: for losing it when all is committed.
+    #[serde(default)]
+    end_after: Option<String>,
     /// A run to ask for.
     #[serde(default)]
     enqueue: Option<Enqueue>,
@@ -68,6 +74,15 @@ pub struct Output {
     count: i64,
 }
 
+/// Says that it waits, and waits until the group's state has a key.
+fn until(key: &str) -> Result<(), Failure> {
+    heddle::info!("waits for {key}");
+    while state::get::<Value>(key)?.is_none() {
+        heddle::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// Counts with compare-and-set; may enqueue a run and notify a channel.
 #[heddle::task]
 fn run(params: Params) -> Result<Output, Failure> {
@@ -76,7 +91,13 @@ fn run(params: Params) -> Result<Output, Failure> {
     if params.pause_ms > 0 {
         heddle::sleep(Duration::from_millis(params.pause_ms));
     }
+    if let Some(key) = &params.write_after {
+        until(key)?;
+    }
     state::compare_and_set(&params.key, found.map(|entry| entry.version), &count)?;
+    if let Some(key) = &params.end_after {
+        until(key)?;
+    }
     if let Some(enqueue) = params.enqueue {
         heddle::enqueue(&enqueue.group, &enqueue.params, enqueue.key.as_deref())?;
     }
