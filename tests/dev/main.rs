@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use heddle_tests::{Dev, eventually, id, run_program, task};
+use heddle_tests::{Dev, eventually, id, run_program, task, within};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -341,6 +342,47 @@ async fn the_demo_has_a_day_behind_it() {
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(dev.get("/v1/groups/stations").await.status, 404);
     assert_eq!(dev.all("/v1/backfills").await.len(), LIVELY.len(), "no second past");
+}
+
+/// The script that is text: its form comes from its type, its answer from the warehouse.
+#[tokio::test]
+async fn the_demo_has_a_script_that_is_text() {
+    let (_directory, data_dir) = directory();
+    let dev = Dev::start(&data_dir, &[]).await;
+    // A node that never had a text compiles the interpreter first, here without optimisation.
+    within(Duration::from_secs(300), "the group of the text", async || {
+        let reply = dev.get("/v1/groups/what-to-wear").await;
+        (reply.status == 200).then_some(())
+    })
+    .await;
+    let script = dev.get("/v1/scripts/what-to-wear").await.expect_status(200);
+    assert_eq!(script["world"], "source/typescript");
+    assert_eq!(script["params_schema"]["required"], json!(["day"]), "{script:#}");
+    let described = &script["params_schema"]["properties"]["warm"]["description"];
+    assert_eq!(described, "From how many degrees Celsius on it is warm.");
+    for (params, weather, wear) in [
+        (json!({}), "sun", json!(["a shirt"])),
+        (json!({"day": "2012-01-02"}), "rain", json!(["a coat", "an umbrella"])),
+        (
+            json!({"day": "2012-01-02", "warm": 10}),
+            "rain",
+            json!(["a shirt", "an umbrella"]),
+        ),
+    ] {
+        let run = dev.run("what-to-wear", json!({"params": params})).await;
+        let output = &task(&run, "suggest")["output"];
+        assert_eq!(
+            (&output["weather"], &output["wear"]),
+            (&json!(weather), &wear),
+            "{run:#}"
+        );
+    }
+    let run = dev.run("what-to-wear", json!({"params": {"day": "2020-01-01"}})).await;
+    let error = &task(&run, "suggest")["error"];
+    assert_eq!(error["kind"], "fatal");
+    assert!(error["message"].as_str().unwrap().contains("2020-01-01"), "{error:#}");
+    let wrong = json!({"params": {"warm": "very"}});
+    dev.post("/v1/groups/what-to-wear/runs", wrong).await.expect_status(422);
 }
 
 /// Only loopback addresses: there is no token.

@@ -1,5 +1,6 @@
 //! The demo: Seattle's weather in a warehouse, a group that works on a month of it, and the scripts for that; and groups of
-//! other shapes with schedules in the present: a map, one that fails now and then, a queue, an audience.
+//! other shapes with schedules in the present: a map, one that fails now and then, a queue, an audience; and one whose
+//! script is text.
 //!
 //! The first part is there before the node is ready. The second comes in behind, with the last 24 hours of its past, made by
 //! ordinary backfills: so whoever looks first finds a day with life in it, and no start is longer for it. As long as the
@@ -67,6 +68,11 @@ const SURVEY: &str = "reader-survey";
 const READERS: &str = "gid_readers";
 const ALL_READERS: [&str; 3] = ["reader-1", "reader-2", "reader-3"];
 const ANSWERING: [&str; 2] = ["reader-1", "reader-2"];
+
+/// The group whose script is text, in TypeScript, and that text. Both have this name.
+const TEXT: &str = "what-to-wear";
+const TEXT_SOURCE: &str = include_str!("../demo/what-to-wear.ts");
+const TEXT_SPEC: &str = include_str!("../demo/what-to-wear.yaml");
 
 /// How far back the past goes that the demo makes.
 const PAST: TimeDelta = TimeDelta::hours(24);
@@ -170,15 +176,23 @@ pub(crate) async fn live(url: String, data_dir: PathBuf, now: Time, shutdown: Ca
         let mut known = Known::read(&data_dir)?;
         put_lively(&client, &mut known).await?;
         make_past(&client, &mut known, now).await?;
-        Ok::<_, anyhow::Error>(client)
+        Ok::<_, anyhow::Error>((client, known))
+    };
+    let warn = |error: &anyhow::Error| {
+        tracing::warn!(error = format!("{error:#}"), "a part of the demo cannot be put in");
     };
     let done = async {
         match work.await {
-            Ok(client) => {
+            Ok((client, mut known)) => {
                 let answers = ANSWERING.map(|uid| answer(client.clone(), uid));
-                tokio::join!(print(client.clone()), futures::future::join_all(answers));
+                let text = async {
+                    if let Err(error) = put_text(&client, &mut known).await {
+                        warn(&error);
+                    }
+                };
+                tokio::join!(print(client.clone()), futures::future::join_all(answers), text);
             }
-            Err(error) => tracing::warn!(error = format!("{error:#}"), "a part of the demo cannot be put in"),
+            Err(error) => warn(&error),
         }
     };
     tokio::select! {
@@ -202,6 +216,18 @@ async fn put_lively(client: &Client, known: &mut Known) -> Result<()> {
         put_group(client, known, name, spec).await?;
     }
     Ok(())
+}
+
+/// The script that is text, and its group: last, since a node that never had one makes the interpreter ready for it.
+async fn put_text(client: &Client, known: &mut Known) -> Result<()> {
+    if known.lacks("script", TEXT) && client.script(TEXT).await.is_err() {
+        client
+            .put_script_as(TEXT, "text/typescript", TEXT_SOURCE, true)
+            .await
+            .with_context(|| format!("script {TEXT}"))?;
+    }
+    known.add("script", TEXT)?;
+    put_group(client, known, TEXT, TEXT_SPEC).await
 }
 
 /// The last day of each, once: who deletes runs, or was away for a night, does not get them anew.

@@ -41,8 +41,26 @@ const NESTING = 6;
 
 /// An object that no prototype can add a `toJSON` to.
 export const plain = (fields) => setPrototypeOf(fields, null);
-/// The same of an array.
+/// The same of an array. What is put into it goes past no setter.
 export const list = (items) => setPrototypeOf(items, null);
+
+/// A message as JSON: of what is plain all the way down. The engine's own writer keeps the objects that it is in in an
+/// array, and so has `Array.prototype`, with whatever a script put on it, take part.
+const written = (value) => {
+  if (typeof value !== "object" || value === null) return value === undefined ? "null" : stringify(value);
+  const isList = isArray(value);
+  let text = isList ? "[" : "{";
+  let count = 0;
+  // (An array's names are its indices: without a prototype there are no others.)
+  for (const name in value) {
+    if (count > 0) text += ",";
+    if (!isList) text += `${stringify(name)}:`;
+    text += written(value[name]);
+    count += 1;
+  }
+  text += isList ? "]" : "}";
+  return text;
+};
 
 // Interpreting text is off: what runs is what was checked.
 const forbid = (what) => {
@@ -94,7 +112,7 @@ export const onlyInRun = (what) => {
 export const sync = (op, fields) => {
   const message = plain({ ...fields });
   message.op = op;
-  const answer = parse(host(SYNC, stringify(message)));
+  const answer = parse(host(SYNC, written(message)));
   if (answer.error !== null) throw new Err(answer.error);
   return answer.ok;
 };
@@ -109,7 +127,7 @@ export const start = (op, fields, settle) => {
   const message = plain({ ...fields });
   message.op = op;
   message.id = id;
-  const refused = host(START, stringify(message));
+  const refused = host(START, written(message));
   if (refused !== "") throw new Err(refused);
   mapSet(waiting, id, settle);
   return id;
@@ -136,11 +154,16 @@ export const cancel = (id) => {
 
 /// The host tells of an answer: `{id, error, ok}`.
 export function event(text) {
-  const answer = parse(text);
-  const settle = mapGet(waiting, answer.id);
-  if (settle !== undefined) {
-    mapDelete(waiting, answer.id);
-    settle(answer.error, answer.ok);
+  try {
+    const answer = parse(text);
+    const settle = mapGet(waiting, answer.id);
+    if (settle !== undefined) {
+      mapDelete(waiting, answer.id);
+      settle(answer.error, answer.ok);
+    }
+  } catch (thrown) {
+    // A script that has overwritten what stands between: nobody else would hear of it.
+    end(failure(thrown));
   }
   return done;
 }
@@ -283,8 +306,9 @@ const invalid = (message) => plain({ kind: "invalid", message, trace: null, afte
 
 const end = (outcome) => {
   if (!running) return;
+  const text = written(outcome);
   running = false;
-  host(RESULT, stringify(outcome));
+  host(RESULT, text);
 };
 
 /// The output as JSON. What JSON has no word for fails, but for `undefined` (null) and what JSON writes as null.
@@ -323,7 +347,7 @@ export function bind(module) {
 /// The module could not be evaluated.
 export function refuse(thrown) {
   const { message, trace } = told(thrown);
-  host(DESCRIPTION, stringify(plain({ error: message, trace })));
+  host(DESCRIPTION, written(plain({ error: message, trace })));
 }
 
 const entryOf = () => {
@@ -333,20 +357,22 @@ const entryOf = () => {
   return typeof script.run === "function" ? script.run : undefined;
 };
 
+/// The exports in which a script says something of itself.
+const TOLD = plain({ description: 0, params: 0, defaults: 0 });
+
 /// What the script says of itself.
 export function describe() {
-  const said = plain({
-    run: entryOf() !== undefined,
-    handle: typeof script.handle === "function",
-    description: script.description ?? null,
-    params: script.params ?? null,
-    defaults: script.defaults ?? null,
-  });
   let text;
   try {
-    text = stringify(said);
+    const facts = written(plain({ run: entryOf() !== undefined, handle: typeof script.handle === "function" }));
+    text = slice(facts, 0, -1);
+    for (const name in TOLD) {
+      const own = script[name];
+      text += `,"${name}":${own === undefined ? "null" : stringify(own) ?? "null"}`;
+    }
+    text += "}";
   } catch (wrong) {
-    text = stringify(plain({ error: `\`params\`, \`defaults\` and \`description\` must be JSON: ${told(wrong).message}` }));
+    text = written(plain({ error: `\`params\`, \`defaults\` and \`description\` must be JSON: ${told(wrong).message}` }));
   }
   // What is garbage now would be part of every run.
   collect();
@@ -360,6 +386,7 @@ export function begin(text) {
   const given = parse(text);
   seed(given.seed);
   clockStart = nativeNow();
+  // It ends by itself, however `run` does, and throws nothing.
   work(given);
   return done;
 }
@@ -389,16 +416,16 @@ const exact = (text) => (+text <= MAX_SAFE ? +text : toBigInt(text));
 /// What became of each message: nothing said, all are handled; else a list with an entry for each, an error for those
 /// that failed.
 const handled = (said, batch) => {
-  const outcomes = [];
+  const outcomes = list([]);
   if (said !== undefined && said !== null) {
     if (!isArray(said) || said.length !== batch.messages.length) {
       return invalid("`handle` gives nothing, or an array with an entry for each message");
     }
     for (let at = 0; at < said.length; at++) outcomes[at] = said[at] instanceof Err ? failure(said[at]) : null;
-    return plain({ outcomes: list(outcomes) });
+    return plain({ outcomes });
   }
   for (let at = 0; at < batch.messages.length; at++) outcomes[at] = null;
-  return plain({ outcomes: list(outcomes) });
+  return plain({ outcomes });
 };
 
 const jsonOf = (value, what) => {
@@ -542,7 +569,7 @@ const inspectObject = (value, depth, seen) => {
   if (value instanceof NativeDate) return dateToISO(value);
   if (tag === "[object RegExp]") return regexpToString(value);
   if (depth >= MAX_DEPTH) return isArray(value) ? "[…]" : "{…}";
-  const path = [];
+  const path = list([]);
   for (let at = 0; at < seen.length; at++) path[at] = seen[at];
   path[seen.length] = value;
   const inner = (item) => inspect(item, depth + 1, path);

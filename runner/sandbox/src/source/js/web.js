@@ -19,6 +19,10 @@ const bytesOf = (value) => {
 };
 const call = Function.prototype.call;
 const toBase64 = call.bind(NativeUint8Array.prototype.toBase64);
+const complain = console.error;
+const mapGet = call.bind(NativeMap.prototype.get);
+const mapSet = call.bind(NativeMap.prototype.set);
+const mapDelete = call.bind(NativeMap.prototype.delete);
 const fromBase64 = NativeUint8Array.fromBase64.bind(NativeUint8Array);
 
 // ---- Text and bytes ----------------------------------------------------------------------------------------------------
@@ -231,10 +235,10 @@ const delayOf = (delay) => {
 const arm = (timer, work, delay, repeat) => {
   const id = start("timer", { ms: delay }, () => {
     if (repeat) arm(timer, work, delay, true);
-    else timers.delete(timer);
+    else mapDelete(timers, timer);
     work();
   });
-  timers.set(timer, id);
+  mapSet(timers, timer, id);
 };
 const timerFor = (name, repeat) => (work, delay, ...args) => {
   onlyInRun(name);
@@ -248,13 +252,13 @@ const guarded = (work, args) => {
   try {
     work(...args);
   } catch (thrown) {
-    console.error("uncaught in a timer:", thrown);
+    complain("uncaught in a timer:", thrown);
   }
 };
 const clear = (timer) => {
-  const id = timers.get(timer);
+  const id = mapGet(timers, timer);
   if (id !== undefined) {
-    timers.delete(timer);
+    mapDelete(timers, timer);
     cancel(id);
   }
 };
