@@ -371,12 +371,9 @@ async fn repeated() {
     let by = By { actor: "test", at };
     let put = store.put_category(by, "c", "").await.expect("the second try");
     assert!(put.created);
-    let all = heddle_http::metrics::Page::default();
-    store
-        .transaction_metrics()
-        .into_iter()
-        .for_each(|metric| all.add(metric));
-    let text = all.text();
+    let metrics = store.transaction_metrics();
+    let families: Vec<_> = metrics.iter().flat_map(|metric| metric.collect()).collect();
+    let text = prometheus::TextEncoder::new().encode_to_string(&families).unwrap();
     for line in [
         "heddle_transaction_seconds_count{transaction=\"put_category\"} 2",
         "heddle_transactions_repeated_total{transaction=\"put_category\"} 1",
