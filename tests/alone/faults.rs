@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use heddle_tests::{Api, World, eventually, task, within};
+use heddle_tests::{Answer, Api, Receiver, World, calls, eventually, task, within};
 use serde_json::{Value, json};
 
 use crate::{one, with};
@@ -65,10 +65,12 @@ fn given_up(run: &Value) {
 #[tokio::test]
 async fn a_poisonous_outcome_of_one_task() {
     let world = World::new().await;
-    let node = world.node().await;
-    let run = under_way(&world, &node, one(crate::sleeps(1.0)), "t").await;
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
+    let run = under_way(&world, &node, one(calls(&gate)), "t").await;
     let sql = world.sql().await;
     poison(&sql, "attempts", "run", "INSERT", &run).await;
+    gate.answers(Answer::Json(200, "{}".into()));
     let ended = node.ended(&run).await;
     given_up(&ended);
     assert_eq!(ended["error"]["task"], "t");
@@ -91,10 +93,11 @@ async fn a_poisonous_outcome_of_one_task() {
 #[tokio::test]
 async fn a_poisonous_outcome_among_several() {
     let world = World::new().await;
-    let node = world.node().await;
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
     let spec = json!({"tasks": {
         "first": {"script": "hello"},
-        "second": with(crate::sleeps(1.5), json!({"depends_on": ["first"]})),
+        "second": with(calls(&gate), json!({"depends_on": ["first"]})),
         "third": {"script": "hello", "depends_on": ["second"]},
         "aside": crate::sleeps(60.0),
     }});
@@ -104,6 +107,7 @@ async fn a_poisonous_outcome_among_several() {
     node.task_becomes(&run, "aside", "running").await;
     let sql = world.sql().await;
     poison(&sql, "attempts", "run", "INSERT", &run).await;
+    gate.answers(Answer::Json(200, "{}".into()));
     let ended = node.ended(&run).await;
     given_up(&ended);
     let states: Vec<&Value> = ["first", "second", "third", "aside"]
@@ -128,10 +132,12 @@ async fn a_poisonous_outcome_among_several() {
 #[tokio::test]
 async fn a_run_that_cannot_even_be_given_up() {
     let world = World::new().await;
-    let node = world.node().await;
-    let run = under_way(&world, &node, one(crate::sleeps(1.0)), "t").await;
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
+    let run = under_way(&world, &node, one(calls(&gate)), "t").await;
     let sql = world.sql().await;
     poison(&sql, "runs_done", "id", "INSERT", &run).await;
+    gate.answers(Answer::Json(200, "{}".into()));
     within(Duration::from_secs(30), "an attempt that is set aside", async || {
         let metrics = metrics(&node).await;
         metrics.contains("heddle_outcomes_set_aside 1").then_some(())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use heddle_tests::{Dev, eventually, id, run_program, task, within};
+use heddle_tests::{Answer, Dev, Receiver, calls, eventually, id, one, run_program, task, within};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -230,21 +230,20 @@ async fn life_of_a_data_directory() {
     dev.process().terminate();
     let status = dev.process().end().await;
     assert!(status.success(), "{status}");
-    let mut dev = Dev::start(&data_dir, &["--no-demo"]).await;
+    let home = ["--allow-private", "127.0.0.1"];
+    let mut dev = Dev::start(&data_dir, &["--no-demo", home[0], home[1]]).await;
     assert_eq!(dev.run_now(&first).await["state"], "succeeded");
     // kill -9 with work in hand.
-    dev.put_group(
-        "g",
-        json!({"tasks": {"t": {"script": "sleep", "params": {"seconds": 1.0}}}}),
-    )
-    .await;
+    let gate = Receiver::start(Answer::Held).await;
+    dev.put_group("g", one(calls(&gate))).await;
     let mut runs = Vec::new();
     for _ in 0..20 {
         runs.push(dev.start("g", json!({})).await);
     }
     dev.task_becomes(&runs[0], "t", "running").await;
     dev.process().kill();
-    let dev = Dev::start(&data_dir, &[]).await;
+    gate.answers(Answer::Json(200, "{}".into()));
+    let dev = Dev::start(&data_dir, &home).await;
     for run in &runs {
         assert_eq!(dev.ended(run).await["state"], "succeeded");
     }

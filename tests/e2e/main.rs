@@ -68,6 +68,7 @@ mod used_up;
 mod uses;
 mod waiting;
 mod warnings;
+mod ways;
 mod workers;
 
 use heddle_tests::{calls, fails, one, sleeps, with};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use heddle_tests::{Node, World, eventually, id, seconds, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, task};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::{one, sleeps, with};
+use crate::{calls, one, sleeps, with};
 
 /// These tests look at how quickly nodes notice things, and each takes all of a machine: one after the other.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -159,7 +159,10 @@ async fn fences_refuse_the_zombie() {
     // Each writes state and asks for a run: what a late outcome would do twice.
     let spec = json!({
         "script": "stateful",
-        "params": {"key": "{{ run.key }}", "pause_ms": 1500, "enqueue": {"group": "target"}},
+        // The first attempts end while the node is frozen, and not before.
+        "params": {
+            "key": "{{ run.key }}", "pause_ms": "{{ 5000 if run.attempt == 1 else 0 }}", "enqueue": {"group": "target"},
+        },
     });
     zombie.put_group("g", one(spec)).await;
     let mut runs = Vec::new();
@@ -297,11 +300,13 @@ async fn accepted_means_committed() {
 async fn graceful_drain() {
     let _alone = ALONE.lock().await;
     let world = World::new().await;
-    let mut nodes = world.nodes(2).await;
+    let options = world.options().at_home();
+    let mut nodes = [options.start().await, options.start().await];
+    let gate = Receiver::start(Answer::Held).await;
     nodes[0]
         .put_group(
             "g",
-            json!({"tasks": {"t": sleeps(1.0), "after": {"script": "hello", "depends_on": ["t"]}}}),
+            json!({"tasks": {"t": calls(&gate), "after": {"script": "hello", "depends_on": ["t"]}}}),
         )
         .await;
     let mut runs = Vec::new();
@@ -312,6 +317,12 @@ async fn graceful_drain() {
         nodes[0].task_becomes(run, "t", "running").await;
     }
     nodes[1].terminate();
+    eventually("a node that drains", async || {
+        let ready = nodes[1].try_get("/readyz").await?;
+        (ready.status == 503).then_some(())
+    })
+    .await;
+    gate.answers(Answer::Json(200, "{}".into()));
     let status = nodes[1].end().await;
     assert!(status.success(), "{status}");
     for run in &runs {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use heddle_postgres::{EmbeddedPostgres, Options};
-use heddle_tests::{NodeOptions, World, eventually, task};
+use heddle_tests::{Answer, NodeOptions, Receiver, World, eventually, task};
 use serde_json::{Value, json};
 
-use crate::{one, sleeps, with};
+use crate::{calls, one, sleeps, with};
 
 /// Connections are cut and refused for a while, shorter than a lease.
 #[tokio::test]
@@ -106,7 +106,8 @@ async fn long() {
         &[],
     );
     let token: Value = serde_json::from_slice(&made.stdout).unwrap();
-    let node = NodeOptions::new(&url).start().await;
+    let gate = Receiver::start(Answer::Held).await;
+    let node = NodeOptions::new(&url).at_home().start().await;
     let api = node.with_token(token["token"].as_str());
     for name in ["hello", "sleep", "stateful"] {
         let wasm = heddle_scripts::get(name).unwrap();
@@ -117,7 +118,7 @@ async fn long() {
     api.put_group(
         "g",
         json!({"tasks": {
-            "slow": sleeps(2.0),
+            "slow": calls(&gate),
             "after": with(json!({"script": "hello"}), json!({"depends_on": ["slow"]})),
         }}),
     )
@@ -131,12 +132,13 @@ async fn long() {
     for _ in 0..10 {
         runs.push(api.start("g", json!({})).await);
     }
-    let count = api.start("counts", json!({})).await;
     for run in &runs {
         api.task_becomes(run, "slow", "running").await;
     }
+    let count = api.start("counts", json!({})).await;
     api.task_becomes(&count, "t", "running").await;
     postgres.stop().await.unwrap();
+    gate.answers(Answer::Json(200, "{}".into()));
     let away = async |path: &str| {
         let reply = api.get(path).await;
         assert_eq!(reply.status, 503, "{path}: {:#}", reply.body);

@@ -665,6 +665,36 @@ async fn versions_are_compared() {
         checked,
         [("clean", 1, "same"), ("clean", 2, "same"), ("wasm", 2, "same")]
     );
+    // A run under way keeps to the version that it has taken.
+    let versions = || {
+        let (code, said) = heddle(&["-o", "json", "script", "check", "slow"]);
+        assert_eq!(code, Some(0), "{said}");
+        let told: Value = serde_json::from_str(&said).unwrap();
+        let all = told["items"].as_array().unwrap().iter();
+        all.map(|one| one["version"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let slow =
+        |number: u32| format!("export default () => new Promise((done) => setTimeout(done, 600_000, {number}));\n");
+    for number in 1..=2 {
+        node.put_bytes("/v1/scripts/slow", TS, slow(number))
+            .await
+            .expect_status(201);
+        if number == 1 {
+            node.put_group("slow", json!({"tasks": {"t": {"script": "slow"}}}))
+                .await;
+        }
+    }
+    assert_eq!(versions(), [2]);
+    node.put_bytes("/v1/scripts/slow?activate=false", TS, slow(3))
+        .await
+        .expect_status(201);
+    let run = node.start("slow", json!({})).await;
+    let activate = json!({"version": 3});
+    node.put("/v1/scripts/slow/active", activate).await.expect_status(200);
+    assert_eq!(versions(), [2, 3]);
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await;
+    node.ended(&run).await;
+    assert_eq!(versions(), [3]);
     // As if another interpreter had read another schema then, and accepted what this one does not.
     let sql = world.sql().await;
     let changed = "UPDATE heddle.script_versions SET params_schema = '{\"type\": \"object\"}', runtime = 'quickjs 1' WHERE version = 1 AND world = 'source/typescript'";

@@ -5,16 +5,35 @@
 //! Compilers are found or installed by `heddle script build`, as authors have them, into directories below the target
 //! directory, once. On a machine that has no Python or Node.js, or does not reach their registries, what is tested is what
 //! an author sees there: a build that fails and says what to install.
+//!
+//! Each language is walked through by the commands that `docs/scripts.md` names, from an empty directory to a scheduled
+//! script, and the seconds of each are printed. As somebody has them who has no compilers yet:
+//!
+//! ```sh
+//! HEDDLE_WALK_COLD=1 cargo test -p heddle-tests --test languages -- --nocapture --test-threads 1
+//! ```
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use heddle_tests::{Node, TOKEN, World, run_program};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
+/// Whether compilers and packages are installed anew, to see how long that takes.
+static COLD: LazyLock<bool> = LazyLock::new(|| std::env::var_os("HEDDLE_WALK_COLD").is_some());
 /// Where toolchains and what they compile are kept from one run to the next.
-const TOOLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/languages");
+static TOOLS: LazyLock<String> = LazyLock::new(|| {
+    let kept = concat!(env!("CARGO_TARGET_TMPDIR"), "/languages");
+    if !*COLD {
+        return kept.to_owned();
+    }
+    let anew = format!("{kept}-cold");
+    let _ = fs::remove_dir_all(&anew);
+    anew
+});
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest-sdk/examples");
 
 /// A language whose compiler is found or installed.
@@ -61,7 +80,7 @@ fn virtual_environment(dir: &Path, packages: &[&str]) -> bool {
 /// A directory with packages for the sources, made once: again when what names them has changed. `None`: they are not to
 /// be had here.
 fn kept(name: &str, sources: &Path, install: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-    let kept = Path::new(TOOLS).join(name);
+    let kept = Path::new(&*TOOLS).join(name);
     let read = |name: &str| fs::read_to_string(sources.join(name)).unwrap_or_default();
     let manifest: serde_json::Value = serde_json::from_str(&read("package.json")).unwrap_or_default();
     let recipe = format!("{}{}", read("requirements.txt"), manifest["devDependencies"]);
@@ -93,14 +112,14 @@ fn copy(from: &Path, to: &Path, change: impl Fn(String) -> String + Copy) {
 }
 
 fn heddle(node: &Node, arguments: &[&str]) -> Output {
-    let target = format!("{TOOLS}/rust");
+    let target = format!("{}/rust", *TOOLS);
     run_program(
         arguments,
         &[
             ("HEDDLE_URL", node.base()),
             ("HEDDLE_TOKEN", TOKEN),
             ("CARGO_TARGET_DIR", &target),
-            ("XDG_CACHE_HOME", TOOLS),
+            ("XDG_CACHE_HOME", TOOLS.as_str()),
         ],
     )
 }
@@ -117,18 +136,76 @@ fn succeeds(node: &Node, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The commands from an empty directory to a scheduled script, and how long each takes.
+struct Walk<'a> {
+    node: &'a Node,
+    name: String,
+    took: Vec<String>,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins in `dir`, which the first command makes.
+    fn begin(node: &'a Node, name: &str, language: &str, dir: &Path) -> Self {
+        let mut walk = Self {
+            node,
+            name: name.to_owned(),
+            took: Vec::new(),
+        };
+        let output = walk.step(
+            "new",
+            &["script", "new", name, "--lang", language, &dir.to_string_lossy()],
+        );
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        walk
+    }
+
+    fn step(&mut self, what: &str, arguments: &[&str]) -> Output {
+        let began = Instant::now();
+        let output = heddle(self.node, arguments);
+        self.took.push(format!("{what} {:.2} s", began.elapsed().as_secs_f64()));
+        output
+    }
+
+    fn done(&mut self, what: &str, arguments: &[&str]) -> String {
+        let output = self.step(what, arguments);
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(output.status.success(), "{arguments:?}\n{}", said.concat());
+        said.concat()
+    }
+
+    /// Uploads a file, or builds and uploads a directory; puts a group with a schedule for it; and has it run.
+    async fn end(mut self, what: &Path, params: Value) -> Value {
+        let (node, name) = (self.node, self.name.clone());
+        let said = self.done("push", &["script", "push", &name, &what.to_string_lossy()]);
+        assert!(said.contains(&name), "{said}");
+        let file = what.with_file_name(format!("{name}-group.yaml"));
+        let group = json!({
+            "kind": "group", "name": name, "schedules": {"hourly": {"cron": "0 * * * *"}},
+            "tasks": {"t": {"script": name, "params": params}},
+        });
+        fs::write(&file, group.to_string()).expect("a file");
+        self.done("apply", &["apply", "-f", &file.to_string_lossy()]);
+        println!("{name}: {}", self.took.join(", "));
+        let next = node.get(&format!("/v1/groups/{name}/next")).await.expect_status(200);
+        assert_ne!(next["instants"], json!([]), "{next:#}");
+        let run = node.start(&name, json!({})).await;
+        let run = node.ended(&run).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        run["tasks"][0]["output"].clone()
+    }
+}
+
 /// Uploads what lies in the directory and has a run greet somebody.
-async fn greets(node: &Node, name: &str, dir: &Path, describes: bool) {
-    let said = succeeds(node, &["script", "push", name, &dir.to_string_lossy()]);
-    assert!(said.contains(name), "{said}");
+async fn greets(walk: Walk<'_>, dir: &Path, describes: bool) {
+    let (node, name) = (walk.node, walk.name.clone());
+    let output = walk.end(dir, json!({"name": "Ada"})).await;
+    assert_eq!(output, json!({"greeting": "Hello, Ada!"}));
     let script = node.get(&format!("/v1/scripts/{name}")).await.expect_status(200);
     assert_eq!(script["params_schema"].is_object(), describes, "{script:#}");
-    let spec = json!({"tasks": {"t": {"script": name, "params": {"name": "Ada"}}}});
-    node.put_group(name, spec).await;
-    let run = node.start(name, json!({})).await;
-    let run = node.ended(&run).await;
-    assert_eq!(run["state"], "succeeded", "{run:#}");
-    assert_eq!(run["tasks"][0]["output"], json!({"greeting": "Hello, Ada!"}));
+    let run = node
+        .get(&format!("/v1/runs/latest?group={name}"))
+        .await
+        .expect_status(200);
     let id = heddle_tests::id(&run);
     let logs = succeeds(node, &["run", "logs", &id]);
     assert!(logs.to_lowercase().contains("ada"), "{logs}");
@@ -162,11 +239,11 @@ fn is_missing(output: &Output) -> bool {
 }
 
 /// A new script, and its packages. `None`: they are not to be had here.
-fn new(node: &Node, world: &World, language: &Language, name: &str) -> Option<PathBuf> {
+fn new<'a>(node: &'a Node, world: &World, language: &Language, name: &str) -> Option<(PathBuf, Walk<'a>)> {
     let dir = world.directory().join(name);
-    let place = dir.to_string_lossy().into_owned();
-    succeeds(node, &["script", "new", name, "--lang", language.name, &place]);
-    if language.by_npm {
+    let walk = Walk::begin(node, name, language.name, &dir);
+    // Else the build installs them, as it does for an author.
+    if language.by_npm && !*COLD {
         let install = |dir: &Path| {
             let built = heddle(node, &["script", "build", &dir.to_string_lossy()]);
             let said = String::from_utf8_lossy(&built.stderr);
@@ -178,7 +255,7 @@ fn new(node: &Node, world: &World, language: &Language, name: &str) -> Option<Pa
         let kept = kept(language.name, &dir, install)?;
         std::os::unix::fs::symlink(kept.join("node_modules"), dir.join("node_modules")).expect("a link");
     }
-    Some(dir)
+    Some((dir, walk))
 }
 
 async fn check(language: Language) {
@@ -190,11 +267,11 @@ async fn check(language: Language) {
     succeeds(&node, &["script", "new", "bare", "--lang", language.name, &place]);
     refuses(&place, language.needed);
 
-    let built = new(&node, &world, &language, &name).map(|dir| {
-        let built = heddle(&node, &["script", "build", &dir.to_string_lossy()]);
-        (dir, built)
+    let built = new(&node, &world, &language, &name).map(|(dir, mut walk)| {
+        let built = walk.step("build", &["script", "build", &dir.to_string_lossy()]);
+        (dir, walk, built)
     });
-    let Some((dir, built)) = built.filter(|(_, built)| !is_missing(built)) else {
+    let Some((dir, walk, built)) = built.filter(|(.., built)| !is_missing(built)) else {
         eprintln!(
             "no compiler for {} can be had here: only the refusal is tested",
             language.name
@@ -214,7 +291,7 @@ async fn check(language: Language) {
     assert!(!said.contains("Needed") && !said.contains("install"), "{said}");
     fs::write(&file, text).expect("a file");
 
-    greets(&node, &name, &dir, language.describes).await;
+    greets(walk, &dir, language.describes).await;
     let empty = json!({"params": {}});
     let result = node.post(&format!("/v1/scripts/{name}/invoke"), empty).await;
     let memory = result.expect_status(200)["memory_bytes"].as_u64().expect("a number");
@@ -224,7 +301,7 @@ async fn check(language: Language) {
         succeeds(&node, &["script", "test", &wasm.to_string_lossy()]);
     }
     let Some(example) = language.example else { return };
-    let dir = new(&node, &world, &language, example).expect("as before");
+    let (dir, _) = new(&node, &world, &language, example).expect("as before");
     let source = Path::new(EXAMPLES).join(language.name).join(example);
     copy(&source, &dir, |text| text.replace("{{crate}}", example));
     succeeds(&node, &["script", "build", &dir.to_string_lossy()]);
@@ -239,11 +316,26 @@ async fn rust() {
     let world = World::new().await;
     let node = world.node().await;
     // Where it was last time, so that Cargo knows what it has compiled.
-    let dir = Path::new(TOOLS).join("hello-rust");
+    let dir = Path::new(&*TOOLS).join("hello-rust");
     let _ = fs::remove_dir_all(&dir);
-    let place = dir.to_string_lossy().into_owned();
-    succeeds(&node, &["script", "new", "hello-rust", "--lang", "rust", &place]);
-    greets(&node, "hello-rust", &dir, true).await;
+    let mut walk = Walk::begin(&node, "hello-rust", "rust", &dir);
+    walk.done("build", &["script", "build", &dir.to_string_lossy()]);
+    greets(walk, &dir, true).await;
+}
+
+/// Those that are text need no build: one file, uploaded as it is.
+#[tokio::test]
+async fn texts() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for (language, ending) in [("typescript", "ts"), ("javascript", "js"), ("python", "py")] {
+        let name = format!("words-{language}");
+        let dir = world.directory().join(&name);
+        let walk = Walk::begin(&node, &name, language, &dir);
+        let file = dir.join(format!("{name}.{ending}"));
+        let output = walk.end(&file, json!({"text": "to be or not"})).await;
+        assert_eq!(output["words"], 4);
+    }
 }
 
 #[tokio::test]
@@ -323,10 +415,7 @@ async fn python() {
     let node = patient(&world).await;
     let dir = world.directory().join("hello-python");
     let place = dir.to_string_lossy().into_owned();
-    succeeds(
-        &node,
-        &["script", "new", "hello-python", "--lang", "python-component", &place],
-    );
+    let mut walk = Walk::begin(&node, "hello-python", "python-component", &dir);
     refuses(&place, "componentize-py==0.25.1");
     fs::write(dir.join("requirements.txt"), "python-slugify==8.0.4\n").expect("a file");
     refuses(&place, "`python3` is not installed");
@@ -341,13 +430,13 @@ async fn python() {
     );
     fs::write(&file, &text).expect("a file");
 
-    let built = heddle(&node, &["script", "build", &place]);
+    let built = walk.step("build", &["script", "build", &place]);
     if is_missing(&built) {
         eprintln!("no compiler for Python can be had here: only the refusal is tested");
         return;
     }
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    greets(&node, "hello-python", &dir, true).await;
+    greets(walk, &dir, true).await;
 }
 
 /// The bridge from the feed of events to Kafka, as `test_bridge.py` plays with it. The broker is the strict small one beside

@@ -71,7 +71,8 @@ pub struct NodeConfig {
     pub shutdown: CancellationToken,
 }
 
-/// Runs a node until `shutdown` is cancelled; tells `ready` the address once migrations and the demo are in.
+/// Runs a node until `shutdown` is cancelled; tells `ready` the address once migrations and the demo are in. A long function,
+/// since it is a node's life from its start to its end, in that order.
 pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) -> Result<()> {
     let address = config.listener.local_addr().context("the listener has no address")?;
     allow_open_files();
@@ -100,24 +101,8 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let Some(store) = unless_stopped(&config.shutdown, open).await? else {
         return Ok(());
     };
-    let private_hosts = config.options.allow_private.as_deref().unwrap_or_default();
-    let compiler = start_children()?;
-    let slots = config.options.slots.unwrap_or(DEFAULT_SLOTS);
-    if slots == 0 {
-        bail!(usage("--slots is one at least: a node without slots runs no script"));
-    }
-    let mut sandbox_config = SandboxConfig::new(data_dir.join("artefacts"), compiler);
-    sandbox_config.max_instances = slots.max(1);
-    sandbox_config.private_hosts = private_hosts
-        .split(',')
-        .map(str::trim)
-        .filter(|host| !host.is_empty())
-        .map(str::to_owned)
-        .collect();
-    if let Some(text) = &config.options.compile_timeout {
-        sandbox_config.compile_timeout = compile_timeout(text)?;
-    }
-    let threads = sandbox_config.threads;
+    let sandbox_config = sandbox_config(&config.options, data_dir)?;
+    let (slots, threads) = (sandbox_config.max_instances, sandbox_config.threads);
     let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
     let start = Engine::start(
         EngineConfig {
@@ -132,6 +117,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
             drain_for: DRAIN_FOR,
             dispatch: dispatch_config(&config.options)?,
             notify: notify_config(&config, address)?,
+            short_ways: config.options.short_ways.unwrap_or(true),
         },
         store.clone(),
         sandbox,
@@ -218,6 +204,27 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     }
     store.close();
     Ok(())
+}
+
+/// Where scripts run, and how many at once.
+fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
+    let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
+    if slots == 0 {
+        bail!(usage("--slots is one at least: a node without slots runs no script"));
+    }
+    let mut config = SandboxConfig::new(data_dir.join("artefacts"), start_children()?);
+    config.max_instances = slots;
+    let private_hosts = options.allow_private.as_deref().unwrap_or_default();
+    config.private_hosts = private_hosts
+        .split(',')
+        .map(str::trim)
+        .filter(|host| !host.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if let Some(text) = &options.compile_timeout {
+        config.compile_timeout = compile_timeout(text)?;
+    }
+    Ok(config)
 }
 
 /// Does something at the start; `None`: the node was told to stop meanwhile. What waits for a database that does not

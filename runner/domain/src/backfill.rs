@@ -243,6 +243,22 @@ pub struct Checked {
     pub priority: i16,
 }
 
+impl Checked {
+    /// Itself, unless it means more instants than a backfill may have.
+    fn bounded(self, now: Time) -> Result<Self, Faults> {
+        let Err(count) = self.grid.count(self.from, self.to.unwrap_or(now)) else {
+            return Ok(self);
+        };
+        let many = match self.grid.counts_exactly() {
+            true => format!("{count}"),
+            false => format!("at least {count}"),
+        };
+        let detail =
+            format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");
+        Err(Fault::at("/from", detail).into())
+    }
+}
+
 impl BackfillSpec {
     /// Checks it against the group's calendar, zone and priority.
     pub fn check(
@@ -317,16 +333,7 @@ impl BackfillSpec {
             grid,
             priority: self.priority.unwrap_or(below),
         };
-        let Err(count) = checked.grid.count(from, checked.to.unwrap_or(now)) else {
-            return Ok(checked);
-        };
-        let many = match checked.grid.counts_exactly() {
-            true => format!("{count}"),
-            false => format!("at least {count}"),
-        };
-        let detail =
-            format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");
-        Err(Fault::at("/from", detail).into())
+        checked.bounded(now)
     }
 }
 

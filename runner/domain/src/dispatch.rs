@@ -325,6 +325,55 @@ pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {
     }
 }
 
+/// The kind of an offer, which its fields tell if it does not; and which of them do not go with it.
+fn kind_of(spec: &OfferSpec, faults: &mut Faults) -> OfferKind {
+    use OfferKind::{Daily, Interval, Once};
+    let kind = spec.kind.unwrap_or(match (&spec.every, &spec.at, &spec.every_days) {
+        (Some(_), ..) => OfferKind::Interval,
+        (None, None, None) if spec.anchor.is_none() => OfferKind::Once,
+        (None, None, None) => OfferKind::Interval,
+        _ => OfferKind::Daily,
+    });
+    for (field, there, kinds) in [
+        ("starts_at", spec.starts_at.is_some(), &[Once, Daily][..]),
+        ("anchor", spec.anchor.is_some(), &[Interval][..]),
+        ("every", spec.every.is_some(), &[Interval][..]),
+        ("every_days", spec.every_days.is_some(), &[Daily][..]),
+        ("at", spec.at.is_some(), &[Daily][..]),
+    ] {
+        if there && !kinds.contains(&kind) {
+            faults.add(
+                format!("/{field}"),
+                format!("`{field}` does not go with this kind of offer"),
+            );
+        }
+    }
+    kind
+}
+
+/// When an offer is due; `None`: that is not said as it has to be.
+fn rhythm_of(kind: OfferKind, spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Option<Rhythm> {
+    use OfferKind::{Daily, Interval, Once};
+    match kind {
+        Once => Some(Rhythm::Once(starts_at)),
+        Interval => match spec.every {
+            Some(every) if every >= EVERY_MIN => Some(Rhythm::Interval {
+                anchor: starts_at,
+                every,
+            }),
+            Some(_) => {
+                faults.add("/every", format!("`every` is at least {EVERY_MIN}"));
+                None
+            }
+            None => {
+                faults.add("/every", "an interval needs `every`, such as `5m`");
+                None
+            }
+        },
+        Daily => daily(spec, zone, starts_at, faults),
+    }
+}
+
 impl Offer {
     /// Checks a spec; `created_at` is what an instant that is left out stands for.
     pub fn compile(spec: OfferSpec, created_at: Time) -> Result<Self, Faults> {
@@ -332,27 +381,7 @@ impl Offer {
         if let Err(detail) = check_audience(&spec.audience) {
             faults.add("/audience", detail);
         }
-        let kind = spec.kind.unwrap_or(match (&spec.every, &spec.at, &spec.every_days) {
-            (Some(_), ..) => OfferKind::Interval,
-            (None, None, None) if spec.anchor.is_none() => OfferKind::Once,
-            (None, None, None) => OfferKind::Interval,
-            _ => OfferKind::Daily,
-        });
-        use OfferKind::{Daily, Interval, Once};
-        for (field, there, kinds) in [
-            ("starts_at", spec.starts_at.is_some(), &[Once, Daily][..]),
-            ("anchor", spec.anchor.is_some(), &[Interval][..]),
-            ("every", spec.every.is_some(), &[Interval][..]),
-            ("every_days", spec.every_days.is_some(), &[Daily][..]),
-            ("at", spec.at.is_some(), &[Daily][..]),
-        ] {
-            if there && !kinds.contains(&kind) {
-                faults.add(
-                    format!("/{field}"),
-                    format!("`{field}` does not go with this kind of offer"),
-                );
-            }
-        }
+        let kind = kind_of(&spec, &mut faults);
         let zone = match spec.timezone.as_deref().map(parse_zone) {
             None => Tz::UTC,
             Some(Ok(zone)) => zone,
@@ -362,7 +391,11 @@ impl Offer {
             }
         };
         // Days are reckoned by the calendar, which ends earlier.
-        let parse = if kind == Daily { parse_moment } else { parse_far_moment };
+        let parse = if kind == OfferKind::Daily {
+            parse_moment
+        } else {
+            parse_far_moment
+        };
         let mut moment = |field: &str, text: Option<&String>| match text.map(|text| parse(text, zone)) {
             None => None,
             Some(Ok(at)) => Some(at),
@@ -373,28 +406,11 @@ impl Offer {
         };
         let ends_at = moment("ends_at", spec.ends_at.as_ref());
         let starts_at = match kind {
-            Once | Daily => moment("starts_at", spec.starts_at.as_ref()),
-            Interval => moment("anchor", spec.anchor.as_ref()),
+            OfferKind::Once | OfferKind::Daily => moment("starts_at", spec.starts_at.as_ref()),
+            OfferKind::Interval => moment("anchor", spec.anchor.as_ref()),
         }
         .unwrap_or(created_at);
-        let rhythm = match kind {
-            Once => Some(Rhythm::Once(starts_at)),
-            Interval => match spec.every {
-                Some(every) if every >= EVERY_MIN => Some(Rhythm::Interval {
-                    anchor: starts_at,
-                    every,
-                }),
-                Some(_) => {
-                    faults.add("/every", format!("`every` is at least {EVERY_MIN}"));
-                    None
-                }
-                None => {
-                    faults.add("/every", "an interval needs `every`, such as `5m`");
-                    None
-                }
-            },
-            Daily => daily(&spec, zone, starts_at, &mut faults),
-        };
+        let rhythm = rhythm_of(kind, &spec, zone, starts_at, &mut faults);
         if ends_at.is_some_and(|ends| ends <= starts_at) {
             faults.add(
                 "/ends_at",
@@ -428,9 +444,9 @@ impl Offer {
             enabled: spec.enabled,
             template: spec.template,
             params: spec.params,
-            every_days: (kind == Daily).then(|| spec.every_days.unwrap_or(1)),
+            every_days: (kind == OfferKind::Daily).then(|| spec.every_days.unwrap_or(1)),
             at: spec.at,
-            timezone: (kind == Daily).then(|| zone.name().to_owned()),
+            timezone: (kind == OfferKind::Daily).then(|| zone.name().to_owned()),
         })
     }
 

@@ -163,6 +163,46 @@ pub struct Topic {
     send_at: NaiveTime,
 }
 
+/// How much of everything there may be.
+fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
+    let mut between = |pointer: &str, value: u64, most: u64| {
+        if !(1..=most).contains(&value) {
+            faults.add(pointer, format!("from 1 to {most}"));
+        }
+    };
+    between("/batch", spec.batch.into(), BATCH_MAX.into());
+    between(
+        "/concurrency",
+        spec.concurrency.unwrap_or(1).into(),
+        CONCURRENCY_MAX.into(),
+    );
+    between("/max_payload", spec.max_payload.0, PAYLOAD_BYTES_MAX);
+    if let Some(rate) = &spec.rate {
+        between("/rate/count", rate.count.into(), RATE_COUNT_MAX.into());
+        if rate.per.millis() == 0 || rate.per > TIMEOUT_MAX {
+            faults.add("/rate/per", "from 1ms to 1d");
+        }
+    }
+    if spec.timeout.millis() == 0 || spec.timeout > TIMEOUT_MAX {
+        faults.add("/timeout", "from 1ms to 1d");
+    }
+    if spec.retention > RETENTION_MAX {
+        faults.add("/retention", format!("at most {RETENTION_MAX}"));
+    }
+    for (pointer, count) in [
+        ("/sql", spec.sql.len()),
+        ("/secrets", spec.secrets.len()),
+        ("/allow_hosts", spec.allow_hosts.len()),
+    ] {
+        if count > GRANTS_MAX {
+            faults.add(pointer, format!("at most {GRANTS_MAX}"));
+        }
+        if count > 0 && spec.queue.is_some() {
+            faults.add(pointer, "only a script is granted anything");
+        }
+    }
+}
+
 impl Topic {
     /// Checks a spec.
     pub fn compile(mut spec: TopicSpec) -> Result<Self, Faults> {
@@ -199,42 +239,7 @@ impl Topic {
                 Err(detail) => faults.add("/send_at", detail),
             },
         }
-        let mut between = |pointer: &str, value: u64, most: u64| {
-            if !(1..=most).contains(&value) {
-                faults.add(pointer, format!("from 1 to {most}"));
-            }
-        };
-        between("/batch", spec.batch.into(), BATCH_MAX.into());
-        between(
-            "/concurrency",
-            spec.concurrency.unwrap_or(1).into(),
-            CONCURRENCY_MAX.into(),
-        );
-        between("/max_payload", spec.max_payload.0, PAYLOAD_BYTES_MAX);
-        if let Some(rate) = &spec.rate {
-            between("/rate/count", rate.count.into(), RATE_COUNT_MAX.into());
-            if rate.per.millis() == 0 || rate.per > TIMEOUT_MAX {
-                faults.add("/rate/per", "from 1ms to 1d");
-            }
-        }
-        if spec.timeout.millis() == 0 || spec.timeout > TIMEOUT_MAX {
-            faults.add("/timeout", "from 1ms to 1d");
-        }
-        if spec.retention > RETENTION_MAX {
-            faults.add("/retention", format!("at most {RETENTION_MAX}"));
-        }
-        for (pointer, count) in [
-            ("/sql", spec.sql.len()),
-            ("/secrets", spec.secrets.len()),
-            ("/allow_hosts", spec.allow_hosts.len()),
-        ] {
-            if count > GRANTS_MAX {
-                faults.add(pointer, format!("at most {GRANTS_MAX}"));
-            }
-            if count > 0 && spec.queue.is_some() {
-                faults.add(pointer, "only a script is granted anything");
-            }
-        }
+        check_bounds(&spec, &mut faults);
         let retry = match spec.retry.as_ref().map(Policy::compile) {
             None => None,
             Some(Ok(policy)) => Some(policy),

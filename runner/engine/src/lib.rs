@@ -179,6 +179,9 @@ pub struct EngineConfig {
     pub dispatch: DispatchConfig,
     /// How people are told.
     pub notify: NotifyConfig,
+    /// Whether what is common is done in fewer statements than the general way would: a node always says yes, but for tests
+    /// that compare the two.
+    pub short_ways: bool,
 }
 
 /// How long giving back attempts and the lease may take at the end of a drain.
@@ -235,7 +238,8 @@ pub struct Counters {
 }
 
 impl Engine {
-    /// Registers the node and starts its loops.
+    /// Registers the node and starts its loops. A long function, since it is a list: a line for each part, in the order in
+    /// which they need one another.
     pub async fn start(
         config: EngineConfig,
         store: Store,
@@ -252,7 +256,7 @@ impl Engine {
             slots: config.slots,
             lease_for: config.lease_for,
         };
-        let node = Arc::new(Node::new(identity, store, clock, chance));
+        let node = Arc::new(Node::new(identity, store, clock, chance, config.short_ways));
         let offers = Arc::new(dispatch::Cache::default());
         let (runs, gathering_runs) = Runs::new(
             node.clone(),

@@ -39,7 +39,7 @@ use crate::runs::ending::{End, Ending};
 use crate::runs::held::HeldAttempt;
 use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::{GatheringRuns, Runs, Worker};
-use crate::schedules::{Scheduler, Schedules};
+use crate::schedules::{Links, Scheduler, Schedules};
 
 /// The database's clock, in place of the machine's: it stands where the table says. What the migrations have dated by the
 /// machine's is long ago.
@@ -175,7 +175,13 @@ impl World {
             slots: 100,
             lease_for: LEASE.to_std().expect("a span"),
         };
-        let node = Node::new(identity, self.store.clone(), self.clock.clone(), self.chance.clone());
+        let node = Node::new(
+            identity,
+            self.store.clone(),
+            self.clock.clone(),
+            self.chance.clone(),
+            true,
+        );
         let node = Arc::new(node);
         let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
         let (runs, gathering) = Runs::new(node.clone(), sandbox(), Arc::new(keys), 100, 2);
@@ -451,4 +457,72 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
         node.tick(&mut inbox).await;
     }
     assert_eq!(node.runs.pending.aside.count(crate::runs::aside::Kind::Gates), 0);
+}
+
+/// A group whose revision cannot be read holds up those alone who follow it, and these go on once it is mended: the run that
+/// waits for it, and the one that a success of another group calls for as well.
+#[tokio::test]
+async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let hourly = json!({"schedules": {"s": {"every": "1h"}}});
+    world.group("upstream", hourly.clone()).await;
+    world.group("unreadable", json!({})).await;
+    let follows = |groups: Value| json!({"depends_on": groups});
+    world.group("called", follows(json!(["upstream"]))).await;
+    world.group("held", follows(json!(["upstream", "unreadable"]))).await;
+    let waits = |group: &str| {
+        let mut spec = hourly.clone();
+        spec["depends_on"] = json!([group]);
+        spec
+    };
+    world.group("waiting", waits("upstream")).await;
+    world.group("held-waiting", waits("unreadable")).await;
+    let garble = async |from: &str, to: &str| {
+        let statement = "UPDATE heddle.revisions SET spec = (spec - $1) || jsonb_build_object($2::text, spec -> $1)
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'unreadable')";
+        assert_eq!(
+            world.sql.execute(statement, &[&from, &to]).await.expect("a revision"),
+            1
+        );
+    };
+    garble("tasks", "no tasks").await;
+    world.pass(TimeDelta::hours(1)).await;
+    let instant = world.now();
+    let node = world.node(1).await;
+    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    node.tick(&mut Scheduler(schedules.clone())).await;
+    let [first] = node.begun()[..] else {
+        panic!("the upstream's run has begun, those that follow wait");
+    };
+    let micros = instant.timestamp_micros();
+    let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)
+         SELECT id, to_timestamp($1::bigint / 1000000.0), gen_random_uuid() FROM heddle.groups WHERE name = 'unreadable'";
+    world.sql.execute(succeeded, &[&micros]).await.expect("a success");
+    node.end(first, Ending::Succeeded("null".into())).await;
+    let made = async || {
+        let of = "SELECT g.name FROM heddle.runs_live r JOIN heddle.groups g ON g.id = r.group_id
+              WHERE NOT EXISTS (SELECT FROM heddle.waits w WHERE w.run = r.id AND w.upstreams) ORDER BY 1";
+        let rows = world.sql.query(of, &[]).await.expect("runs");
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    let mut links = Links::of(schedules);
+    node.tick(&mut links).await;
+    node.tick(&mut links).await;
+    assert_eq!(made().await, ["called", "waiting"]);
+    // Mended: what was left is looked at after a while, and who waits by the sweep.
+    garble("no tasks", "tasks").await;
+    node.tick(&mut links).await;
+    assert_eq!(made().await, ["called", "waiting"]);
+    for _ in 0..2 {
+        node.node.register().await.expect("a lease");
+        world.pass(TimeDelta::seconds(16)).await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut links).await;
+    }
+    assert_eq!(made().await, ["called", "held", "held-waiting", "waiting"]);
+    let left = world
+        .sql
+        .query_one("SELECT count(*) FROM heddle.link_events", &[])
+        .await;
+    assert_eq!(left.expect("a count").get::<_, i64>(0), 0);
 }

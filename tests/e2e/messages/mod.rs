@@ -21,7 +21,7 @@ async fn day_ahead(world: &World, days: i32) -> String {
 }
 
 /// Makes the table and the connection that the script `postbox` writes to, on topics named `kept…`.
-async fn postbox(world: &World, node: &Node) {
+pub(crate) async fn postbox(world: &World, node: &Node) {
     world
         .sql()
         .await
@@ -37,7 +37,7 @@ async fn postbox(world: &World, node: &Node) {
 }
 
 /// A topic of instants that `postbox` takes.
-fn kept(more: Value) -> Value {
+pub(crate) fn kept(more: Value) -> Value {
     crate::with(
         json!({"script": "postbox", "granularity": "instant", "sql": ["postbox"]}),
         more,
@@ -56,7 +56,7 @@ pub(crate) fn due_now(sender: u64, payload: Value) -> Value {
 }
 
 /// Sends messages that all have to be taken.
-async fn send(api: &Api, topic: &str, messages: &[Value]) -> Value {
+pub(crate) async fn send(api: &Api, topic: &str, messages: &[Value]) -> Value {
     let answer = api
         .post(&format!("/v1/topics/{topic}/messages"), json!(messages))
         .await
@@ -84,7 +84,7 @@ async fn count(api: &Api, topic: &str, field: &str) -> i64 {
 }
 
 /// Waits until so many of a topic's messages have ended.
-async fn ended(api: &Api, topic: &str, messages: i64) {
+pub(crate) async fn ended(api: &Api, topic: &str, messages: i64) {
     eventually(&format!("end of {messages} messages of {topic}"), async || {
         let days = api.all(&format!("/v1/topics/{topic}/days")).await;
         let of = |field: &str| days.iter().map(|day| day[field].as_i64().unwrap_or(0)).sum::<i64>();

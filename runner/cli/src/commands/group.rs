@@ -74,6 +74,7 @@ pub enum GroupCommand {
     },
 }
 
+/// A long function, since it is a list: for each command what it asks and what it shows.
 pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<ExitCode> {
     match command {
         GroupCommand::List { category } => {

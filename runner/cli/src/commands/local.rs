@@ -228,16 +228,7 @@ impl Local {
 
     /// Runs it once. Params that its schema does not admit are an error, as for a run.
     pub async fn run(&self, loaded: &Loaded, given: Given) -> Result<Told> {
-        let mut merged = loaded.defaults.clone();
-        merged.extend(given.params);
-        let mut params = Value::Object(merged);
-        if let Some(schema) = &loaded.schema {
-            let faults = schema.check(&params);
-            if !faults.is_empty() {
-                return Err(usage(format!("params: {faults}")));
-            }
-            schema.write_integers(&mut params);
-        }
+        let params = params_of(loaded, given.params)?;
         let Rehearsal { now, seed, .. } = given.stage.rehearsal;
         let now = now.unwrap_or_else(|| self.clock.now());
         let logical_time = given.logical_time.unwrap_or(now);
@@ -311,6 +302,21 @@ impl Local {
             memory_bytes: result.memory_bytes,
         })
     }
+}
+
+/// What it gets: its defaults under what is given.
+fn params_of(loaded: &Loaded, given: Map<String, Value>) -> Result<Value> {
+    let mut merged = loaded.defaults.clone();
+    merged.extend(given);
+    let mut params = Value::Object(merged);
+    if let Some(schema) = &loaded.schema {
+        let faults = schema.check(&params);
+        if !faults.is_empty() {
+            return Err(usage(format!("params: {faults}")));
+        }
+        schema.write_integers(&mut params);
+    }
+    Ok(params)
 }
 
 /// A run's own chance, of a case's seed.

@@ -289,6 +289,7 @@ impl From<Filter> for RunFilter {
     }
 }
 
+/// A long function, since it is a list: for each command what it asks and what it shows.
 pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCode> {
     match command {
         RunCommand::Start(options) => start(session, options).await,

@@ -152,6 +152,7 @@ pub struct Fill {
     pub text: String,
 }
 
+/// A long function, since it is a list: for each command what it asks and what it shows.
 pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<ExitCode> {
     match command {
         TopicCommand::List => {

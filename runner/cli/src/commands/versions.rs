@@ -224,7 +224,8 @@ fn named(value: &Value, found: &mut BTreeSet<(String, i32)>) {
     }
 }
 
-/// Which versions may be run again: the active ones, and those that groups and topics name.
+/// Which versions may be run again: the active ones, those that groups and topics name, and those that runs under way have
+/// taken, which keep to them whatever has become active since.
 async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String, i32)>> {
     let mut used = BTreeSet::new();
     let list = async |path: &[&str]| {
@@ -247,7 +248,38 @@ async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String,
         return Err(usage(format!("there is no script `{unknown}`")));
     }
     used.retain(|(name, _)| names.is_empty() || names.contains(name));
+    for script in &scripts {
+        let Some(name) = script["name"].as_str() else { continue };
+        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+            taken(session, name, &mut used).await?;
+        }
+    }
     Ok(used)
+}
+
+/// Whether a run under way has taken a script: any version of it (`name`), or one (`name@version`).
+async fn is_under_way(session: &Session, script: &str) -> Result<bool> {
+    let mut request = session.client.get(&["v1", "runs"]).query("script", script);
+    for state in ["waiting", "running", "paused"] {
+        request = request.query("state", state);
+    }
+    let found: Value = request.query("limit", 1).send().await?;
+    Ok(items(&found).next().is_some())
+}
+
+/// Adds the versions of a script that runs under way have taken. It asks for each version whether there is one such run,
+/// however many there are.
+async fn taken(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>) -> Result<()> {
+    if !is_under_way(session, name).await? {
+        return Ok(());
+    }
+    for version in versions_of(session, name).await? {
+        let version = (name.to_owned(), version.version);
+        if !used.contains(&version) && is_under_way(session, &format!("{name}@{}", version.1)).await? {
+            used.insert(version);
+        }
+    }
+    Ok(())
 }
 
 /// In what a version is another when it is compiled here.

@@ -16,10 +16,13 @@ use std::sync::Arc;
 
 use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::spec::{ByteSize, SubmissionSpec};
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Templates;
 use heddle_sandbox::{AttemptRequest, Grants, HostPattern, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
@@ -79,6 +82,61 @@ impl Attempts {
     }
 }
 
+/// What a script may use up.
+fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
+    let task = &context.revision.plan.tasks[at.key.task as usize];
+    let defaults = Limits::default();
+    let bytes = |size: Option<ByteSize>, default: u64| size.map_or(default, |size| size.0);
+    Limits {
+        memory_bytes: bytes(task.spec.memory, defaults.memory_bytes),
+        output_bytes: bytes(task.spec.max_output, defaults.output_bytes as u64) as usize,
+        log_bytes: bytes(task.spec.max_log, defaults.log_bytes as u64) as usize,
+        timeout: task.timeout,
+    }
+}
+
+/// What a script may reach.
+fn grants_of(context: &RunContext, at: AttemptKey) -> Grants {
+    let spec = &context.revision.plan.tasks[at.key.task as usize].spec;
+    let hosts = spec.allow_hosts.iter();
+    Grants {
+        allow_hosts: hosts.filter_map(|host| host.parse::<HostPattern>().ok()).collect(),
+        sql: spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
+        secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
+    }
+}
+
+/// How a script's attempt has ended, without secrets; `None`: it was stopped, and nobody asks how.
+fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: Outcome) -> Option<Ending> {
+    Some(match outcome {
+        Outcome::Succeeded(output) => Ending::Succeeded(output),
+        Outcome::Skipped(why) => Ending::Skipped(held.secrets.hide(why)),
+        Outcome::Failed {
+            kind: ErrorKind::Lost, ..
+        } => Ending::Lost,
+        Outcome::Failed {
+            kind,
+            message,
+            trace,
+            retry_after,
+        } => {
+            let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
+            let trace = match &context.resolution.scripts[at.key.task as usize] {
+                Some(facts) => trace.map(|trace| facts.trace(trace)),
+                None => trace,
+            };
+            Ending::Failed {
+                kind,
+                message: held.secrets.hide(message),
+                trace: trace.map(|trace| held.secrets.hide(trace)),
+                retry_after,
+                fatal,
+            }
+        }
+        Outcome::Cancelled => held.trouble.lock().take()?,
+    })
+}
+
 /// Whether it begins when a worker claims it.
 fn is_queued(context: &RunContext, at: AttemptKey) -> bool {
     let task = context.revision.plan.task(at.key.task);
@@ -102,7 +160,8 @@ impl Attempts {
             );
             return;
         };
-        let simple = task.executor == Executor::Script
+        let simple = self.node.short_ways
+            && task.executor == Executor::Script
             && task.spec.when.is_none()
             && !task.mapped
             && !context.revision.templated[at.key.task as usize]
@@ -138,75 +197,93 @@ impl Attempts {
                     let ending = Ending::ours("prepare the attempt", &error);
                     attempts.report(context, at, held, End::plain(ending));
                 }
-                Some(Ok(Prepared::End(end))) => attempts.report(context, at, held, end),
-                Some(Ok(Prepared::Script { script, params, item })) => {
-                    attempts.start_script(context, at, held, &script, params, item);
-                }
-                Some(Ok(Prepared::Http { request, context: body })) => {
-                    attempts.runs.held.park();
-                    let end = tokio::select! {
-                        ending = attempts.call(request, body) => End::plain(ending),
-                        () = stop.cancelled() => End::Dropped,
-                    };
-                    attempts.runs.held.unpark();
-                    attempts.report(context, at, held, end);
-                }
-                Some(Ok(Prepared::Query(query))) => {
-                    attempts.runs.held.park();
-                    let end = tokio::select! {
-                        ending = attempts.carry_out(&context, *query) => End::plain(ending),
-                        () = stop.cancelled() => End::Dropped,
-                    };
-                    attempts.runs.held.unpark();
-                    attempts.report(context, at, held, end);
-                }
-                Some(Ok(Prepared::Queue { params })) => {
-                    attempts.runs.held.park();
-                    let end = attempts.enqueue_queued(&context, at, params).await;
-                    attempts.runs.held.unpark();
-                    attempts.report(context, at, held, end);
-                }
-                Some(Ok(Prepared::Offer(offer))) => {
-                    let handed = attempts.runs.patient("make an offer", until(held.since, None), || {
-                        attempts.hand_to_offer(&context, at, (*offer).clone())
-                    });
-                    let end = match handed.await {
-                        // The offer holds the attempt now; its end settles it.
-                        Ok(()) => End::Dropped,
-                        Err(error) => End::plain(Ending::ours("make the offer", &error)),
-                    };
-                    attempts.report(context, at, held, end);
-                }
-                Some(Ok(Prepared::SubRun { group, spec })) => {
-                    let timeout = context.revision.plan.tasks[at.key.task as usize].timeout;
-                    let due = timeout
-                        .and_then(|timeout| Some(attempts.node.now() + chrono::TimeDelta::from_std(timeout).ok()?));
-                    let submission = Submission {
-                        group,
-                        spec,
-                        trigger: heddle_domain::state::Trigger::Task,
-                        source: None,
-                        parent: Some((context.facts.id, at, due)),
-                    };
-                    // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
-                    let submitted = attempts
-                        .runs
-                        .patient("make a sub-run", until(held.since, None), || async {
-                            match attempts.runs.submit(submission.clone()).await {
-                                Err(SubmitError::Engine(error)) => Err(error),
-                                decided => Ok(decided),
-                            }
-                        });
-                    let end = match submitted.await {
-                        // The sub-run holds the attempt now; its end settles it.
-                        Ok(Ok(_) | Err(SubmitError::Fenced)) => End::Dropped,
-                        Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
-                        Err(error) => End::plain(Ending::ours("make the sub-run", &error)),
-                    };
-                    attempts.report(context, at, held, end);
-                }
+                Some(Ok(prepared)) => attempts.carry_on(context, at, held, prepared).await,
             }
         });
+    }
+
+    /// What is prepared begins; what does not run here is waited for, or handed to whoever ends it.
+    async fn carry_on(
+        self: &Arc<Self>,
+        context: Arc<RunContext>,
+        at: AttemptKey,
+        held: HeldAttempt,
+        prepared: Prepared,
+    ) {
+        let stop = held.stop.clone();
+        let end = match prepared {
+            Prepared::End(end) => end,
+            Prepared::Script { script, params, item } => {
+                return self.start_script(context, at, held, &script, params, item);
+            }
+            Prepared::Http { request, context: body } => self.unless_stopped(&stop, self.call(request, body)).await,
+            Prepared::Query(query) => self.unless_stopped(&stop, self.carry_out(&context, *query)).await,
+            Prepared::Queue { params } => {
+                self.runs.held.park();
+                let end = self.enqueue_queued(&context, at, params).await;
+                self.runs.held.unpark();
+                end
+            }
+            Prepared::Offer(offer) => {
+                let handed = self.runs.patient("make an offer", until(held.since, None), || {
+                    self.hand_to_offer(&context, at, (*offer).clone())
+                });
+                match handed.await {
+                    // The offer holds the attempt now; its end settles it.
+                    Ok(()) => End::Dropped,
+                    Err(error) => End::plain(Ending::ours("make the offer", &error)),
+                }
+            }
+            Prepared::SubRun { group, spec } => {
+                self.make_sub_run(&context, at, until(held.since, None), group, spec)
+                    .await
+            }
+        };
+        self.report(context, at, held, end);
+    }
+
+    /// Waits for what goes on outside of this node, without a turn of the others'; nothing comes of it when the attempt is
+    /// to stop.
+    async fn unless_stopped(&self, stop: &CancellationToken, outside: impl Future<Output = Ending>) -> End {
+        self.runs.held.park();
+        let end = tokio::select! {
+            ending = outside => End::plain(ending),
+            () = stop.cancelled() => End::Dropped,
+        };
+        self.runs.held.unpark();
+        end
+    }
+
+    async fn make_sub_run(
+        &self,
+        context: &RunContext,
+        at: AttemptKey,
+        until: Instant,
+        group: String,
+        spec: SubmissionSpec,
+    ) -> End {
+        let timeout = context.revision.plan.tasks[at.key.task as usize].timeout;
+        let due = timeout.and_then(|timeout| Some(self.node.now() + chrono::TimeDelta::from_std(timeout).ok()?));
+        let submission = Submission {
+            group,
+            spec,
+            trigger: heddle_domain::state::Trigger::Task,
+            source: None,
+            parent: Some((context.facts.id, at, due)),
+        };
+        // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
+        let submitted = self.runs.patient("make a sub-run", until, || async {
+            match self.runs.submit(submission.clone()).await {
+                Err(SubmitError::Engine(error)) => Err(error),
+                decided => Ok(decided),
+            }
+        });
+        match submitted.await {
+            // The sub-run holds the attempt now; its end settles it.
+            Ok(Ok(_) | Err(SubmitError::Fenced)) => End::Dropped,
+            Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
+            Err(error) => End::plain(Ending::ours("make the sub-run", &error)),
+        }
     }
 
     fn start_script(
@@ -218,9 +295,6 @@ impl Attempts {
         params: String,
         item: Option<(Box<RawValue>, u32)>,
     ) {
-        let task = &context.revision.plan.tasks[at.key.task as usize];
-        let defaults = Limits::default();
-        let bytes = |size: Option<heddle_domain::spec::ByteSize>, default: u64| size.map_or(default, |size| size.0);
         let item = item.map(|(item, count)| MapItem {
             item,
             index: at.key.item.unwrap_or(0),
@@ -230,22 +304,8 @@ impl Attempts {
             context: self.runs.context_of(&context, at, item),
             params,
             batch: None,
-            limits: Limits {
-                memory_bytes: bytes(task.spec.memory, defaults.memory_bytes),
-                output_bytes: bytes(task.spec.max_output, defaults.output_bytes as u64) as usize,
-                log_bytes: bytes(task.spec.max_log, defaults.log_bytes as u64) as usize,
-                timeout: task.timeout,
-            },
-            grants: Grants {
-                allow_hosts: task
-                    .spec
-                    .allow_hosts
-                    .iter()
-                    .filter_map(|host| host.parse::<HostPattern>().ok())
-                    .collect(),
-                sql: task.spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
-                secrets: task.spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
-            },
+            limits: limits_of(&context, at),
+            grants: grants_of(&context, at),
             host: Arc::new(Host::new(self.clone(), context.clone(), at, &held)),
         };
         let attempts = self.clone();
@@ -255,47 +315,16 @@ impl Attempts {
             attempts.runs.held.observe(result.cpu);
             let counts = &attempts.runs.seen.counts;
             counts.script_cpu_seconds.observe(result.cpu.as_secs_f64());
-            let ending = match result.outcome {
-                Outcome::Succeeded(output) => Ending::Succeeded(output),
-                Outcome::Skipped(why) => Ending::Skipped(held.secrets.hide(why)),
-                Outcome::Failed {
-                    kind: ErrorKind::Lost, ..
-                } => Ending::Lost,
-                Outcome::Failed {
-                    kind,
-                    message,
-                    trace,
-                    retry_after,
-                } => {
-                    let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
-                    let trace = match &context.resolution.scripts[at.key.task as usize] {
-                        Some(facts) => trace.map(|trace| facts.trace(trace)),
-                        None => trace,
-                    };
-                    Ending::Failed {
-                        kind,
-                        message: held.secrets.hide(message),
-                        trace: trace.map(|trace| held.secrets.hide(trace)),
-                        retry_after,
-                        fatal,
-                    }
-                }
-                Outcome::Cancelled => {
-                    let ours = held.trouble.lock().take();
-                    let Some(ours) = ours else {
-                        attempts.report(context, at, held, End::Dropped);
-                        return;
-                    };
-                    ours
-                }
+            let end = match ending_of(&context, at, &held, result.outcome) {
+                Some(ending) => End::Done(Done {
+                    result: ending,
+                    effects: result.effects,
+                    memory_bytes: Some(result.memory_bytes),
+                    cpu: Some(result.cpu),
+                }),
+                None => End::Dropped,
             };
-            let done = Done {
-                result: ending,
-                effects: result.effects,
-                memory_bytes: Some(result.memory_bytes),
-                cpu: Some(result.cpu),
-            };
-            attempts.report(context, at, held, End::Done(done));
+            attempts.report(context, at, held, end);
         });
         let handle = self.sandbox.start(script, request, done);
         if stop.is_cancelled() {

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use super::Attempts;
 use super::http_task::HttpRequest;
 use super::query_task::Query;
+use crate::node::catalog::ScriptFacts;
 use crate::node::templates::templates_of;
 use crate::runs::ending::{End, Ending, Step};
 use crate::runs::params::given_params;
@@ -53,6 +54,24 @@ pub(crate) const TURNS_MAX: usize = 64;
 
 fn invalid(message: impl Into<String>) -> Ending {
     Ending::fatal(ErrorKind::Invalid, message)
+}
+
+/// A script's params as it gets them, unless its schema refuses them.
+fn checked_params(script: &ScriptFacts, effective: Map<String, Value>) -> Step<String> {
+    let mut effective = Value::Object(effective);
+    if let Some(schema) = &script.schema {
+        let faults = or_trouble(|| {
+            let faults = schema.check(&effective);
+            if faults.is_empty() {
+                schema.write_integers(&mut effective);
+            }
+            faults
+        })?;
+        if !faults.is_empty() {
+            return Ok(Err(invalid(format!("params: {faults}"))));
+        }
+    }
+    Ok(Ok(serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into())))
 }
 
 impl Attempts {
@@ -113,15 +132,7 @@ impl Attempts {
                 }
             }
             if task.mapped {
-                let workers = match (&task.spec.shards, &task.spec.queue) {
-                    (Some(Shards::Workers(_)), Some(queue)) => Some(
-                        self.node
-                            .store
-                            .connected_workers(queue.as_str(), &task.spec.tags)
-                            .await?,
-                    ),
-                    _ => None,
-                };
+                let workers = self.workers_of(task).await?;
                 return Ok(or_trouble(|| self.expand(task, &scope, workers))?.map(Prepared::End));
             }
         }
@@ -136,64 +147,21 @@ impl Attempts {
             Ok(effective) => effective,
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
-        let item_raw = item;
         match task.executor {
             Executor::Script => {
                 let Some(script) = script else {
                     return Ok(Err(invalid("its script has been deleted")));
                 };
-                let mut effective = Value::Object(effective);
-                if let Some(schema) = &script.schema {
-                    let faults = or_trouble(|| {
-                        let faults = schema.check(&effective);
-                        if faults.is_empty() {
-                            schema.write_integers(&mut effective);
-                        }
-                        faults
-                    })?;
-                    if !faults.is_empty() {
-                        return Ok(Err(invalid(format!("params: {faults}"))));
-                    }
-                }
-                drop(turns);
-                let script = match self.runs.load_script(&script).await? {
-                    Ok(script) => script,
+                let params = match checked_params(&script, effective)? {
+                    Ok(params) => params,
                     Err(ending) => return Ok(Err(ending)),
                 };
-                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
-                Ok(Ok(Prepared::Script {
-                    script,
-                    params,
-                    item: item_raw,
-                }))
+                // It may have to be compiled.
+                drop(turns);
+                let script = self.runs.load_script(&script).await?;
+                Ok(script.map(|script| Prepared::Script { script, params, item }))
             }
-            Executor::Http => {
-                let scope = scope.with_params(&effective);
-                let map_item = item_raw.map(|(item, count)| heddle_sandbox::MapItem {
-                    item,
-                    index: at.key.item.unwrap_or(0),
-                    count,
-                });
-                let told = self.runs.context_of(context, at, map_item);
-                let mut body = serde_json::to_value(&told).unwrap_or_default();
-                body["params"] = Value::Object(effective);
-                let request = match &task.spec.http {
-                    Some(spec) => {
-                        let run = context.facts.id;
-                        let traced = self.runs.tracer_of(run);
-                        let parent = traced.map(|_| crate::runs::trace::traceparent(run, at));
-                        let key = &told.idempotency_key;
-                        let render = || HttpRequest::render(spec, task, &scope, &self.templates, key, parent);
-                        Some(or_trouble(render)?)
-                    }
-                    None => None,
-                };
-                match request {
-                    Some(Ok(request)) => Ok(Ok(Prepared::Http { request, context: body })),
-                    Some(Err(message)) => Ok(Err(invalid(message))),
-                    None => Ok(Err(invalid("the task has no request"))),
-                }
-            }
+            Executor::Http => self.prepare_call(context, at, &scope.with_params(&effective), effective, item),
             Executor::Query => {
                 let scope = scope.with_params(&effective);
                 Ok(match task.spec.query.as_ref() {
@@ -204,19 +172,17 @@ impl Attempts {
                 })
             }
             Executor::Group => {
-                let group = task
-                    .spec
-                    .group
-                    .as_ref()
-                    .map(|name| name.as_str().to_owned())
-                    .unwrap_or_default();
+                let group = task.spec.group.as_ref();
                 let spec = SubmissionSpec {
                     params: effective,
                     logical_time: Some(context.facts.logical_time),
                     force: true,
                     ..SubmissionSpec::default()
                 };
-                Ok(Ok(Prepared::SubRun { group, spec }))
+                Ok(Ok(Prepared::SubRun {
+                    group: group.map(|name| name.as_str().to_owned()).unwrap_or_default(),
+                    spec,
+                }))
             }
             Executor::Queue => {
                 let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
@@ -224,12 +190,54 @@ impl Attempts {
             }
             Executor::Audience => {
                 let scope = scope.with_params(&effective);
-                Ok(self
-                    .prepare_offer(task, &scope, effective)
-                    .await?
-                    .map(|offer| Prepared::Offer(Box::new(offer))))
+                let offer = self.prepare_offer(task, &scope, effective).await?;
+                Ok(offer.map(|offer| Prepared::Offer(Box::new(offer))))
             }
         }
+    }
+
+    /// A request, and what its body is unless the task says otherwise: the attempt's context.
+    fn prepare_call(
+        &self,
+        context: &RunContext,
+        at: AttemptKey,
+        scope: &Scope,
+        effective: Map<String, Value>,
+        item: Option<(Box<RawValue>, u32)>,
+    ) -> Step<Prepared> {
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let Some(spec) = &task.spec.http else {
+            return Ok(Err(invalid("the task has no request")));
+        };
+        let item = item.map(|(item, count)| heddle_sandbox::MapItem {
+            item,
+            index: at.key.item.unwrap_or(0),
+            count,
+        });
+        let told = self.runs.context_of(context, at, item);
+        let mut body = serde_json::to_value(&told).unwrap_or_default();
+        body["params"] = Value::Object(effective);
+        let run = context.facts.id;
+        let traced = self.runs.tracer_of(run);
+        let parent = traced.map(|_| crate::runs::trace::traceparent(run, at));
+        let key = &told.idempotency_key;
+        let rendered = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
+        Ok(rendered
+            .map(|request| Prepared::Http { request, context: body })
+            .map_err(invalid))
+    }
+
+    /// How many workers are connected to a task's queue, if it has an item for each.
+    async fn workers_of(&self, task: &PlanTask) -> Result<Option<i64>, EngineError> {
+        let (Some(Shards::Workers(_)), Some(queue)) = (&task.spec.shards, &task.spec.queue) else {
+            return Ok(None);
+        };
+        let connected = self
+            .node
+            .store
+            .connected_workers(queue.as_str(), &task.spec.tags)
+            .await?;
+        Ok(Some(connected))
     }
 
     /// The items of a mapped task; `workers` are those connected to its queue.

@@ -1,6 +1,6 @@
 //! Tasks of the executor `queue`: a task run whose params had to be found out first goes to its queue by way of a node, which
 //! claims it like any other and hands it on. Others are in their queues from the transaction on that makes them ready
-//! ([`crate::runs::queued::place`]).
+//! ([`crate::Runs::place_at_once`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -239,18 +239,19 @@ impl Dispatcher {
 
     /// Whether there is surely nothing for a user now, and when the next thing comes due, if any does.
     pub fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
-        self.dispatch.cache.quiet(uid, now + EARLY)
+        let dispatch = &self.dispatch;
+        let cache = dispatch.node.short_ways.then_some(&dispatch.cache)?;
+        cache.quiet(uid, now + EARLY)
     }
 
     /// What a user has to do now, waiting for it for at most `wait`.
     pub async fn next(&self, uid: &str, wait: Duration) -> Result<Next, DispatchError> {
         let dispatch = &self.dispatch;
-        let cache = &dispatch.cache;
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             let now = dispatch.node.now();
             if wait.is_zero()
-                && let Some(next) = cache.quiet(uid, now + EARLY)
+                && let Some(next) = self.quiet(uid, now)
             {
                 return Ok(Next::Nothing(next));
             }
@@ -300,7 +301,8 @@ impl Dispatcher {
         }
     }
 
-    /// Looks, chooses, takes; or finds out what a take would come to.
+    /// Looks, chooses, takes; or finds out what a take would come to. A long function, since what a refusal means for the next
+    /// choice is counted over all rounds: it reads as one table of verdicts.
     async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
         let dispatch = &self.dispatch;
         let cache = &dispatch.cache;

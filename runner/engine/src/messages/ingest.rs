@@ -168,7 +168,8 @@ impl Ingestion {
         Ok(())
     }
 
-    /// Takes messages for these days.
+    /// Takes messages for these days. A long function, since each message is put into its slice while the transaction, the
+    /// report and the ids that it changes are all at hand: one pass over what has come.
     async fn take(
         &mut self,
         incoming: Vec<(u64, Incoming<'_>)>,

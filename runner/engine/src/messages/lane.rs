@@ -136,7 +136,9 @@ impl Lane {
         }
     }
 
-    /// Claims and sends until nothing is left, or others have all that may be in hand.
+    /// Claims and sends until nothing is left, or others have all that may be in hand. A long function, since each round
+    /// goes on with what the last one left (outcomes to be recorded, who may claim, who may send): parts of it would pass all
+    /// of that to and fro.
     pub(super) async fn run(mut self) {
         let own = self.messages.clone();
         // The last batch's outcomes, until they are recorded.
@@ -158,7 +160,7 @@ impl Lane {
             // Before the question: its answer may get lost.
             let asking = wish.as_ref().map(|wish| Holding::of(&own, wish.id));
             let last = finish.as_ref().map(|pending| &pending.finish);
-            let plain = last.filter(|last| only_records && last.is_plain());
+            let plain = last.filter(|last| own.node.short_ways && only_records && last.is_plain());
             let answer = if let Some(last) = plain {
                 let finished = own.node.store.finish_plain(self.row.id, last).await;
                 finished.map(|finished| (finished, Claimed::Nothing))

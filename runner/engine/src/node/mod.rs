@@ -106,6 +106,8 @@ pub(crate) struct Node {
     pub(crate) store: Store,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) chance: Arc<dyn Chance>,
+    /// Whether short ways are taken beside the general ones; ARCHITECTURE.md lists them, each asks this where it begins.
+    pub(crate) short_ways: bool,
     pub(crate) state: State,
     pub(crate) catalog: Catalog,
     pub(crate) signals: Signals,
@@ -116,13 +118,20 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(identity: Identity, store: Store, clock: Arc<NodeClock>, chance: Arc<dyn Chance>) -> Self {
+    pub(crate) fn new(
+        identity: Identity,
+        store: Store,
+        clock: Arc<NodeClock>,
+        chance: Arc<dyn Chance>,
+        short_ways: bool,
+    ) -> Self {
         Self {
             identity,
             catalog: Catalog::new(store.clone()),
             store,
             clock,
             chance,
+            short_ways,
             state: State::default(),
             signals: Signals::default(),
             outbox: Outbox::default(),

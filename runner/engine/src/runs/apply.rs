@@ -17,7 +17,7 @@ use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Done, End, Ending};
-use crate::runs::queued::{Rings, place};
+use crate::runs::queued::Rings;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Transition, standing};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
@@ -171,7 +171,7 @@ impl Runs {
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
-            if let Some(place) = place(&context.revision, at) {
+            if let Some(place) = self.place_at_once(&context.revision, at) {
                 after.rings.add(&place);
                 queued.push(self.waiters.queues.row(at, queued.len(), place, None));
                 continue;

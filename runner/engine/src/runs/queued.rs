@@ -160,7 +160,7 @@ impl Queued {
 }
 
 /// Where a task run goes at once; `None`: it is no queue's, or something has to be found out first.
-pub(crate) fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
+fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
     let task = revision.plan.task(at.key.task)?;
     let asks = at.key.item.is_none() && (task.mapped || task.spec.when.is_some());
     if task.executor != Executor::Queue || asks || revision.templated[at.key.task as usize] {
@@ -194,6 +194,14 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 }
 
 impl Runs {
+    /// The queue that a task run goes to with the transition that makes it ready; `None`: it is a node's to begin.
+    pub(crate) fn place_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
+        if !self.node.short_ways {
+            return None;
+        }
+        place(revision, at)
+    }
+
     /// Tells pollers of new rows, here and elsewhere.
     pub(crate) fn ring(&self, rings: &Rings) {
         for (queue, ring) in &rings.0 {

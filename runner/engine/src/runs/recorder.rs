@@ -120,6 +120,8 @@ impl Commits for Outcomes {
             let room = match report.end {
                 // Nothing is recorded that could take lines along.
                 End::Dropped => 0,
+                // The log writer writes them all.
+                _ if !runs.node.short_ways => 0,
                 _ => LINES_PER_BATCH
                     .saturating_sub(carried)
                     .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),

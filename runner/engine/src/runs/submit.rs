@@ -19,7 +19,7 @@ use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Name, Time};
-use heddle_store::live::{Created, NewRun, ReadyRow, RunFacts};
+use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts};
 use heddle_store::run::RunRow;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -30,7 +30,6 @@ use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
 use crate::runs::bulk::REQUESTS_MAX;
-use crate::runs::queued::place;
 use crate::{Engine, EngineError, RunContext, Runs};
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
@@ -188,7 +187,11 @@ impl Commits for Submissions {
         let own = &self.0;
         own.hand_out(batch.iter_mut().map(|request| &mut request.run));
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
-        let created = own.node.store.create_runs(&runs, own.lease(), own.now()).await?;
+        let (store, lease, now) = (&own.node.store, own.lease(), own.now());
+        let created = match own.node.short_ways {
+            true => store.create_runs(&runs, lease, now).await?,
+            false => store.settle_and_create_runs(&runs, lease, now).await?,
+        };
         Ok((created.clone(), created))
     }
 
@@ -331,6 +334,19 @@ impl Runs {
         Err(faults(format!("`{shown}` is neither a channel nor a URL")))
     }
 
+    /// What of a run may start at once: for nodes, and for workers.
+    fn first_rows(&self, revision: &Revision, ready: &[AttemptKey]) -> (Vec<ReadyRow>, Vec<QueueRow>) {
+        let turn = self.queue.turn();
+        let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
+        for &at in ready {
+            match self.place_at_once(revision, at) {
+                Some(place) => queued.push(self.waiters.queues.row(at, queued.len(), place, None)),
+                None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
+            }
+        }
+        (rows, queued)
+    }
+
     pub(crate) fn lay_out(
         &self,
         revision: &Arc<Revision>,
@@ -348,14 +364,7 @@ impl Runs {
         let priority = request.priority.or(plan.spec.priority).unwrap_or(default_priority);
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
         let ready = if gated { &[][..] } else { &revision.start.2 };
-        let turn = self.queue.turn();
-        let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
-        for &at in ready {
-            match place(revision, at) {
-                Some(place) => queued.push(self.waiters.queues.row(at, queued.len(), place, None)),
-                None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
-            }
-        }
+        let (rows, queued) = self.first_rows(revision, ready);
         let callback = request.callback.is_some();
         let run = NewRun {
             id,
@@ -452,10 +461,8 @@ pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<St
     (!labels.is_empty()).then_some(Value::Object(labels))
 }
 
-/// The submission against the group: bounds, unknown tasks, params against schemas.
-fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
-    let mut faults = Faults::default();
-    let plan = &group.revision.plan;
+/// A submission's own bounds, whatever its group is.
+fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
     if let Some(key) = &spec.key
         && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
     {
@@ -489,6 +496,13 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
             "a callback is a channel's name or a URL of at most 2048 bytes",
         );
     }
+}
+
+/// The submission against the group: bounds, unknown tasks, params against schemas.
+fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    let plan = &group.revision.plan;
+    check_bounds(spec, &mut faults);
     let size = |value: &Map<String, Value>| serde_json::to_string(value).map_or(0, |text| text.len());
     if !spec.params.is_empty() && size(&spec.params) > PARAMS_BYTES_MAX {
         faults.add(
@@ -519,6 +533,14 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     if spec.params.is_empty() && spec.task_params.is_empty() && group.complete {
         return faults.or(());
     }
+    check_schemas(group, spec, &mut faults);
+    faults.0.dedup();
+    faults.or(())
+}
+
+/// What each script would get against its schema, as far as that is known before templates are rendered.
+fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
+    let plan = &group.revision.plan;
     let none = Map::new();
     for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
         let Some(script) = script.as_ref().filter(|_| task.executor == Executor::Script) else {
@@ -550,8 +572,6 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
             faults.push(fault.below(&place));
         }
     }
-    faults.0.dedup();
-    faults.or(())
 }
 
 trait TaskParams {

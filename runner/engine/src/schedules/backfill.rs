@@ -13,7 +13,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 
 use heddle_domain::Chain;
-use heddle_domain::backfill::{self, BackfillSpec, Existing, Grid, OnExisting, Order, Scripts, Verdict};
+use heddle_domain::backfill::{self, BackfillSpec, Checked, Existing, Grid, OnExisting, Order, Scripts, Verdict};
 use heddle_domain::id::RunId;
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
@@ -179,6 +179,28 @@ fn verdict(row_made: Uuid, on_existing: OnExisting, standing: &Standing) -> Verd
     backfill::decide(on_existing, existing)
 }
 
+/// A backfill of these instants as a row; without an end it goes on with what comes due, `to` is up to where it was counted.
+fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: Time, expected: u64) -> NewBackfill {
+    NewBackfill {
+        id,
+        group_id: group.id,
+        calendar_revision_id: group.revision.id,
+        from: checked.from,
+        to: checked.to,
+        step_micros: spec.step.map(|step| step.micros() as i64),
+        descending: spec.order == Order::Desc,
+        max_active: spec.max_active as i32,
+        on_existing: spec.on_existing.number(),
+        include_downstream: spec.include_downstream,
+        pinned: spec.scripts == Scripts::Pinned,
+        force: spec.force,
+        priority: checked.priority,
+        params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+        started_to: to,
+        expected: expected as i64,
+    }
+}
+
 impl Schedules {
     /// Starts a backfill, or lists what it would do.
     pub(crate) async fn start_backfill(
@@ -242,24 +264,7 @@ impl Schedules {
         if !group.enabled && !spec.force {
             return Err(SubmitError::Disabled(name.to_owned()));
         }
-        let new = NewBackfill {
-            id,
-            group_id: group.id,
-            calendar_revision_id: group.revision.id,
-            from: checked.from,
-            to: checked.to,
-            step_micros: spec.step.map(|step| step.micros() as i64),
-            descending: spec.order == Order::Desc,
-            max_active: spec.max_active as i32,
-            on_existing: spec.on_existing.number(),
-            include_downstream: spec.include_downstream,
-            pinned: spec.scripts == Scripts::Pinned,
-            force: spec.force,
-            priority: checked.priority,
-            params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
-            started_to: to,
-            expected: expected as i64,
-        };
+        let new = row_of(id, &group, &spec, &checked, to, expected);
         self.node
             .store
             .insert_backfill(By { actor, at: now }, &new, asked)
@@ -426,7 +431,7 @@ impl Schedules {
     /// The turn of a backfill whose runs follow one another, at an instant that the last turn found free: one statement.
     /// `false`: there is no such instant, or something is not as the last turn left it, and nothing was done.
     async fn backfill_step(self: &Arc<Self>, id: Uuid) -> Result<bool, EngineError> {
-        let Some(source) = self.sources.get(&id) else {
+        let Some(source) = self.sources.get(&id).filter(|_| self.node.short_ways) else {
             return Ok(false);
         };
         let known = source.ahead.lock().take();

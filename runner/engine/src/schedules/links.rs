@@ -28,28 +28,37 @@
 //! brings dependants along; then followers with schedules get runs as well, for those of their instants that need the
 //! one that succeeded (so the twelfth month of a year brings the yearly summary along, which has waited from the first
 //! month on).
+//!
+//! # What cannot be read
+//!
+//! Many groups are looked at together, each by its revision of today. One revision that cannot be read holds up those alone
+//! that need it: a run that waits for such a group keeps waiting, and is weighed again by the sweep; an instant that may
+//! call for a run of a follower of it is left in *link_events*, where this node passes over it for a while. So once somebody
+//! has mended the group, everything goes on by itself.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::{Chain, Time};
+use heddle_store::StoreError;
 use heddle_store::live::Completion;
-use heddle_store::upstream::{Above, Follower, LinkEvent, Success, WaitingRun, Weighed};
+use heddle_store::live::NewRun;
+use heddle_store::upstream::{Above, Follower, LeftEvent, LinkEvent, Success, WaitingRun, Weighed};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Schedules;
-use crate::EngineError;
 use crate::node::Node;
 use crate::node::catalog::Revision;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::submit::{Layout, labels_of};
+use crate::{EngineError, RunContext};
 
 /// How often to look without being told.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -72,6 +81,51 @@ const CASCADE_MAX: usize = 10_000;
 
 /// How many groups without schedules may follow one another before their instants are not looked for any more.
 const DEPTH_MAX: u32 = 100;
+
+/// For how long an event is passed over that could not be worked off for somebody, and how many are at most: the oldest of
+/// more are tried again sooner.
+const LEFT_FOR: Duration = Duration::from_secs(10);
+const LEFT_MAX: usize = 1_000;
+
+/// Events that this node has left for another time, with when it did (`NodeClock::elapsed`).
+#[derive(Default)]
+pub(super) struct Left(Mutex<BTreeMap<i64, Duration>>);
+
+impl Left {
+    /// Those to be passed over now.
+    fn passed_over(&self, now: Duration) -> Vec<i64> {
+        let mut left = self.0.lock();
+        left.retain(|_, since| now.saturating_sub(*since) <= LEFT_FOR);
+        while left.len() > LEFT_MAX {
+            left.pop_first();
+        }
+        left.keys().copied().collect()
+    }
+
+    fn put(&self, events: &[LeftEvent], now: Duration) {
+        self.0.lock().extend(events.iter().map(|event| (event.id, now)));
+    }
+}
+
+/// Whether something that stands in the database cannot be understood here: it concerns those alone that need it.
+fn is_unreadable(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Unreadable(_) | EngineError::Store(StoreError::Unreadable { .. })
+    )
+}
+
+/// What a decision came to; `None`: for what it needs cannot be read, which is said in the log.
+fn unless_unreadable<T>(decided: Result<T, EngineError>, group: i64) -> Result<Option<T>, EngineError> {
+    match decided {
+        Ok(decided) => Ok(Some(decided)),
+        Err(error) if is_unreadable(&error) => {
+            tracing::error!(error = %Chain(&error), group, "what a group follows cannot be read; it waits");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
 
 /// Lets begin what waits for other groups.
 pub(crate) struct Links {
@@ -122,7 +176,6 @@ impl Service for Links {
 struct Family {
     above: HashMap<i64, Vec<Above>>,
     revisions: HashMap<i64, Arc<Revision>>,
-    names: HashMap<i64, String>,
 }
 
 impl Family {
@@ -133,22 +186,28 @@ impl Family {
     fn revision(&self, group: i64) -> Result<&Arc<Revision>, EngineError> {
         self.revisions
             .get(&group)
-            .ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group} is not known")))
+            .ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group}")))
     }
 }
 
 impl Schedules {
     async fn work_links(self: &Arc<Self>) -> Result<(), EngineError> {
-        while self.node.store.has_link_events().await? {
+        loop {
+            let passed_over = self.left_events.passed_over(self.node.clock.elapsed());
+            if !self.node.store.has_link_events(&passed_over).await? {
+                return Ok(());
+            }
             let mut completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
-            let events = completion.take_link_events().await?;
+            let events = completion.take_link_events(&passed_over).await?;
             if events.is_empty() {
                 // Another node has them.
                 return Ok(());
             }
-            self.work_events(completion, events).await?;
+            if !self.work_events(completion, events).await? {
+                // What is left is not looked at again at once, however much it is.
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Looks at runs that wait, although nothing was said of them: the safety net.
@@ -164,24 +223,30 @@ impl Schedules {
         let completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
         let events = waiting
             .into_iter()
-            .map(|(run, group_id)| LinkEvent::Arrived { group_id, run })
+            .map(|(run, group_id)| (0, LinkEvent::Arrived { group_id, run }))
             .collect();
-        self.work_events(completion, events).await
+        self.work_events(completion, events).await?;
+        Ok(())
     }
 
+    /// Answers whether all of it could be worked off.
     async fn work_events(
         self: &Arc<Self>,
         mut completion: Completion,
-        events: Vec<LinkEvent>,
-    ) -> Result<(), EngineError> {
+        events: Vec<(i64, LinkEvent)>,
+    ) -> Result<bool, EngineError> {
         let mut successes: Vec<Success> = Vec::new();
         let mut weigh: BTreeSet<RunId> = BTreeSet::new();
         let mut gates: BTreeSet<i64> = BTreeSet::new();
         let mut changed: BTreeSet<i64> = BTreeSet::new();
-        let mut left_out: Vec<(i64, Time)> = Vec::new();
-        for event in events {
+        let mut numbers: Vec<i64> = Vec::new();
+        let mut left_out: Vec<(i64, i64, Time)> = Vec::new();
+        for (id, event) in events {
             match event {
-                LinkEvent::Succeeded(success) => successes.push(success),
+                LinkEvent::Succeeded(success) => {
+                    numbers.push(id);
+                    successes.push(success);
+                }
                 LinkEvent::Arrived { group_id, run } => {
                     gates.insert(group_id);
                     weigh.insert(run);
@@ -189,7 +254,7 @@ impl Schedules {
                 LinkEvent::Changed(group_id) => drop(changed.insert(group_id)),
                 LinkEvent::LeftOut { group_id, logical_time } => {
                     changed.insert(group_id);
-                    left_out.push((group_id, logical_time));
+                    left_out.push((id, group_id, logical_time));
                 }
             }
         }
@@ -218,42 +283,57 @@ impl Schedules {
         weigh.extend(completion.lacking(&instants).await?);
         let concerned: Vec<i64> = concerned.into_iter().collect();
         weigh.extend(completion.waiting_within(&concerned, CHANGED_MAX).await?);
-        let (runs, contexts) = self
-            .called_for(&mut completion, &successes, &first, &left_out, &followers)
-            .await?;
+        let mut called = Called::default();
+        let successes: Vec<(i64, &Success, bool)> = (numbers.iter().zip(&successes).zip(first))
+            .map(|((id, success), first)| (*id, success, first))
+            .collect();
+        let calls = self.calls(&successes, &left_out, &followers, &mut called).await?;
+        self.answer(&mut completion, calls, &mut called).await?;
         let waiting = completion.lock_waiting(&weigh.into_iter().collect::<Vec<_>>()).await?;
-        let weighed = self.weigh(&mut completion, waiting).await?;
+        let weighed = self.weigh_all(&mut completion, waiting).await?;
         completion.write_weighed(&weighed).await?;
-        let mut runs = runs;
+        let Called {
+            mut runs,
+            contexts,
+            left,
+        } = called;
+        completion.leave_link_events(&left).await?;
         self.runs.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;
+        self.left_events.put(&left, self.node.clock.elapsed());
         self.runs.created(runs.into_iter().zip(contexts), &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
             self.node.signals.raise(Signal::Inbox);
         }
-        Ok(())
+        Ok(left.is_empty())
     }
 
+    /// The groups above these; those whose revisions cannot be read have none in it.
     async fn family(&self, completion: &mut Completion, groups: &[i64]) -> Result<Family, EngineError> {
         let links = completion.links_above(groups).await?;
+        let revisions: BTreeSet<i64> = links.iter().map(|link| link.revision_id).collect();
+        let revisions: Vec<i64> = revisions.into_iter().collect();
+        let readable = self.node.catalog.revisions(&revisions).await?;
         let mut family = Family {
             above: HashMap::new(),
             revisions: HashMap::new(),
-            names: HashMap::new(),
         };
         for link in links {
-            if let Entry::Vacant(vacant) = family.revisions.entry(link.upstream_id) {
-                vacant.insert(self.node.catalog.revision(link.revision_id).await?);
-                family.names.insert(link.upstream_id, link.name.clone());
+            if let Some(revision) = readable.get(&link.revision_id) {
+                family.revisions.insert(link.upstream_id, revision.clone());
             }
             family.above.entry(link.group_id).or_default().push(link);
         }
         Ok(family)
     }
 
-    /// Finds out what waiting runs lack.
-    async fn weigh(&self, completion: &mut Completion, waiting: Vec<WaitingRun>) -> Result<Vec<Weighed>, EngineError> {
+    /// Finds out what waiting runs lack; those for which that cannot be found out keep waiting.
+    async fn weigh_all(
+        &self,
+        completion: &mut Completion,
+        waiting: Vec<WaitingRun>,
+    ) -> Result<Vec<Weighed>, EngineError> {
         if waiting.is_empty() {
             return Ok(Vec::new());
         }
@@ -261,150 +341,170 @@ impl Schedules {
         let family = self.family(completion, &groups.into_iter().collect::<Vec<_>>()).await?;
         let mut weighed = Vec::with_capacity(waiting.len());
         for one in waiting {
-            let mut lacks = Vec::new();
-            let mut told = Vec::new();
-            for link in family.above(one.group_id) {
-                let missing = if link.interval {
-                    interval_lacks(
-                        completion,
-                        &family,
-                        link.upstream_id,
-                        one.interval,
-                        LACKS_MAX - lacks.len(),
-                    )
-                    .await?
-                } else {
-                    latest_lack(completion, &family, link.upstream_id, one.logical_time)
-                        .await?
-                        .into_iter()
-                        .collect()
-                };
-                let need = if link.interval { "interval" } else { "latest" };
-                for at in missing {
-                    told.push(json!({"group": link.name, "instant": shown(at), "need": need}));
-                    lacks.push((link.upstream_id, at));
-                }
-                if lacks.len() >= LACKS_MAX {
-                    break;
-                }
-            }
-            let waiting_for = if lacks.is_empty() {
-                json!({"turn": true})
-            } else {
-                Value::Array(told)
-            };
-            weighed.push(Weighed {
-                run: one.run,
-                group_id: one.group_id,
-                lacks,
-                waiting_for,
-            });
+            let group = one.group_id;
+            weighed.extend(unless_unreadable(weigh(completion, &family, one).await, group)?);
         }
         Ok(weighed)
     }
 
-    /// The runs that successes call for, and instants that were left out.
-    async fn called_for(
-        self: &Arc<Self>,
-        completion: &mut Completion,
-        successes: &[Success],
-        first: &[bool],
-        left_out: &[(i64, Time)],
-        followers: &[Follower],
-    ) -> Result<(Vec<heddle_store::live::NewRun>, Vec<Arc<crate::RunContext>>), EngineError> {
+    /// Whom successes call for a run, and instants that were left out: each follower once for an instant, in their order.
+    async fn calls<'a>(
+        &self,
+        successes: &[(i64, &Success, bool)],
+        left_out: &[(i64, i64, Time)],
+        followers: &'a [Follower],
+        called: &mut Called,
+    ) -> Result<Vec<Calling<'a>>, EngineError> {
         let now = self.node.now();
-        let mut wanted: Vec<(&Follower, Time, Option<Uuid>)> = Vec::new();
-        for (success, &first) in successes.iter().zip(first) {
+        let mut calls: Vec<Calling<'a>> = Vec::new();
+        for &(id, success, first) in successes {
             // A backfill calls for dependants only if it says so; what succeeds again calls for nothing.
             if !(success.cascades || (first && !success.backfilled)) {
                 continue;
             }
             let source = success.source.filter(|_| success.cascades);
+            let event = LeftEvent {
+                id,
+                group_id: success.group_id,
+                logical_time: success.logical_time,
+                cascade: source.map(|source| (success.run, source, success.backfilled)),
+            };
             for follower in followers
                 .iter()
                 .filter(|one| one.upstream_id == success.group_id && one.enabled)
             {
+                let call = |at| Calling {
+                    follower,
+                    at,
+                    source,
+                    event,
+                };
                 if !follower.scheduled {
-                    wanted.push((follower, success.logical_time, source));
+                    calls.push(call(success.logical_time));
                 } else if source.is_some() {
-                    for at in self.touched(follower, success, now).await? {
-                        wanted.push((follower, at, source));
+                    let touched = self.touched(follower, success, now).await;
+                    match unless_unreadable(touched, follower.group_id)? {
+                        Some(touched) => calls.extend(touched.into_iter().map(call)),
+                        None => called.leave(event),
                     }
                 }
             }
         }
-        for &(group, at) in left_out {
+        for &(id, group_id, logical_time) in left_out {
+            let event = LeftEvent {
+                id,
+                group_id,
+                logical_time,
+                cascade: None,
+            };
             let lacked = followers
                 .iter()
-                .filter(|one| one.upstream_id == group && one.enabled && !one.scheduled);
-            wanted.extend(lacked.map(|follower| (follower, at, None)));
+                .filter(|one| one.upstream_id == group_id && one.enabled && !one.scheduled);
+            calls.extend(lacked.map(|follower| Calling {
+                follower,
+                at: logical_time,
+                source: None,
+                event,
+            }));
         }
-        wanted.sort_unstable_by_key(|entry| (entry.0.group_id, entry.1));
-        wanted.dedup_by_key(|entry| (entry.0.group_id, entry.1));
-        if wanted.is_empty() {
-            return Ok(Default::default());
+        calls.sort_unstable_by_key(|call| (call.follower.group_id, call.at));
+        calls.dedup_by_key(|call| (call.follower.group_id, call.at));
+        Ok(calls)
+    }
+
+    /// Lays out the runs that are called for, of those followers whom nobody else keeps waiting.
+    async fn answer(
+        self: &Arc<Self>,
+        completion: &mut Completion,
+        calls: Vec<Calling<'_>>,
+        called: &mut Called,
+    ) -> Result<(), EngineError> {
+        if calls.is_empty() {
+            return Ok(());
         }
-        let groups: BTreeSet<i64> = wanted.iter().map(|entry| entry.0.group_id).collect();
+        let groups: BTreeSet<i64> = calls.iter().map(|call| call.follower.group_id).collect();
         let family = self.family(completion, &groups.into_iter().collect::<Vec<_>>()).await?;
-        let pairs: Vec<(i64, Time)> = wanted
+        let pairs: Vec<(i64, Time)> = calls
             .iter()
-            .filter(|entry| !entry.0.scheduled)
-            .flat_map(|entry| {
-                family
-                    .above(entry.0.group_id)
-                    .iter()
-                    .map(|link| (link.upstream_id, entry.1))
+            .filter(|call| !call.follower.scheduled)
+            .flat_map(|call| {
+                let above = family.above(call.follower.group_id);
+                above.iter().map(|link| (link.upstream_id, call.at))
             })
             .collect();
         let mut succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
         let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
         succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
-        let (mut runs, mut contexts) = (Vec::new(), Vec::new());
         // It has no run for that instant either, and must not hold up who follows it.
         let mut passed_on = Vec::new();
-        for (follower, at, source) in wanted {
+        for call in calls {
+            let Calling { follower, at, .. } = call;
             let above = family.above(follower.group_id);
             if !follower.scheduled {
-                match call(completion, &family, above, &succeeded, at).await? {
-                    Call::Waits => continue,
-                    Call::Starts => {}
-                    Call::LeftOut => {
+                let decided = self::call(completion, &family, above, &succeeded, at).await;
+                match unless_unreadable(decided, follower.group_id)? {
+                    Some(Call::Starts) => {}
+                    Some(Call::Waits) => continue,
+                    Some(Call::LeftOut) => {
                         passed_on.push((follower.group_id, at));
+                        continue;
+                    }
+                    None => {
+                        called.leave(call.event);
                         continue;
                     }
                 }
             }
-            let Some(group) = self.node.catalog.group(&follower.name).await? else {
-                continue;
-            };
-            let revision = &group.revision;
-            let interval = if follower.scheduled {
-                revision.calendar.data_interval(at)
-            } else {
-                let starts = above.iter().filter_map(|link| family.revisions.get(&link.upstream_id));
-                let start = starts.map(|revision| revision.calendar.data_interval(at).0).min();
-                (start.unwrap_or(at), at)
-            };
-            let layout = Layout {
-                trigger: Trigger::Upstream,
-                priority: None,
-                logical_time: at,
-                interval,
-                params: "{}".to_owned(),
-                task_params: None,
-                labels: labels_of(revision, &Default::default()),
-                key: None,
-                dedupe: None,
-                callback: None,
-                source,
-                parent: None,
-            };
-            let (run, context) = self.runs.lay_out(revision, &group.resolution, layout, now);
-            runs.push(run);
-            contexts.push(context);
+            match unless_unreadable(self.run_of(&family, &call).await, follower.group_id)? {
+                Some(Some((run, context))) => {
+                    called.runs.push(run);
+                    called.contexts.push(context);
+                }
+                Some(None) => {}
+                None => called.leave(call.event),
+            }
         }
         completion.tell_left_out(&passed_on).await?;
-        Ok((runs, contexts))
+        Ok(())
+    }
+
+    /// The run of a follower that is called for; `None`: the follower is not there any more.
+    async fn run_of(
+        &self,
+        family: &Family,
+        call: &Calling<'_>,
+    ) -> Result<Option<(NewRun, Arc<RunContext>)>, EngineError> {
+        let Calling {
+            follower, at, source, ..
+        } = *call;
+        let Some(group) = self.node.catalog.group(&follower.name).await? else {
+            return Ok(None);
+        };
+        let revision = &group.revision;
+        let interval = if follower.scheduled {
+            revision.calendar.data_interval(at)
+        } else {
+            let above = family.above(follower.group_id);
+            let starts = above.iter().filter_map(|link| family.revisions.get(&link.upstream_id));
+            let start = starts.map(|revision| revision.calendar.data_interval(at).0).min();
+            (start.unwrap_or(at), at)
+        };
+        let layout = Layout {
+            trigger: Trigger::Upstream,
+            priority: None,
+            logical_time: at,
+            interval,
+            params: "{}".to_owned(),
+            task_params: None,
+            labels: labels_of(revision, &Default::default()),
+            key: None,
+            dedupe: None,
+            callback: None,
+            source,
+            parent: None,
+        };
+        let now = self.node.now();
+        Ok(Some(self.runs.lay_out(revision, &group.resolution, layout, now)))
     }
 
     /// The instants of a follower with schedules that need the one that succeeded, up to now.
@@ -433,6 +533,66 @@ impl Schedules {
             .next()
             .map_or(now, |next| next - chrono::TimeDelta::microseconds(1));
         Ok(calendar.instants(at, until).take(CASCADE_MAX).collect())
+    }
+}
+
+/// Finds out what a waiting run lacks.
+async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) -> Result<Weighed, EngineError> {
+    let mut lacks = Vec::new();
+    let mut told = Vec::new();
+    for link in family.above(one.group_id) {
+        let missing = if link.interval {
+            let limit = LACKS_MAX - lacks.len();
+            interval_lacks(completion, family, link.upstream_id, one.interval, limit).await?
+        } else {
+            let lack = latest_lack(completion, family, link.upstream_id, one.logical_time).await?;
+            lack.into_iter().collect()
+        };
+        let need = if link.interval { "interval" } else { "latest" };
+        for at in missing {
+            told.push(json!({"group": link.name, "instant": shown(at), "need": need}));
+            lacks.push((link.upstream_id, at));
+        }
+        if lacks.len() >= LACKS_MAX {
+            break;
+        }
+    }
+    let waiting_for = if lacks.is_empty() {
+        json!({"turn": true})
+    } else {
+        Value::Array(told)
+    };
+    Ok(Weighed {
+        run: one.run,
+        group_id: one.group_id,
+        lacks,
+        waiting_for,
+    })
+}
+
+/// A follower that may be called for an instant, and by which event.
+#[derive(Clone, Copy)]
+struct Calling<'a> {
+    follower: &'a Follower,
+    at: Time,
+    source: Option<Uuid>,
+    event: LeftEvent,
+}
+
+/// What one transaction's events came to.
+#[derive(Default)]
+struct Called {
+    runs: Vec<NewRun>,
+    contexts: Vec<Arc<RunContext>>,
+    /// Events that could not be worked off for somebody.
+    left: Vec<LeftEvent>,
+}
+
+impl Called {
+    fn leave(&mut self, event: LeftEvent) {
+        if !self.left.contains(&event) {
+            self.left.push(event);
+        }
     }
 }
 

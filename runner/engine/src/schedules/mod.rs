@@ -30,6 +30,8 @@ pub(crate) struct Schedules {
     runs: Arc<Runs>,
     /// Where the instants of open backfills come from.
     sources: Cache<Uuid, Arc<backfill::Source>>,
+    /// Events between groups that are left for another time.
+    left_events: links::Left,
 }
 
 impl Schedules {
@@ -38,6 +40,7 @@ impl Schedules {
             node,
             runs,
             sources: Cache::new(backfill::SOURCES_MAX),
+            left_events: links::Left::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use heddle_domain::bounded::or_trouble;
 use heddle_domain::dispatch::{Offer as Compiled, check_audience};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
-use heddle_store::offer::{OfferDelete, OfferPut, OfferRow};
+use heddle_store::offer::{OccurrenceCounts, OfferDelete, OfferPut, OfferRow};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -229,8 +229,8 @@ fn parse_cursor(request: &Request) -> Result<Option<(Time, i64)>, Problem> {
     Ok(Some((at, offer.parse().map_err(|_| wrong())?)))
 }
 
-async fn occurrences(request: Request) -> Outcome {
-    let limit = request.limit()? as usize;
+/// From when to when occurrences are listed.
+fn stretch(request: &Request) -> Result<(Time, Time), Problem> {
     let to = request.query_time("to")?.unwrap_or(request.now);
     let from = request.query_time("from")?.unwrap_or(to - LISTED);
     if to < from {
@@ -242,6 +242,28 @@ async fn occurrences(request: Request) -> Outcome {
             "at most 366 days are listed at a time",
         )));
     }
+    Ok((from, to))
+}
+
+/// An occurrence of an offer, with what became of it.
+fn occurrence_of(offer: &Compiled, row: &OfferRow, at: Time, counts: OccurrenceCounts) -> Occurrence {
+    Occurrence {
+        offer: row.name.clone(),
+        kind: offer.kind,
+        audience: row.audience.clone(),
+        occurrence: at.into(),
+        dispatch_times: offer.stock.map_or("each".into(), Value::from),
+        taken: counts.taken,
+        completed: counts.completed,
+        failed: counts.failed,
+        left: offer.stock.map(|stock| (stock - counts.taken).max(0)),
+        enabled: offer.enabled,
+    }
+}
+
+async fn occurrences(request: Request) -> Outcome {
+    let limit = request.limit()? as usize;
+    let (from, to) = stretch(&request)?;
     let audience = request.query("audience");
     if let Some(audience) = audience {
         check_audience(audience).map_err(|detail| Problem::invalid(Fault::at("/audience", detail)))?;
@@ -317,19 +339,7 @@ async fn occurrences(request: Request) -> Outcome {
         .into_iter()
         .map(|((at, id), shown)| {
             let (offer, row) = &*shown;
-            let counts = counts.get(&(id, at)).copied().unwrap_or_default();
-            Occurrence {
-                offer: row.name.clone(),
-                kind: offer.kind,
-                audience: row.audience.clone(),
-                occurrence: at.into(),
-                dispatch_times: offer.stock.map_or("each".into(), Value::from),
-                taken: counts.taken,
-                completed: counts.completed,
-                failed: counts.failed,
-                left: offer.stock.map(|stock| (stock - counts.taken).max(0)),
-                enabled: offer.enabled,
-            }
+            occurrence_of(offer, row, at, counts.get(&(id, at)).copied().unwrap_or_default())
         })
         .collect::<Vec<_>>();
     ok(&List { items, next_cursor })

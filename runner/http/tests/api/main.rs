@@ -82,6 +82,7 @@ async fn engine(store: &Store, keys: &SecretKeys, directory: &std::path::Path) -
             mail_dir: None,
             stalled_after: Duration::from_secs(60),
         },
+        short_ways: true,
     };
     let chance = Arc::new(Counting(AtomicU64::new(1 << 32)));
     let engine = Engine::start(config, store.clone(), sandbox, Arc::new(keys.clone()), clock, chance);

@@ -116,6 +116,48 @@ async fn version_of(
     .await?)
 }
 
+/// Adds the next version of a script.
+async fn add_version(
+    tx: &mut PgSession,
+    by: By<'_>,
+    write: &ScriptWrite<'_>,
+    script: &Locked,
+) -> Result<ScriptVersionRow, StoreError> {
+    blob::put(tx, write.digest, write.bytes, by.at).await?;
+    let version = ScriptVersionRow {
+        script_id: script.id,
+        name: write.name.into(),
+        version: script.last_version + 1,
+        digest: write.digest.into(),
+        world: write.world.into(),
+        runtime: write.runtime.map(str::to_owned),
+        params_schema: write.params_schema.cloned(),
+        defaults: write.defaults.clone(),
+        description: write.description.into(),
+        size: i64::try_from(write.bytes.len()).unwrap_or(i64::MAX),
+        created_at: by.at,
+    };
+    sqlx::query!(
+        "INSERT INTO heddle.script_versions
+                         (script_id, version, digest, world, runtime, params_schema, defaults, description, size,
+                          created_at)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        version.script_id,
+        version.version,
+        version.digest,
+        version.world,
+        version.runtime,
+        version.params_schema,
+        version.defaults,
+        version.description,
+        version.size,
+        version.created_at,
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(version)
+}
+
 impl Store {
     /// Adds a version, unless the newest one has the same digest and world (a text may be two languages). Either way it becomes active if that is asked for.
     pub async fn put_script(
@@ -144,41 +186,7 @@ impl Store {
             let created = same.is_none();
             let version = match same {
                 Some(version) => version,
-                None => {
-                    blob::put(&mut tx, write.digest, write.bytes, by.at).await?;
-                    let version = ScriptVersionRow {
-                        script_id: script.id,
-                        name: write.name.into(),
-                        version: script.last_version + 1,
-                        digest: write.digest.into(),
-                        world: write.world.into(),
-                        runtime: write.runtime.map(str::to_owned),
-                        params_schema: write.params_schema.cloned(),
-                        defaults: write.defaults.clone(),
-                        description: write.description.into(),
-                        size: i64::try_from(write.bytes.len()).unwrap_or(i64::MAX),
-                        created_at: by.at,
-                    };
-                    sqlx::query!(
-                        "INSERT INTO heddle.script_versions
-                         (script_id, version, digest, world, runtime, params_schema, defaults, description, size,
-                          created_at)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-                        version.script_id,
-                        version.version,
-                        version.digest,
-                        version.world,
-                        version.runtime,
-                        version.params_schema,
-                        version.defaults,
-                        version.description,
-                        version.size,
-                        version.created_at,
-                    )
-                    .execute(&mut *tx)
-                    .await?;
-                    version
-                }
+                None => add_version(&mut tx, by, &write, &script).await?,
             };
             let active_version = if write.activate {
                 Some(version.version)

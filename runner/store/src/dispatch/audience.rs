@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use serde_json::json;
 
 use crate::change::{self, By, Noun, Page};
+use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
@@ -44,6 +45,48 @@ struct Moved {
     uids: Vec<String>,
 }
 
+/// Removes those who are to go; answers who is to come.
+async fn remove_members<'a>(
+    tx: &mut PgSession,
+    audience: &str,
+    members: Members<'a>,
+) -> Result<(&'a [String], Moved), StoreError> {
+    Ok(match members {
+        Members::Replace(members) => {
+            let removed = sqlx::query_as!(
+                Moved,
+                r#"WITH moved AS (
+                           DELETE FROM heddle.members m WHERE m.audience = $1
+                              AND NOT EXISTS (SELECT FROM UNNEST($2::text[]) AS k (uid) WHERE k.uid = m.uid)
+                           RETURNING m.uid)
+                       SELECT (SELECT count(*) FROM moved) AS "count!",
+                              ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
+                audience,
+                members,
+                NAMED_MAX
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            (members, removed)
+        }
+        Members::Change { add, remove } => {
+            let removed = sqlx::query_as!(
+                Moved,
+                r#"WITH moved AS (
+                           DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2) RETURNING uid)
+                       SELECT (SELECT count(*) FROM moved) AS "count!",
+                              ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
+                audience,
+                remove,
+                NAMED_MAX
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+            (add, removed)
+        }
+    })
+}
+
 impl Store {
     /// Changes an audience's members; it is made if it is not there.
     pub async fn change_members(
@@ -63,40 +106,7 @@ impl Store {
         .await?
         .rows_affected()
             == 1;
-            let (add, removed) = match members {
-                Members::Replace(members) => {
-                    let removed = sqlx::query_as!(
-                        Moved,
-                        r#"WITH moved AS (
-                           DELETE FROM heddle.members m WHERE m.audience = $1
-                              AND NOT EXISTS (SELECT FROM UNNEST($2::text[]) AS k (uid) WHERE k.uid = m.uid)
-                           RETURNING m.uid)
-                       SELECT (SELECT count(*) FROM moved) AS "count!",
-                              ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
-                        audience,
-                        members,
-                        NAMED_MAX
-                    )
-                    .fetch_one(&mut *tx)
-                    .await?;
-                    (members, removed)
-                }
-                Members::Change { add, remove } => {
-                    let removed = sqlx::query_as!(
-                        Moved,
-                        r#"WITH moved AS (
-                           DELETE FROM heddle.members WHERE audience = $1 AND uid = ANY ($2) RETURNING uid)
-                       SELECT (SELECT count(*) FROM moved) AS "count!",
-                              ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
-                        audience,
-                        remove,
-                        NAMED_MAX
-                    )
-                    .fetch_one(&mut *tx)
-                    .await?;
-                    (add, removed)
-                }
-            };
+            let (add, removed) = remove_members(&mut tx, audience, members).await?;
             let added = sqlx::query_as!(
                 Moved,
                 r#"WITH moved AS (

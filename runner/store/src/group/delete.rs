@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{IfMatch, active_runs, current, lock_groups, revise};
 use crate::change::{self, By, Noun};
+use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, schedule, upstream};
 
@@ -24,6 +25,20 @@ pub enum GroupDelete {
         id: i64,
         detached: Vec<String>,
     },
+}
+
+/// A follower gets a revision that does not name a group any more; `false`: it is not there.
+async fn detach(tx: &mut PgSession, by: By<'_>, follower: &str, upstream: &str) -> Result<bool, StoreError> {
+    let Some(before) = current(tx, follower).await? else {
+        return Ok(false);
+    };
+    let spec = without_upstream(&before.spec, upstream);
+    let revised = revise(tx, by, &before, &spec, before.category.as_deref()).await?;
+    schedule::sync(tx, &revised, by.at).await?;
+    upstream::changed(tx, revised.id).await?;
+    let (old, new) = (Some(&before.spec), Some(&spec));
+    change::record(tx, by, "detach", Noun::Group, follower, old, new).await?;
+    Ok(true)
 }
 
 impl Store {
@@ -73,24 +88,9 @@ impl Store {
             }
             let mut detached = Vec::with_capacity(follow.len());
             for link in follow {
-                let Some(follower) = current(&mut tx, &link.name).await? else {
-                    continue;
-                };
-                let spec = without_upstream(&follower.spec, name);
-                let revised = revise(&mut tx, by, &follower, &spec, follower.category.as_deref()).await?;
-                schedule::sync(&mut tx, &revised, by.at).await?;
-                upstream::changed(&mut tx, revised.id).await?;
-                change::record(
-                    &mut tx,
-                    by,
-                    "detach",
-                    Noun::Group,
-                    &link.name,
-                    Some(&follower.spec),
-                    Some(&spec),
-                )
-                .await?;
-                detached.push(link.name);
+                if detach(&mut tx, by, &link.name, name).await? {
+                    detached.push(link.name);
+                }
             }
             sqlx::query!(
                 "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",

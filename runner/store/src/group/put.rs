@@ -140,6 +140,50 @@ async fn replace_script_uses(
     Ok(())
 }
 
+/// Makes a category unless it is there, and holds it.
+async fn hold_category(tx: &mut PgSession, by: By<'_>, category: &str) -> Result<(), StoreError> {
+    // The update writes nothing new; it holds the row against a deletion until this commits.
+    let added = sqlx::query_scalar!(
+        r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
+                   ON CONFLICT (name) DO UPDATE SET description = c.description
+                   RETURNING xmax = 0 AS "added!""#,
+        category,
+        by.at,
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    if added {
+        change::record(tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
+    }
+    Ok(())
+}
+
+/// The same spec once more: only whether the group is enabled may change.
+async fn put_again(
+    tx: &mut PgSession,
+    by: By<'_>,
+    before: &GroupRow,
+    enabled: bool,
+) -> Result<Put<GroupRow>, StoreError> {
+    let changed = enabled != before.enabled;
+    let mut row = before.clone();
+    if changed {
+        row = GroupRow {
+            enabled,
+            updated_at: by.at,
+            ..row
+        };
+        schedule::sync(tx, &row, by.at).await?;
+        upstream::changed(tx, row.id).await?;
+        switch(tx, by, &row).await?;
+    }
+    Ok(Put {
+        row,
+        created: false,
+        changed,
+    })
+}
+
 impl Store {
     /// Creates or changes a group; the same spec makes no new revision. A category that it names exists from then on.
     ///
@@ -162,24 +206,11 @@ impl Store {
             if let Some(before) = &before
                 && before.spec == *write.spec
             {
-                let changed = enabled != stood;
-                let mut row = before.clone();
-                if changed {
-                    row = GroupRow {
-                        enabled,
-                        updated_at: by.at,
-                        ..row
-                    };
-                    schedule::sync(&mut tx, &row, by.at).await?;
-                    upstream::changed(&mut tx, row.id).await?;
-                    switch(&mut tx, by, &row).await?;
+                let put = put_again(&mut tx, by, before, enabled).await?;
+                if put.changed {
                     tx.commit().await?;
                 }
-                return Ok(GroupPut::Done(Put {
-                    row,
-                    created: false,
-                    changed,
-                }));
+                return Ok(GroupPut::Done(put));
             }
             let links: Vec<GroupLink> = write
                 .links
@@ -206,19 +237,7 @@ impl Store {
                 return Ok(GroupPut::Cycle(cycle));
             }
             if let Some(category) = write.category {
-                // The update writes nothing new; it holds the row against a deletion until this commits.
-                let added = sqlx::query_scalar!(
-                    r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
-                   ON CONFLICT (name) DO UPDATE SET description = c.description
-                   RETURNING xmax = 0 AS "added!""#,
-                    category,
-                    by.at,
-                )
-                .fetch_one(&mut *tx)
-                .await?;
-                if added {
-                    change::record(&mut tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
-                }
+                hold_category(&mut tx, by, category).await?;
             }
             let row = match &before {
                 Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,

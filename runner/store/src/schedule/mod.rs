@@ -129,25 +129,17 @@ struct Known {
     fired_at: Option<Time>,
 }
 
-/// Brings the rows of a group in step with it; `at` is the moment of the change. The last thing that a change does
-/// before it is recorded: it waits for nodes that are firing these schedules right now.
-pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
-    let compiled = compile(
-        group.revision_id,
-        &group.spec,
-        &group.schedule_anchors,
-        group.created_at,
-    )?;
-    let mut known: BTreeMap<String, Known> = sqlx::query!(
+/// How the schedules of a group stand, locked.
+async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<String, Known>, StoreError> {
+    let rows = sqlx::query!(
         r#"SELECT name, anchor, zone, live, cursor, next_fire_at, awaits, fired_at,
                   EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = s.awaits) AS "awaited_lives!"
              FROM heddle.schedules s WHERE group_id = $1 ORDER BY name FOR UPDATE"#,
-        group.id
+        group_id
     )
     .fetch_all(&mut *connection)
-    .await?
-    .into_iter()
-    .map(|row| {
+    .await?;
+    let known = rows.into_iter().map(|row| {
         let known = Known {
             anchor: row.anchor,
             zone: row.zone,
@@ -159,8 +151,20 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
             fired_at: row.fired_at,
         };
         (row.name, known)
-    })
-    .collect();
+    });
+    Ok(known.collect())
+}
+
+/// Brings the rows of a group in step with it; `at` is the moment of the change. The last thing that a change does
+/// before it is recorded: it waits for nodes that are firing these schedules right now.
+pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
+    let compiled = compile(
+        group.revision_id,
+        &group.spec,
+        &group.schedule_anchors,
+        group.created_at,
+    )?;
+    let mut known = known_of(connection, group.id).await?;
     let (mut names, mut anchors, mut zones, mut lives) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut cursors, mut nexts, mut awaits, mut fired) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut delays, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());

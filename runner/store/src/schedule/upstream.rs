@@ -76,6 +76,21 @@ pub enum LinkEvent {
     },
 }
 
+/// An event that could not be worked off for all whom it concerns: it is left for another time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeftEvent {
+    /// The number that it was taken by, and keeps.
+    pub id: i64,
+    /// Of which followed group.
+    pub group_id: i64,
+    /// Which instant succeeded, or was left out.
+    pub logical_time: Time,
+    /// Of a success that brings dependants along: the run, its source, and whether a backfill made it. Of any other a second
+    /// look would call for nothing; it is left as an instant that may call for runs, which those that have theirs do not get
+    /// again.
+    pub cascade: Option<(RunId, Uuid, bool)>,
+}
+
 /// A success of a followed group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Success {
@@ -165,13 +180,14 @@ pub(crate) async fn changed(connection: &mut PgSession, group_id: i64) -> Result
 }
 
 impl Store {
-    /// Whether there are events.
-    pub async fn has_link_events(&self) -> Result<bool, StoreError> {
-        Ok(
-            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.link_events) AS "some!""#)
-                .fetch_one(&self.pool)
-                .await?,
+    /// Whether there are events, but for these.
+    pub async fn has_link_events(&self, passed_over: &[i64]) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.link_events WHERE id <> ALL ($1)) AS "some!""#,
+            passed_over
         )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
     /// Runs that wait for upstreams, behind `after`: for the repair sweep.
@@ -190,43 +206,83 @@ impl Store {
 }
 
 impl Completion {
-    /// Takes events, oldest first.
-    pub async fn take_link_events(&mut self) -> Result<Vec<LinkEvent>, StoreError> {
+    /// Takes events, oldest first, but for these; each with its number.
+    pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH taken AS (
                    DELETE FROM heddle.link_events e
                     WHERE e.ctid = ANY (ARRAY(
-                          SELECT ctid FROM heddle.link_events ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+                          SELECT ctid FROM heddle.link_events WHERE id <> ALL ($2) ORDER BY id LIMIT $1
+                             FOR UPDATE SKIP LOCKED))
                    RETURNING e.*)
-               SELECT t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
+               SELECT t.id, t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
                       EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!"
                  FROM taken t ORDER BY t.id"#,
-            EVENTS_MAX
+            EVENTS_MAX,
+            passed_over
         )
         .fetch_all(self.connection())
         .await?;
         Ok(rows
             .into_iter()
-            .map(|row| match (row.kind, row.run, row.logical_time) {
-                (0, Some(run), Some(logical_time)) => LinkEvent::Succeeded(Success {
-                    group_id: row.group_id,
-                    run: RunId(run),
-                    logical_time,
-                    source: row.source,
-                    backfilled: row.backfilled,
-                    cascades: row.cascades,
-                }),
-                (1, Some(run), _) => LinkEvent::Arrived {
-                    group_id: row.group_id,
-                    run: RunId(run),
-                },
-                (_, None, Some(logical_time)) => LinkEvent::LeftOut {
-                    group_id: row.group_id,
-                    logical_time,
-                },
-                _ => LinkEvent::Changed(row.group_id),
+            .map(|row| {
+                let event = match (row.kind, row.run, row.logical_time) {
+                    (0, Some(run), Some(logical_time)) => LinkEvent::Succeeded(Success {
+                        group_id: row.group_id,
+                        run: RunId(run),
+                        logical_time,
+                        source: row.source,
+                        backfilled: row.backfilled,
+                        cascades: row.cascades,
+                    }),
+                    (1, Some(run), _) => LinkEvent::Arrived {
+                        group_id: row.group_id,
+                        run: RunId(run),
+                    },
+                    (_, None, Some(logical_time)) => LinkEvent::LeftOut {
+                        group_id: row.group_id,
+                        logical_time,
+                    },
+                    _ => LinkEvent::Changed(row.group_id),
+                };
+                (row.id, event)
             })
             .collect())
+    }
+
+    /// Leaves events that this transaction has taken for another time, under the numbers that they have.
+    pub async fn leave_link_events(&mut self, left: &[LeftEvent]) -> Result<(), StoreError> {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<i64> = left.iter().map(|event| event.id).collect();
+        let groups: Vec<i64> = left.iter().map(|event| event.group_id).collect();
+        let times: Vec<Time> = left.iter().map(|event| event.logical_time).collect();
+        let runs: Vec<Option<Uuid>> = left.iter().map(|event| event.cascade.map(|(run, ..)| run.0)).collect();
+        let sources: Vec<Option<Uuid>> = left
+            .iter()
+            .map(|event| event.cascade.map(|(_, source, _)| source))
+            .collect();
+        let backfilled: Vec<bool> = left
+            .iter()
+            .map(|event| event.cascade.is_some_and(|(.., backfilled)| backfilled))
+            .collect();
+        sqlx::query!(
+            "INSERT INTO heddle.link_events (id, kind, group_id, run, logical_time, source, backfilled)
+             OVERRIDING SYSTEM VALUE
+             SELECT id, CASE WHEN run IS NULL THEN 2 ELSE 0 END, group_id, run, logical_time, source, backfilled
+               FROM UNNEST($1::bigint[], $2::bigint[], $3::timestamptz[], $4::uuid[], $5::uuid[], $6::boolean[])
+                 AS l (id, group_id, logical_time, run, source, backfilled)",
+            &ids,
+            &groups,
+            &times,
+            &runs as &[Option<Uuid>],
+            &sources as &[Option<Uuid>],
+            &backfilled
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 
     /// The groups that follow these.

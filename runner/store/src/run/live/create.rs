@@ -156,13 +156,24 @@ pub enum Created {
 }
 
 impl Store {
-    /// Creates runs, in one transaction. The answers are in the order of `runs`.
+    /// Creates runs, in one transaction, of one statement if nothing has to be settled for any of them. The answers are in
+    /// the order of `runs`.
     pub async fn create_runs(&self, runs: &[&NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
         if runs.iter().all(|run| run.is_plain()) {
             let mut connection = self.pool.acquire().await?;
             let handed = insert_runs(&mut connection, runs, lease, now).await?;
             return Ok(vec![Created::Made { handed }; runs.len()]);
         }
+        self.settle_and_create_runs(runs, lease, now).await
+    }
+
+    /// The same for whatever runs: keys, gates and instants are settled before they are made, and the rest is written after.
+    pub async fn settle_and_create_runs(
+        &self,
+        runs: &[&NewRun],
+        lease: i64,
+        now: Time,
+    ) -> Result<Vec<Created>, StoreError> {
         transaction!(self, pool, "create_runs", once, |tx| {
             // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
             // of holding up everybody who shares this commit.
@@ -317,6 +328,12 @@ async fn insert_runs(
         .flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row)))
         .collect();
     put_in(&mut *connection, &queued).await?;
+    tell_started(connection, runs, now).await?;
+    Ok(fit)
+}
+
+/// Whoever wants to hear that runs have started is told of those that begin at once.
+async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -> Result<(), StoreError> {
     let told: Vec<NewNotices> = runs
         .iter()
         .filter(|run| run.start_told && run.state == RunState::Running)
@@ -335,5 +352,5 @@ async fn insert_runs(
     if !told.is_empty() {
         insert_notices_in(connection, &told, now).await?;
     }
-    Ok(fit)
+    Ok(())
 }
