@@ -676,7 +676,7 @@ async fn versions_are_compared() {
     let slow =
         |number: u32| format!("export default () => new Promise((done) => setTimeout(done, 600_000, {number}));\n");
     for number in 1..=2 {
-        node.put_bytes("/v1/scripts/slow", TS, slow(number))
+        node.put_bytes("/v1/scripts/slow", JS, slow(number))
             .await
             .expect_status(201);
         if number == 1 {
@@ -685,7 +685,7 @@ async fn versions_are_compared() {
         }
     }
     assert_eq!(versions(), [2]);
-    node.put_bytes("/v1/scripts/slow?activate=false", TS, slow(3))
+    node.put_bytes("/v1/scripts/slow?activate=false", JS, slow(3))
         .await
         .expect_status(201);
     let run = node.start("slow", json!({})).await;
