@@ -99,6 +99,7 @@ GET    /v1/queues                                     view
 GET    /v1/queues/{queue}                             view
 PUT    /v1/queues/{queue}                             operate
 POST   /v1/queues/{queue}/claims                      work
+GET    /v1/queues/{queue}/minutes                     view
 POST   /v1/queues/{queue}/pause                       operate
 POST   /v1/queues/{queue}/resume                      operate
 GET    /v1/queues/{queue}/tasks                       view

@@ -173,10 +173,11 @@ async fn side_by_side() {
     assert_eq!(stream.next().await.expect("an end").0, "end");
 }
 
-/// Scripts that write as fast as they can: all of it is there, in order, when the outcome is, and others go on.
+/// Scripts that write as fast as they can: all of it is there, in order, when the outcome is, and others go on. (An outcome
+/// waits for five seconds of writing; this takes one or two.)
 #[tokio::test]
 async fn floods() {
-    const FLOODS: usize = 8;
+    const FLOODS: usize = 3;
     const LINES: usize = 10_000;
     let world = World::new().await;
     let node = world.node().await;

@@ -494,10 +494,6 @@ async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     let [first] = node.begun()[..] else {
         panic!("the upstream's run has begun, those that follow wait");
     };
-    let micros = instant.timestamp_micros();
-    let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)
-         SELECT id, to_timestamp($1::bigint / 1000000.0), gen_random_uuid() FROM heddle.groups WHERE name = 'unreadable'";
-    world.sql.execute(succeeded, &[&micros]).await.expect("a success");
     node.end(first, Ending::Succeeded("null".into())).await;
     let made = async || {
         let of = "SELECT g.name FROM heddle.runs_live r JOIN heddle.groups g ON g.id = r.group_id
@@ -509,8 +505,12 @@ async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     node.tick(&mut links).await;
     node.tick(&mut links).await;
     assert_eq!(made().await, ["called", "waiting"]);
-    // Mended: what was left is looked at after a while, and who waits by the sweep.
+    // Mended, and it has succeeded: what was left is looked at after a while, and who waits by the sweep.
     garble("no tasks", "tasks").await;
+    let micros = instant.timestamp_micros();
+    let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)
+         SELECT id, to_timestamp($1::bigint / 1000000.0), gen_random_uuid() FROM heddle.groups WHERE name = 'unreadable'";
+    world.sql.execute(succeeded, &[&micros]).await.expect("a success");
     node.tick(&mut links).await;
     assert_eq!(made().await, ["called", "waiting"]);
     for _ in 0..2 {
