@@ -1,9 +1,7 @@
 //! How much is due: what a dry run tells.
 
-use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
-use uuid::Uuid;
 
 use super::rules::{Day, RunRules, id_floor};
 use crate::retention::others::Cutoffs;
@@ -26,11 +24,7 @@ impl Store {
         let mut counts = Vec::new();
         for state in EndState::ALL {
             let number = state.state().number();
-            let kept = rules.states.iter().zip(&rules.runs_micros);
-            let shortest = kept.filter(|(of, _)| **of == number).map(|(_, micros)| *micros).min();
-            // No run ended before it was made: those that were made later are not looked at.
-            let shortest = TimeDelta::microseconds(shortest.unwrap_or(0)) - TimeDelta::milliseconds(1);
-            let behind = now.checked_sub_signed(shortest).map_or(Uuid::nil(), id_floor);
+            let behind = rules.made_before(number, now);
             let count = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "count!" FROM (
                      SELECT FROM heddle.runs_done d

@@ -1,10 +1,8 @@
 //! The oldest of what is due: beside how much there is (`due`), what people want to know before it goes.
 
-use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_time;
 use heddle_domain::retention::{EndState, Retention};
-use uuid::Uuid;
 
 use super::rules::{RunRules, id_floor};
 use crate::retention::others::Cutoffs;
@@ -28,11 +26,7 @@ impl Store {
         let mut oldest = OldestDue::default();
         for state in EndState::ALL {
             let number = state.state().number();
-            let kept = rules.states.iter().zip(&rules.runs_micros);
-            let shortest = kept.filter(|(of, _)| **of == number).map(|(_, micros)| *micros).min();
-            // No run ended before it was made: those that were made later are not looked at.
-            let shortest = TimeDelta::microseconds(shortest.unwrap_or(0)) - TimeDelta::milliseconds(1);
-            let behind = now.checked_sub_signed(shortest).map_or(Uuid::nil(), id_floor);
+            let behind = rules.made_before(number, now);
             // As what is due is counted, and so the same runs.
             let found = sqlx::query_scalar!(
                 r#"SELECT d.finished_at AS "at!"

@@ -56,6 +56,15 @@ pub struct RunRules {
 }
 
 impl RunRules {
+    /// Before which id the runs of a state that are due were made: no run ended before it was made, so that those made later
+    /// need not be looked at.
+    pub(super) fn made_before(&self, state: i16, now: Time) -> Uuid {
+        let kept = self.states.iter().zip(&self.runs_micros);
+        let shortest = kept.filter(|(of, _)| **of == state).map(|(_, micros)| *micros).min();
+        let shortest = TimeDelta::microseconds(shortest.unwrap_or(0)) - TimeDelta::milliseconds(1);
+        now.checked_sub_signed(shortest).map_or(Uuid::nil(), id_floor)
+    }
+
     /// The cluster's rules, and those of groups that have some.
     pub fn new(cluster: &Retention, groups: &[(i64, GroupRetention)]) -> Self {
         let mut rules = Self {
