@@ -2,6 +2,8 @@
 //! that drain with a thousand polls hanging on them. And stock stays what it was.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -253,12 +255,19 @@ async fn a_thousand_polls_at_a_draining_node() {
             ),
         ]
     });
+    let told = Arc::new(AtomicBool::new(false));
     let polls: Vec<_> = paths
         .map(|(path, body, status)| {
-            let api = node.api().clone();
+            let (api, told) = (node.api().clone(), Arc::clone(&told));
             tokio::spawn(async move {
-                let reply = api.try_post(&path, body).await;
-                (path, status, reply.map(|reply| reply.status))
+                loop {
+                    let reply = api.try_post(&path, body.clone()).await.map(|reply| reply.status);
+                    // On a busy machine the first come again, at the end of their wait or because they were turned away
+                    // in the crowd, before the last are there.
+                    if told.load(Ordering::Acquire) || reply.is_some_and(|reply| reply != status) {
+                        return (path, status, reply);
+                    }
+                }
             })
         })
         .collect();
@@ -267,6 +276,7 @@ async fn a_thousand_polls_at_a_draining_node() {
         (stats["node"]["waiting"].as_u64()? >= 2 * EACH as u64).then_some(())
     })
     .await;
+    told.store(true, Ordering::Release);
     node.terminate();
     for poll in polls {
         let (path, wanted, status) = poll.await.expect("a poll");

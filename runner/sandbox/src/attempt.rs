@@ -38,6 +38,8 @@ pub struct Limits {
     pub log_bytes: usize,
     /// Wall time from the start; `None` has no end.
     pub timeout: Option<Duration>,
+    /// Processor time, which is the same on a busy node; `None` has no end. Seen when the guest next yields.
+    pub cpu: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -47,6 +49,7 @@ impl Default for Limits {
             output_bytes: 256 << 10,
             log_bytes: 1 << 20,
             timeout: Some(Duration::from_secs(3_600)),
+            cpu: None,
         }
     }
 }

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What `describe` may take. Python needs most of the memory before its first line; the time is for a busy node.
+/// What `describe` may take. Python needs most of the memory before its first line; the timeout is for a busy node.
 const LIMITS: Limits = Limits {
     memory_bytes: 128 << 20,
     output_bytes: 64 << 10,
     log_bytes: 64 << 10,
-    timeout: Some(Duration::from_secs(5)),
+    timeout: Some(Duration::from_secs(60)),
+    cpu: Some(Duration::from_secs(5)),
 };
 
 /// A script's description.

@@ -19,6 +19,7 @@
 //!
 //! I/O that host functions start runs elsewhere (the sandbox's I/O runtime), and wakes the task when it is done.
 
+use crate::attempt::Limits;
 use crate::engine::Ticker;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -68,6 +69,11 @@ impl Signals {
         self.cancelled.load(Acquire) || self.expired.load(Acquire) || self.refused.load(Acquire)
     }
 
+    /// Whether this much processor time, if it is bounded, was used up. Only within a poll.
+    pub fn spent(&self, max: Option<Duration>) -> bool {
+        max.is_some_and(|max| self.cpu() > max)
+    }
+
     /// Processor time used so far. Only within a poll.
     pub fn cpu(&self) -> Duration {
         let now = thread_cpu_nanos().saturating_sub(self.poll_began_nanos.load(Relaxed));
@@ -90,6 +96,7 @@ pub(crate) struct Task {
     /// Holds one of the instances' slots.
     admitted: AtomicBool,
     timeout: Option<Duration>,
+    cpu_max: Option<Duration>,
     timer: Mutex<Option<tokio::task::AbortHandle>>,
     signals: Arc<Signals>,
     lanes: Arc<Lanes>,
@@ -157,6 +164,9 @@ impl Task {
         }
         drop(job);
         self.arm();
+        if self.cpu_max.is_some_and(|max| Duration::from_nanos(total) > max) {
+            self.signals.expired.store(true, Release);
+        }
         if total > SHORT_LANE_CPU.as_nanos() as u64 && !self.long.swap(true, Relaxed) {
             self.lanes.long_live.fetch_add(1, Relaxed);
         }
@@ -313,14 +323,16 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// Begins a job as soon as there is a slot. `signals` are what it looks at to stop.
-    pub fn spawn(self: &Arc<Self>, signals: Arc<Signals>, timeout: Option<Duration>, job: Job) -> Arc<Task> {
+    /// Begins a job as soon as there is a slot. `signals` are what it looks at to stop; of `limits` those of time count
+    /// here.
+    pub fn spawn(self: &Arc<Self>, signals: Arc<Signals>, limits: &Limits, job: Job) -> Arc<Task> {
         let task = Arc::new(Task {
             job: Mutex::new(Some(job)),
             state: AtomicU8::new(IDLE),
             long: AtomicBool::new(false),
             admitted: AtomicBool::new(false),
-            timeout,
+            timeout: limits.timeout,
+            cpu_max: limits.cpu,
             timer: Mutex::new(None),
             signals,
             lanes: Arc::clone(self),
@@ -489,5 +501,50 @@ fn lower_priority(nice: libc::c_int) {
     // SAFETY: no memory is involved; 0 means the caller.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    /// Twenty slices of 10 ms: worked, or waited for as on a processor that others have.
+    async fn slices(lanes: &Arc<Lanes>, worked: bool) -> bool {
+        const SLICE: Duration = Duration::from_millis(10);
+        let limits = Limits {
+            cpu: Some(Duration::from_millis(50)),
+            ..Limits::default()
+        };
+        let signals = Arc::new(Signals::default());
+        let (send, receive) = oneshot::channel();
+        let looked_at = Arc::clone(&signals);
+        let mut slices = 20;
+        let mut send = Some(send);
+        let job = std::future::poll_fn(move |cx| {
+            if slices == 0 || looked_at.stopped() {
+                let _ = send.take().map(|send| send.send(looked_at.spent(limits.cpu)));
+                return Poll::Ready(());
+            }
+            slices -= 1;
+            let until = thread_cpu_nanos() + SLICE.as_nanos() as u64;
+            while worked && thread_cpu_nanos() < until {}
+            if !worked {
+                std::thread::sleep(SLICE);
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        });
+        lanes.spawn(signals, &limits, Box::pin(job));
+        receive.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_busy_processor_uses_nobodys_time_up() {
+        let ticker = Ticker::start(wasmtime::Engine::default()).unwrap();
+        let lanes = Lanes::start(1, 1, 4, ticker, &tokio::runtime::Handle::current()).unwrap();
+        assert!(!slices(&lanes, false).await);
+        assert!(slices(&lanes, true).await);
+        lanes.close();
     }
 }

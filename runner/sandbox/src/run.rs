@@ -186,6 +186,11 @@ pub(crate) async fn attempt(
     let nothing = |outcome| (outcome, Vec::new(), Vec::new());
     let (outcome, messages, effects) = match ended {
         None if signals.cancelled.load(Acquire) => nothing(Outcome::Cancelled),
+        None if signals.spent(limits.cpu) => {
+            let max = limits.cpu.unwrap_or_default();
+            let message = format!("took more than {} of processor time", seconds(max));
+            nothing(Outcome::failed(ErrorKind::Timeout, message))
+        }
         None if signals.expired.load(Acquire) => {
             let timeout = limits.timeout.unwrap_or_default();
             let message = format!("ran longer than its timeout of {}", seconds(timeout));

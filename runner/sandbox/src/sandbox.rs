@@ -371,7 +371,7 @@ impl Sandbox {
         done: Box<dyn FnOnce(AttemptResult) + Send>,
     ) -> AttemptHandle {
         let signals = Arc::new(Signals::default());
-        let timeout = request.limits.timeout;
+        let limits = request.limits;
         let job = Box::pin(attempt(
             Arc::clone(&self.inner.runner),
             script.clone(),
@@ -381,7 +381,7 @@ impl Sandbox {
             Done::new(done),
         ));
         AttemptHandle {
-            task: self.inner.lanes.spawn(signals, timeout, job),
+            task: self.inner.lanes.spawn(signals, &limits, job),
         }
     }
 

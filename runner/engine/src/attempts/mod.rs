@@ -92,6 +92,7 @@ fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
         output_bytes: bytes(task.spec.max_output, defaults.output_bytes as u64) as usize,
         log_bytes: bytes(task.spec.max_log, defaults.log_bytes as u64) as usize,
         timeout: task.timeout,
+        cpu: None,
     }
 }
 

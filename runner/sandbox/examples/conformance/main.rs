@@ -35,6 +35,7 @@ const LIMITS: Limits = Limits {
     output_bytes: 16 << 20,
     log_bytes: 64 << 20,
     timeout: Some(Duration::from_secs(20)),
+    cpu: None,
 };
 /// What a file of CPython's tests may take.
 const FILE_TIMEOUT: Duration = Duration::from_secs(900);

@@ -9,6 +9,8 @@ use crate::guest::{Guest, MemoryMeter};
 use crate::journal::Journal;
 use crate::lanes::Signals;
 use crate::run::Runner;
+use crate::sandbox::CompileError;
+use heddle_domain::bounded::Stopped;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::pin::pin;
@@ -77,7 +79,7 @@ pub(crate) async fn job(
     request: AttemptRequest,
     code: Code,
     signals: Arc<Signals>,
-    done: oneshot::Sender<Result<Snapshot, SourceFault>>,
+    done: oneshot::Sender<Result<Snapshot, CompileError>>,
 ) {
     let limits = request.limits;
     let meter = Arc::new(MemoryMeter::default());
@@ -116,9 +118,15 @@ pub(crate) async fn job(
         SourceFault::new(format!("its top level needs more than {limit} MiB of memory"))
     };
     let result = match ended {
+        None if signals.spent(limits.cpu) => {
+            let max = limits.cpu.unwrap_or_default();
+            Err(SourceFault::new(format!(
+                "its top level runs longer than {max:?} of processor time"
+            )))
+        }
         None if signals.expired.load(Acquire) => {
-            let timeout = limits.timeout.unwrap_or_default();
-            Err(SourceFault::new(format!("its top level runs longer than {timeout:?}")))
+            let _ = done.send(Err(Stopped::Trouble("the node is too busy".into()).into()));
+            return;
         }
         // Whoever waits is told by the channel's end.
         None => return,
@@ -136,7 +144,7 @@ pub(crate) async fn job(
         }
         Some(Err(error)) => Err(SourceFault::new(format!("its top level fails: {}", error.root_cause()))),
     };
-    let _ = done.send(result);
+    let _ = done.send(result.map_err(CompileError::Source));
 }
 
 async fn evaluate(

@@ -24,27 +24,32 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wasmtime::Module;
 
+/// How long checking or evaluating may take where others want the processor too. A text has a fault when it uses up its
+/// processor time, not when the node is busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(120);
 /// What checking a text may take.
 const CHECK_LIMITS: Limits = Limits {
     memory_bytes: 512 << 20,
     output_bytes: 16 << 20,
     log_bytes: 64 << 10,
-    timeout: Some(Duration::from_secs(20)),
+    timeout: Some(BUSY_TIMEOUT),
+    cpu: Some(Duration::from_secs(20)),
 };
 /// What a top level may take.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
 const LOAD_LIMITS: Limits = Limits {
     memory_bytes: 64 << 20,
     output_bytes: 1 << 20,
     log_bytes: 64 << 10,
-    timeout: Some(LOAD_TIMEOUT),
+    timeout: Some(BUSY_TIMEOUT),
+    cpu: Some(Duration::from_secs(5)),
 };
 /// What setting an interpreter up may take, on a busy machine too.
 const BOOT_LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     output_bytes: 1 << 20,
     log_bytes: 64 << 10,
-    timeout: Some(Duration::from_secs(120)),
+    timeout: Some(BUSY_TIMEOUT),
+    cpu: None,
 };
 /// How long compiling one may take: CPython needs ten seconds of two idle cores.
 const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -440,10 +445,10 @@ impl Sandbox {
             Arc::clone(&signals),
             send,
         ));
-        self.inner.lanes.spawn(signals, limits.timeout, job);
+        self.inner.lanes.spawn(signals, &limits, job);
         match receive.await {
             Ok(Ok(snapshot)) => Ok(snapshot),
-            Ok(Err(fault)) => Err(CompileError::Source(fault)),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(CompileError::Internal("the node dropped the evaluation".into())),
         }
     }
