@@ -40,8 +40,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// After this, what is waited for will not come any more.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+/// After this, what is waited for will not come any more, on a machine that compiles beside the tests either.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How often is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

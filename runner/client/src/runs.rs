@@ -153,7 +153,6 @@ impl Client {
         self.get(&path)
             .query_if("item", item)
             .query_if("cursor", cursor)
-            .query_if("cursor", cursor)
             .query("limit", 500)
             .send()
             .await

@@ -197,6 +197,23 @@ impl Compiler {
         self.turns.is_idle() && self.own.available_permits() > 0
     }
 
+    /// What a child's end says of what it was given.
+    fn not_compiled(&self, status: std::process::ExitStatus, words: &[u8]) -> NotCompiled {
+        let words = String::from_utf8_lossy(words);
+        let words = words.trim();
+        if words.contains("memory allocation of") {
+            let limit = self.order.max_address_space_bytes;
+            NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
+        } else if status.signal().is_some_and(|signal| signal != libc::SIGKILL) {
+            NotCompiled::Refused(format!(
+                "made the compiler fail ({status}): it nests too deep or is too large"
+            ))
+        } else {
+            let words = crate::journal::cut(words, 1_024);
+            NotCompiled::Internal(format!("the compiler ended with {status}: {words}"))
+        }
+    }
+
     /// Compiles in a child process, when it is the turn of whoever it is for.
     pub async fn compile(&self, wasm: Bytes, whom: For<'_>, timeout: Duration) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
@@ -253,21 +270,7 @@ impl Compiler {
             Err(_) => return Err(NotCompiled::Timeout(timeout)),
         };
         if !status.success() {
-            let words = String::from_utf8_lossy(&words);
-            let words = words.trim();
-            return Err(if words.contains("memory allocation of") {
-                let limit = self.order.max_address_space_bytes;
-                NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
-            } else if status.signal().is_some_and(|signal| signal != libc::SIGKILL) {
-                NotCompiled::Refused(format!(
-                    "made the compiler fail ({status}): it nests too deep or is too large"
-                ))
-            } else {
-                NotCompiled::Internal(format!(
-                    "the compiler ended with {status}: {}",
-                    crate::journal::cut(words, 1_024)
-                ))
-            });
+            return Err(self.not_compiled(status, &words));
         }
         let end = out
             .iter()

@@ -1,7 +1,7 @@
 //! How one attempt is run: a fresh store, one call, an outcome.
 
 use crate::attempt::{AttemptRequest, AttemptResult, Limits, Outcome};
-use crate::batch::{self, MessageOutcome};
+use crate::batch::{self, Batch, MessageOutcome};
 use crate::command::Captured;
 use crate::effects::{Effect, Effects};
 use crate::guest::{CommandIo, Guest, HostSide, MemoryBudget, MemoryGuard, MemoryMeter, Progress};
@@ -252,60 +252,12 @@ async fn call(
             let instance = pre.instantiate_async(&mut store).await?;
             match export {
                 Export::Describe => Answer::Output(instance.call_describe(&mut store).await?),
-                Export::Work => {
-                    let given = batch.is_some();
-                    let batch = match batch {
-                        Some(batch) => batch,
-                        None => batch::read(&params)?,
-                    };
-                    let count = batch.messages.len();
-                    let messages: Vec<consumer::Message> = batch.messages.into_iter().map(Into::into).collect();
-                    match instance.call_handle(&mut store, &batch.topic, &messages).await? {
-                        Ok(outcomes) if outcomes.len() != count => Answer::Failure(Failure::Retryable(format!(
-                            "`handle` gave {} outcomes for {count} messages",
-                            outcomes.len()
-                        ))),
-                        Ok(outcomes) => {
-                            let outcomes = outcomes.into_iter().map(|said| MessageOutcome::of(said, message));
-                            let outcomes: Vec<MessageOutcome> = outcomes.collect();
-                            match given {
-                                true => Answer::Handled(outcomes),
-                                false => Answer::Output(batch::write(&outcomes)?),
-                            }
-                        }
-                        Err(failure) => Answer::Failure(failure),
-                    }
-                }
+                Export::Work => handle(&mut store, &instance, &params, batch).await?,
             }
         }
         Entry::Source(script) => match export {
             Export::Describe => Answer::Output(script.description.clone()),
-            Export::Work => {
-                let given = batch.is_some();
-                let batch = match (batch, script.runs) {
-                    (None, false) => Some(batch::read(&params)?),
-                    (batch, _) => batch,
-                };
-                let ended = source::attempt::run(&mut store, script, &context, &params, batch.as_ref()).await;
-                let ended = ended.or_else(|error| source::attempt::ended_by(&error, script.language).ok_or(error))?;
-                match ended {
-                    source::attempt::Ended::Output(output) => Answer::Output(output),
-                    source::attempt::Ended::Handled(outcomes) if given => Answer::Handled(outcomes),
-                    source::attempt::Ended::Handled(outcomes) => Answer::Output(batch::write(&outcomes)?),
-                    source::attempt::Ended::Failure(failure) => Answer::Failure(failure),
-                    source::attempt::Ended::Thrown {
-                        kind,
-                        message,
-                        trace,
-                        retry_after,
-                    } => Answer::Thrown(Outcome::Failed {
-                        kind,
-                        message: crate::run::message(&message),
-                        trace: trace.map(|trace| cut(&trace, MAX_TRACE_BYTES).replace('\0', "\u{fffd}")),
-                        retry_after,
-                    }),
-                }
-            }
+            Export::Work => run_source(&mut store, script, &context, &params, batch).await?,
         },
         Entry::CommandP1(pre) => {
             let instance = pre.instantiate_async(&mut store).await?;
@@ -318,6 +270,72 @@ async fn call(
         }
     };
     Ok((answer, finish(store)))
+}
+
+/// Has messages handled; who tries a script out gives them in its params.
+async fn handle(
+    store: &mut Store<Guest>,
+    instance: &consumer::Consumer,
+    params: &str,
+    batch: Option<Batch>,
+) -> wasmtime::Result<Answer> {
+    let given = batch.is_some();
+    let batch = match batch {
+        Some(batch) => batch,
+        None => batch::read(params)?,
+    };
+    let count = batch.messages.len();
+    let messages: Vec<consumer::Message> = batch.messages.into_iter().map(Into::into).collect();
+    let outcomes = match instance.call_handle(&mut *store, &batch.topic, &messages).await? {
+        Ok(outcomes) => outcomes,
+        Err(failure) => return Ok(Answer::Failure(failure)),
+    };
+    if outcomes.len() != count {
+        let said = format!("`handle` gave {} outcomes for {count} messages", outcomes.len());
+        return Ok(Answer::Failure(Failure::Retryable(said)));
+    }
+    let outcomes = outcomes.into_iter().map(|said| MessageOutcome::of(said, message));
+    handled(outcomes.collect(), given)
+}
+
+/// Outcomes, to whom gave the messages as such, or as an output.
+fn handled(outcomes: Vec<MessageOutcome>, given: bool) -> wasmtime::Result<Answer> {
+    Ok(match given {
+        true => Answer::Handled(outcomes),
+        false => Answer::Output(batch::write(&outcomes)?),
+    })
+}
+
+async fn run_source(
+    store: &mut Store<Guest>,
+    script: &source::attempt::SourceScript,
+    context: &str,
+    params: &str,
+    batch: Option<Batch>,
+) -> wasmtime::Result<Answer> {
+    let given = batch.is_some();
+    let batch = match (batch, script.runs) {
+        (None, false) => Some(batch::read(params)?),
+        (batch, _) => batch,
+    };
+    let ended = source::attempt::run(store, script, context, params, batch.as_ref()).await;
+    let ended = ended.or_else(|error| source::attempt::ended_by(&error, script.language).ok_or(error))?;
+    Ok(match ended {
+        source::attempt::Ended::Output(output) => Answer::Output(output),
+        source::attempt::Ended::Handled(outcomes) => handled(outcomes, given)?,
+        source::attempt::Ended::Failure(failure) => Answer::Failure(failure),
+        source::attempt::Ended::Thrown {
+            kind,
+            message,
+            trace,
+            retry_after,
+        } => Answer::Thrown(Outcome::Failed {
+            kind,
+            message: crate::run::message(&message),
+            trace: trace.map(|trace| cut(&trace, MAX_TRACE_BYTES).replace('\0', "\u{fffd}")),
+            retry_after,
+        }),
+    })
 }
 
 fn finish(mut store: Store<Guest>) -> Vec<Effect> {

@@ -74,6 +74,9 @@ pub enum RunCommand {
         /// Go on until it has ended
         #[arg(short, long)]
         follow: bool,
+        /// Only the last lines, this many: 1 to 500
+        #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u16).range(1..=500))]
+        last: Option<u16>,
     },
     /// Cancel a run: interrupts what is running
     Cancel {
@@ -308,7 +311,16 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             session.output.print_thing(&answer)?;
             done()
         }
-        RunCommand::Logs { id, task, item, follow } => logs(session, id.find(session).await?, task, item, follow).await,
+        RunCommand::Logs {
+            id,
+            task,
+            item,
+            follow,
+            last,
+        } => {
+            let id = id.find(session).await?;
+            logs(session, id, task, item, (follow, last)).await
+        }
         RunCommand::Cancel { id } => control(session, id.find(session).await?, "cancel").await,
         RunCommand::Pause { id } => control(session, id.find(session).await?, "pause").await,
         RunCommand::Resume { id } => control(session, id.find(session).await?, "resume").await,

@@ -83,17 +83,29 @@ pub(super) async fn logs(
     id: Uuid,
     task: Option<String>,
     item: Option<u32>,
-    follow: bool,
+    (follow, last): (bool, Option<u16>),
 ) -> Result<ExitCode> {
     let id = id.to_string();
     let path = match &task {
         Some(task) => vec!["v1", "runs", &id, "tasks", task, "logs"],
         None => vec!["v1", "runs", &id, "logs"],
     };
-    let request = session.client.get(&path).query_if("item", item);
+    let request = || session.client.get(&path).query_if("item", item);
     let several = task.is_none();
+    let mut seen = None;
+    if let Some(last) = last {
+        let page: Value = request().query("last", true).query("limit", last).send().await?;
+        for line in items(&page["items"]) {
+            print_log(session, several, line)?;
+            seen = line["cursor"].as_str().map(str::to_owned);
+        }
+        if !follow {
+            return done();
+        }
+    }
     if follow {
-        let mut events = request.query("follow", true).send_for_events().await?;
+        let request = request().query("follow", true).query_if("cursor", seen);
+        let mut events = request.send_for_events().await?;
         while let Some(event) = events.next().await? {
             // Others are the end, or of a kind that this version does not know.
             if event.event == "log" || event.event == "message" {
@@ -102,7 +114,7 @@ pub(super) async fn logs(
         }
         return done();
     }
-    let lines: Vec<Value> = request
+    let lines: Vec<Value> = request()
         .query("limit", 500)
         .send_for_all(&session.client, MAX_LISTED)
         .await?;

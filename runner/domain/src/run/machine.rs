@@ -74,6 +74,7 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// A long function, since it is a table: what each event asks for and does.
     pub(super) fn apply(&mut self, event: &Event) -> Result<(), Refused> {
         if !matches!(event, Event::Expanded { .. } | Event::Ended { .. } | Event::Due(_)) {
             // Controls see what has come of the outcomes before them.

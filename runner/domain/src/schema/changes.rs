@@ -97,7 +97,7 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
     if old == new || found.len() >= CHANGES_MAX {
         return;
     }
-    let mut tell = |field: &str, change: Change| {
+    let mut tell = |change: Change| {
         found.push(SchemaChange {
             field: field.to_owned(),
             change,
@@ -133,7 +133,7 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
                 from: from.cloned(),
                 to: to.cloned(),
             };
-            tell(field, change);
+            tell(change);
         }
     }
     // A schema may be `true` or `false` as well.
@@ -144,14 +144,18 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
             from: said(old),
             to: said(new),
         };
-        tell(field, change);
+        tell(change);
     }
     if has_items {
         compare(&format!("{field}[]"), &was["items"], &is["items"], depth + 1, found);
     }
-    if !has_fields {
-        return;
+    if has_fields {
+        compare_fields(field, old, new, depth, found);
     }
+}
+
+fn compare_fields(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<SchemaChange>) {
+    let empty = Map::new();
     let (before, after) = (properties(old).unwrap_or(&empty), properties(new).unwrap_or(&empty));
     let mut names: Vec<&String> = before
         .keys()

@@ -147,11 +147,9 @@ impl Attempts {
             Ok(effective) => effective,
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
-        match task.executor {
-            Executor::Script => {
-                let Some(script) = script else {
-                    return Ok(Err(invalid("its script has been deleted")));
-                };
+        match (task.executor, script) {
+            (Executor::Script, None) => Ok(Err(invalid("its script has been deleted"))),
+            (Executor::Script, Some(script)) => {
                 let params = match checked_params(&script, effective)? {
                     Ok(params) => params,
                     Err(ending) => return Ok(Err(ending)),
@@ -161,16 +159,32 @@ impl Attempts {
                 let script = self.runs.load_script(&script).await?;
                 Ok(script.map(|script| Prepared::Script { script, params, item }))
             }
-            Executor::Http => self.prepare_call(context, at, &scope.with_params(&effective), effective, item),
-            Executor::Query => {
+            _ => {
                 let scope = scope.with_params(&effective);
-                Ok(match task.spec.query.as_ref() {
-                    Some(spec) => or_trouble(|| Query::render(spec, task, &scope, &self.templates))?
-                        .map(|query| Prepared::Query(Box::new(query)))
-                        .map_err(invalid),
-                    None => Err(invalid("the task has no statement")),
-                })
+                self.prepare_executor(context, at, &scope, effective, item).await
             }
+        }
+    }
+
+    /// What is no script.
+    async fn prepare_executor(
+        &self,
+        context: &RunContext,
+        at: AttemptKey,
+        scope: &Scope,
+        effective: Map<String, Value>,
+        item: Option<(Box<RawValue>, u32)>,
+    ) -> Step<Prepared> {
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        match task.executor {
+            Executor::Script => Ok(Err(invalid("its script has been deleted"))),
+            Executor::Http => self.prepare_call(context, at, scope, effective, item),
+            Executor::Query => Ok(match task.spec.query.as_ref() {
+                Some(spec) => or_trouble(|| Query::render(spec, task, scope, &self.templates))?
+                    .map(|query| Prepared::Query(Box::new(query)))
+                    .map_err(invalid),
+                None => Err(invalid("the task has no statement")),
+            }),
             Executor::Group => {
                 let group = task.spec.group.as_ref();
                 let spec = SubmissionSpec {
@@ -189,8 +203,7 @@ impl Attempts {
                 Ok(Ok(Prepared::Queue { params }))
             }
             Executor::Audience => {
-                let scope = scope.with_params(&effective);
-                let offer = self.prepare_offer(task, &scope, effective).await?;
+                let offer = self.prepare_offer(task, scope, effective).await?;
                 Ok(offer.map(|offer| Prepared::Offer(Box::new(offer))))
             }
         }

@@ -347,6 +347,7 @@ impl Runs {
         (rows, queued)
     }
 
+    /// A run as it is written, and as it is remembered. A long function, since it is a list: a line for each column.
     pub(crate) fn lay_out(
         &self,
         revision: &Arc<Revision>,

@@ -360,12 +360,7 @@ impl Schedules {
             self.cancel_backfill(id).await?;
             return Ok(Turned::Idle);
         }
-        let mut moved = Moved {
-            position: row.position,
-            catching_up: row.catching_up,
-            note: row.note.clone(),
-            ..Moved::default()
-        };
+        let mut moved = Moved::of(&row);
         let group = match self.node.catalog.group(&row.group_name).await? {
             Some(group) if group.id == row.group_id && !row.group_deleted => group,
             _ => {

@@ -6,14 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use heddle_api::{Failure, Invocation, InvocationLog};
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_domain::{Clock, Fault};
 use heddle_engine::heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
     Limits, LogLevel, LogLine, Outcome, digest_of, outbound, runtime_id,
 };
-use heddle_engine::{Engine, EngineError};
+use heddle_engine::{Engine, EngineError, ScriptFacts};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -185,53 +184,13 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         .script(&spec.script, Some(spec.version))
         .await?
         .ok_or_else(|| not_found("script", &spec.script))?;
-    let mut params = match spec.params {
-        Value::Object(given) => {
-            let mut merged = facts.defaults.clone();
-            merged.extend(given);
-            Value::Object(merged)
-        }
-        _ => return Err(invalid("/params", "params are a JSON object")),
-    };
-    if let Some(schema) = &facts.schema {
-        let faults = or_trouble(|| {
-            let faults = schema.check(&params);
-            if faults.is_empty() {
-                schema.write_integers(&mut params);
-            }
-            faults
-        });
-        let faults = faults.map_err(EngineError::from)?;
-        if !faults.is_empty() {
-            let faults = faults.0.into_iter().map(|fault| fault.below("/params")).collect();
-            return Err(Refusal::Invalid(heddle_domain::Faults(faults)));
-        }
-    }
+    let params = params_of(&facts, spec.params)?;
     let script = engine.load_script(&facts).await?.map_err(|why| invalid("", why))?;
     let console = Arc::new(Console {
         lines: Mutex::default(),
     });
-    let now = engine.clock().now();
-    let at = AttemptKey {
-        key: TaskKey::whole(0),
-        attempt: 1,
-    };
-    let id = heddle_domain::id::uuid_v7(now, engine.chance().bits());
     let request = AttemptRequest {
-        context: Context {
-            run: id,
-            group: spec.script.clone(),
-            task: spec.script.clone(),
-            attempt: at.attempt,
-            trigger: heddle_domain::state::Trigger::Manual,
-            logical_time: now,
-            data_interval: Interval { start: now, end: now },
-            deadline: chrono::TimeDelta::from_std(spec.timeout)
-                .ok()
-                .map(|timeout| now + timeout),
-            item: None,
-            idempotency_key: format!("{id}/{}", spec.script),
-        },
+        context: context_of(engine, &spec.script, spec.timeout),
         params: params.to_string(),
         batch: None,
         limits: Limits {
@@ -259,9 +218,8 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
             (AttemptState::Succeeded, Some(output), None)
         }
         Outcome::Skipped(why) => {
-            let at = engine.clock().now();
             console.log(LogLine {
-                at,
+                at: engine.clock().now(),
                 level: LogLevel::Info,
                 message: format!("skipped: {why}"),
                 fields: None,
@@ -271,23 +229,18 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         Outcome::Failed {
             kind, message, trace, ..
         } => {
-            let state = if kind == ErrorKind::Timeout {
-                AttemptState::TimedOut
-            } else {
-                AttemptState::Failed
+            let state = match kind {
+                ErrorKind::Timeout => AttemptState::TimedOut,
+                _ => AttemptState::Failed,
             };
-            let trace = trace.map(|trace| facts.trace(trace));
-            (
-                state,
-                None,
-                Some(Failure {
-                    kind,
-                    message,
-                    trace,
-                    task: None,
-                    item: None,
-                }),
-            )
+            let failure = Failure {
+                kind,
+                message,
+                trace: trace.map(|trace| facts.trace(trace)),
+                task: None,
+                item: None,
+            };
+            (state, None, Some(failure))
         }
         Outcome::Cancelled => (AttemptState::Cancelled, None, None),
     };
@@ -296,17 +249,62 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
         state,
         output,
         error,
-        logs: lines
-            .into_iter()
-            .map(|line| InvocationLog {
-                level: line.level.as_str().to_owned(),
-                message: line.message,
-                fields: line.fields.and_then(|fields| serde_json::from_str(&fields).ok()),
-            })
-            .collect(),
+        logs: lines.into_iter().map(shown).collect(),
         duration_ms: result.duration.as_micros() as f64 / 1_000.0,
         memory_bytes: result.memory_bytes,
     })
+}
+
+/// What is given over the script's defaults, as its schema has it.
+fn params_of(facts: &ScriptFacts, given: Value) -> Result<Value, Refusal> {
+    let Value::Object(given) = given else {
+        return Err(invalid("/params", "params are a JSON object"));
+    };
+    let mut merged = facts.defaults.clone();
+    merged.extend(given);
+    let mut params = Value::Object(merged);
+    let Some(schema) = &facts.schema else {
+        return Ok(params);
+    };
+    let faults = or_trouble(|| {
+        let faults = schema.check(&params);
+        if faults.is_empty() {
+            schema.write_integers(&mut params);
+        }
+        faults
+    });
+    let faults = faults.map_err(EngineError::from)?;
+    if faults.is_empty() {
+        return Ok(params);
+    }
+    let faults = faults.0.into_iter().map(|fault| fault.below("/params")).collect();
+    Err(Refusal::Invalid(heddle_domain::Faults(faults)))
+}
+
+/// What an attempt without a run is told of itself.
+fn context_of(engine: &Engine, script: &str, timeout: Duration) -> Context {
+    let now = engine.clock().now();
+    let id = heddle_domain::id::uuid_v7(now, engine.chance().bits());
+    Context {
+        run: id,
+        group: script.to_owned(),
+        task: script.to_owned(),
+        attempt: 1,
+        trigger: heddle_domain::state::Trigger::Manual,
+        logical_time: now,
+        data_interval: Interval { start: now, end: now },
+        deadline: chrono::TimeDelta::from_std(timeout).ok().map(|timeout| now + timeout),
+        item: None,
+        idempotency_key: format!("{id}/{script}"),
+    }
+}
+
+fn shown(line: LogLine) -> InvocationLog {
+    InvocationLog {
+        level: line.level.as_str().to_owned(),
+        message: line.message,
+        fields: line.fields.and_then(|fields| serde_json::from_str(&fields).ok()),
+    }
 }
 
 /// Cancels what it holds when it is dropped; an attempt that has ended does not mind.

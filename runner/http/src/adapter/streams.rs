@@ -30,8 +30,10 @@ pub(crate) struct LogQuery {
     pub(crate) item: Option<u32>,
     /// Of which attempt.
     pub(crate) attempt: Option<u32>,
-    /// Behind which line.
+    /// Behind which line; before which, of the last.
     pub(crate) cursor: Option<String>,
+    /// The last lines instead of the first.
+    pub(crate) last: bool,
     /// How many at most.
     pub(crate) limit: i64,
 }
@@ -106,6 +108,7 @@ impl LogReader {
             item: query.item.map(|item| item as i32),
             attempt: query.attempt.map(|attempt| attempt as i32),
             after: query.cursor.as_deref().map(parse_cursor).transpose()?,
+            last: query.last,
         };
         Ok(Self {
             engine,
@@ -151,12 +154,17 @@ pub(crate) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let mut items = reader.page(limit + 1).await?;
     let more = items.len() as i64 > limit;
-    items.truncate(limit.max(0) as usize);
-    let next_cursor = if more {
-        items.last().map(|line| line.cursor.clone())
-    } else {
-        None
+    let next = match query.last {
+        true => {
+            items.drain(..usize::from(more));
+            items.first()
+        }
+        false => {
+            items.truncate(limit.max(0) as usize);
+            items.last()
+        }
     };
+    let next_cursor = next.filter(|_| more).map(|line| line.cursor.clone());
     Ok(List { items, next_cursor })
 }
 

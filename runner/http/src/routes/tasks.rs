@@ -29,6 +29,11 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("item", "Which item of a mapped task, from 0.")
             .query("attempt", "Which attempt, from 1.")
             .query("follow", "`true`: follow.")
+            .query(
+                "last",
+                "`true`: the last `limit` lines instead of the first, in the order of their time; the next page is what was \
+                 before them. Not with `follow`.",
+            )
             .list()
             .answers(200, of::<List<LogLine>>())
             .pace(Pace::Waits)
@@ -97,6 +102,7 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
         item: request.query_as("item", "a number from 0")?,
         attempt: request.query_as("attempt", "a number from 1")?,
         cursor: resumed.or_else(|| request.cursor().map(str::to_owned)),
+        last: request.flag("last", false)?,
         limit: request.limit()?,
     })
 }
@@ -104,6 +110,9 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
 async fn logs(request: Request, query: LogQuery) -> Outcome {
     let run = request.id("id", "run")?;
     if request.wants_events()? {
+        if query.last {
+            return Err(Problem::invalid_at("/last", "what is followed has no last lines yet"));
+        }
         let lines = adapter::streams::follow_logs(request.app.engine.clone(), RunId(run), query).await?;
         return Ok(server_sent(
             lines

@@ -391,6 +391,11 @@ async fn javascript(directory: &Path, part: Option<&str>) {
             count(features.entry(feature).or_default(), &name, verdict.as_ref());
         }
     }
+    report(&groups, &features, if part.is_some() { usize::MAX } else { SHOWN });
+}
+
+/// Tables, and of each group as many that failed as are `shown`.
+fn report(groups: &BTreeMap<String, Share>, features: &BTreeMap<String, Share>, shown: usize) {
     println!("| group | passed | | not counted |\n|---|---|---|---|");
     for (name, share) in groups
         .iter()
@@ -404,11 +409,7 @@ async fn javascript(directory: &Path, part: Option<&str>) {
     }
     println!();
     for (name, share) in groups.iter().filter(|(name, _)| name.contains('/')) {
-        for (test, why) in share
-            .failed
-            .iter()
-            .take(if part.is_some() { usize::MAX } else { SHOWN })
-        {
+        for (test, why) in share.failed.iter().take(shown) {
             println!("{name}: {test}: {why:.200}");
         }
     }

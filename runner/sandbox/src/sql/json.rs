@@ -67,7 +67,8 @@ pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a value; `None` if its type is not known here, or it is not one of its type.
+/// Writes a value; `None` if its type is not known here, or it is not one of its type. A long function, since it is a
+/// list: a type each.
 fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
     match ty.kind() {
         Kind::Array(element) => return array(out, element, raw),

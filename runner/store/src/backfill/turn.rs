@@ -36,6 +36,18 @@ pub struct Moved {
     pub ended: Option<i16>,
 }
 
+impl Moved {
+    /// As it stands.
+    pub fn of(row: &BackfillRow) -> Self {
+        Self {
+            position: row.position,
+            catching_up: row.catching_up,
+            note: row.note.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Store {
     /// Takes a backfill's turn; `None` if another node has it, or there is nothing to do.
     pub async fn backfill_turn(&self, id: Uuid) -> Result<Option<BackfillTurn>, StoreError> {

@@ -184,6 +184,14 @@ async fn put_again(
     })
 }
 
+/// Whether the group is as `If-Match` wants it.
+fn is_met(wanted: IfMatch, before: Option<&GroupRow>) -> bool {
+    match wanted {
+        IfMatch::Exists => before.is_some(),
+        IfMatch::Revision(revision) => before.is_some_and(|before| before.revision == revision),
+    }
+}
+
 impl Store {
     /// Creates or changes a group; the same spec makes no new revision. A category that it names exists from then on.
     ///
@@ -193,12 +201,7 @@ impl Store {
         transaction!(self, pool, "put_group", |tx| {
             lock_groups(&mut tx).await?;
             let before = current(&mut tx, write.name).await?;
-            let stale = match write.if_match {
-                None => false,
-                Some(IfMatch::Exists) => before.is_none(),
-                Some(IfMatch::Revision(revision)) => before.as_ref().is_none_or(|before| before.revision != revision),
-            };
-            if stale {
+            if write.if_match.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
                 return Ok(GroupPut::Stale(before.map(|before| before.revision)));
             }
             let stood = before.as_ref().is_none_or(|before| before.enabled);

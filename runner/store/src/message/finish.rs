@@ -125,20 +125,7 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
         .await?;
     let ids: Vec<Uuid> = finish.failed.iter().map(|failed| failed.id).collect();
     // What was cancelled while it was in hand is not tried again.
-    let stopped = sqlx::query_scalar!(
-        r#"SELECT i.id AS "id!" FROM UNNEST($3::uuid[]) AS i (id)
-            CROSS JOIN LATERAL (SELECT m.state, m.slice FROM heddle.messages m
-                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
-                                 LIMIT 1) AS m
-            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
-                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
-            WHERE m.state = 3 OR s.state = 2"#,
-        topic,
-        finish.day,
-        &ids
-    )
-    .fetch_all(&mut *connection)
-    .await?;
+    let stopped = stopped_of(connection, topic, finish.day, &ids).await?;
     super::cancel::record_in(connection, topic, finish.day, &stopped).await?;
     let stopped: HashSet<Uuid> = stopped.into_iter().collect();
     let failed: Vec<&FailedMessage> = finish
@@ -182,6 +169,29 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
         .await?;
     }
     Ok(Finished::Done)
+}
+
+/// Those of these messages that were cancelled.
+async fn stopped_of(
+    connection: &mut PgSession,
+    topic: i32,
+    day: NaiveDate,
+    ids: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        r#"SELECT i.id AS "id!" FROM UNNEST($3::uuid[]) AS i (id)
+            CROSS JOIN LATERAL (SELECT m.state, m.slice FROM heddle.messages m
+                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
+                                 LIMIT 1) AS m
+            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
+                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
+            WHERE m.state = 3 OR s.state = 2"#,
+        topic,
+        day,
+        ids
+    )
+    .fetch_all(&mut *connection)
+    .await?)
 }
 
 /// What Postgres says of values that it does not take: SQLSTATE classes 22 (data exceptions), 23 (constraints) and 54

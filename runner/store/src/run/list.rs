@@ -547,6 +547,19 @@ fn push_conditions(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
             .push(" AND l.labels IS NOT NULL AND l.labels ? ")
             .push_bind(key.clone());
     }
+    push_times(query, filter);
+    if let Some(before) = filter.before {
+        query.push(" AND l.id < ").push_bind(before.0);
+    }
+    if let Some(source) = filter.source {
+        query.push(" AND l.source = ").push_bind(source);
+    }
+    if let Some(parent) = filter.parent {
+        query.push(" AND l.parent_run = ").push_bind(parent.0);
+    }
+}
+
+fn push_times(query: &mut QueryBuilder<Postgres>, filter: &RunFilter) {
     // Ids begin with the millisecond of their creation: bounds on them prune partitions.
     if let Some(from) = filter.from {
         query
@@ -568,14 +581,5 @@ fn push_conditions(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     }
     if let Some(to) = filter.logical_to {
         query.push(" AND l.logical_time <= ").push_bind(to);
-    }
-    if let Some(before) = filter.before {
-        query.push(" AND l.id < ").push_bind(before.0);
-    }
-    if let Some(source) = filter.source {
-        query.push(" AND l.source = ").push_bind(source);
-    }
-    if let Some(parent) = filter.parent {
-        query.push(" AND l.parent_run = ").push_bind(parent.0);
     }
 }

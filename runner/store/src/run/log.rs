@@ -33,8 +33,10 @@ pub struct LogFilter {
     pub item: Option<i32>,
     /// Of this attempt.
     pub attempt: Option<i32>,
-    /// Behind this one.
+    /// Behind this one; before it, if the last lines are wanted.
     pub after: Option<LogPosition>,
+    /// The last lines instead of the first.
+    pub last: bool,
 }
 
 /// How far a reader has come in the log of each attempt: the line it wants next.
@@ -84,6 +86,9 @@ impl Store {
 
     /// Lines of a run, in the order of their time.
     pub async fn logs(&self, run: RunId, filter: &LogFilter, limit: i64) -> Result<Vec<LogRow>, StoreError> {
+        if filter.last {
+            return self.last_logs(run, filter, limit).await;
+        }
         let after = filter.after.unwrap_or_default();
         let at = chrono::DateTime::from_timestamp_micros(after.at_micros).unwrap_or_default();
         let rows = sqlx::query_as!(
@@ -108,6 +113,33 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         Ok(rows.into_iter().map(|line| line.of(run)).collect())
+    }
+
+    async fn last_logs(&self, run: RunId, filter: &LogFilter, limit: i64) -> Result<Vec<LogRow>, StoreError> {
+        let before = filter.after.unwrap_or_default();
+        let at = chrono::DateTime::from_timestamp_micros(before.at_micros).unwrap_or_default();
+        let rows = sqlx::query_as!(
+            Line,
+            "SELECT task, item, attempt, line, at, level, message, fields FROM heddle.logs
+              WHERE run = $1 AND ($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3)
+                AND ($4::integer IS NULL OR attempt = $4)
+                AND ($5::boolean OR (at, task, item, attempt, line) < ($6, $7, $8, $9, $10))
+              ORDER BY at DESC, task DESC, item DESC, attempt DESC, line DESC LIMIT $11",
+            run.0,
+            filter.task,
+            filter.item,
+            filter.attempt,
+            filter.after.is_none(),
+            at,
+            before.task,
+            before.item,
+            before.attempt,
+            before.line,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows.into_iter().rev().map(|line| line.of(run)).collect())
     }
 
     /// What a reader has seen that stands behind a position.

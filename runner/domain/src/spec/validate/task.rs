@@ -98,6 +98,20 @@ pub(super) fn check(
     }
     check_bounds(place, task, faults);
     check_map(place, task, executor, templates, faults);
+    check_grants(place, (group, spec), task, catalog, faults);
+    if let Some(notify) = &task.notify {
+        check_notify(notify, &format!("{place}/notify"), catalog, faults);
+    }
+}
+
+/// What it may reach, and how much of what is shared it takes.
+fn check_grants(
+    place: &str,
+    (group, spec): (&Name, &GroupSpec),
+    task: &TaskSpec,
+    catalog: &dyn Catalog,
+    faults: &mut Faults,
+) {
     for (index, pattern) in task.allow_hosts.iter().enumerate() {
         if let Err(detail) = check_host_pattern(pattern) {
             faults.add(format!("{place}/allow_hosts/{index}"), detail);
@@ -124,9 +138,6 @@ pub(super) fn check(
             Some(there) if *slots > there => faults.add(pointer, format!("the pool `{name}` has only {there} slots")),
             Some(_) => {}
         }
-    }
-    if let Some(notify) = &task.notify {
-        check_notify(notify, &format!("{place}/notify"), catalog, faults);
     }
 }
 

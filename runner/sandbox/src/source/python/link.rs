@@ -530,6 +530,21 @@ impl<'a> Merge<'a> {
             let at = ConstExpr::i32_const(slot.cast_signed());
             elements.active(None, &at, Elements::Functions(vec![number].into()));
         }
+        let mut module = Module::new();
+        module
+            .section(&types)
+            .section(&self.imports())
+            .section(&functions)
+            .section(&table(table_elements))
+            .section(&stack_pointer())
+            .section(&exports)
+            .section(&elements)
+            .section(&code);
+        Ok(module.finish())
+    }
+
+    /// The memory, and what the host does.
+    fn imports(&self) -> ImportSection {
         let mut imports = ImportSection::new();
         let memory = MemoryType {
             minimum: 1,
@@ -542,33 +557,33 @@ impl<'a> Merge<'a> {
         for (module, name, of_type) in &self.host {
             imports.import(module, name, EntityType::Function(*of_type));
         }
-        let mut tables = TableSection::new();
-        tables.table(TableType {
-            element_type: RefType::FUNCREF,
-            minimum: table_elements.into(),
-            maximum: Some(table_elements.into()),
-            table64: false,
-            shared: false,
-        });
-        let mut globals = GlobalSection::new();
-        let stack_pointer = GlobalType {
-            val_type: ValType::I32,
-            mutable: true,
-            shared: false,
-        };
-        globals.global(stack_pointer, &ConstExpr::i32_const(STACK_BYTES.cast_signed()));
-        let mut module = Module::new();
-        module
-            .section(&types)
-            .section(&imports)
-            .section(&functions)
-            .section(&tables)
-            .section(&globals)
-            .section(&exports)
-            .section(&elements)
-            .section(&code);
-        Ok(module.finish())
+        imports
     }
+}
+
+/// The one table, of this many functions.
+fn table(elements: u32) -> TableSection {
+    let mut tables = TableSection::new();
+    tables.table(TableType {
+        element_type: RefType::FUNCREF,
+        minimum: elements.into(),
+        maximum: Some(elements.into()),
+        table64: false,
+        shared: false,
+    });
+    tables
+}
+
+/// The one global: where the stack ends.
+fn stack_pointer() -> GlobalSection {
+    let mut globals = GlobalSection::new();
+    let stack_pointer = GlobalType {
+        val_type: ValType::I32,
+        mutable: true,
+        shared: false,
+    };
+    globals.global(stack_pointer, &ConstExpr::i32_const(STACK_BYTES.cast_signed()));
+    globals
 }
 
 #[cfg(test)]

@@ -269,6 +269,7 @@ fn add_environment(linker: &mut Linker<Guest>) -> Result<()> {
     Ok(())
 }
 
+/// The one file, which is the archive, in the one directory. A long function, since it is a list: a host function each.
 fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
     let types = "wasi:filesystem/types@0.2.0";
     linker.func_wrap_async(

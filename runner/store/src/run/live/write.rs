@@ -79,27 +79,7 @@ impl Completion {
             insert_pooled_of_writes(&mut self.tx, writes).await?;
         }
         if !rows.is_empty() {
-            let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
-            let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
-            let items: Vec<i32> = rows.iter().map(|(_, row)| row.at.key.item_number()).collect();
-            let attempts: Vec<i32> = rows.iter().map(|(_, row)| row.at.attempt as i32).collect();
-            let priorities: Vec<i16> = rows.iter().map(|(write, _)| write.priority).collect();
-            let turns: Vec<i64> = rows.iter().map(|(_, row)| row.turn).collect();
-            let handed: Vec<bool> = rows.iter().map(|(_, row)| row.handed).collect();
-            written.handed = sqlx::query_file_scalar!(
-                "src/sql/make_ready.sql",
-                &runs,
-                &tasks,
-                &items,
-                &attempts,
-                &priorities,
-                &turns,
-                &handed,
-                self.lease,
-                self.now
-            )
-            .fetch_one(&mut *self.tx)
-            .await?;
+            written.handed = self.make_ready(&rows).await?;
         }
         let queued: Vec<(RunId, i16, &QueueRow)> = writes
             .iter()
@@ -144,6 +124,31 @@ impl Completion {
             .collect();
         self.tell(&notices).await?;
         Ok(written)
+    }
+
+    /// Makes attempts ready; whether those that were to be handed to this node are its own.
+    async fn make_ready(&mut self, rows: &[(&RunWrite, &ReadyRow)]) -> Result<bool, StoreError> {
+        let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
+        let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
+        let items: Vec<i32> = rows.iter().map(|(_, row)| row.at.key.item_number()).collect();
+        let attempts: Vec<i32> = rows.iter().map(|(_, row)| row.at.attempt as i32).collect();
+        let priorities: Vec<i16> = rows.iter().map(|(write, _)| write.priority).collect();
+        let turns: Vec<i64> = rows.iter().map(|(_, row)| row.turn).collect();
+        let handed: Vec<bool> = rows.iter().map(|(_, row)| row.handed).collect();
+        Ok(sqlx::query_file_scalar!(
+            "src/sql/make_ready.sql",
+            &runs,
+            &tasks,
+            &items,
+            &attempts,
+            &priorities,
+            &turns,
+            &handed,
+            self.lease,
+            self.now
+        )
+        .fetch_one(&mut *self.tx)
+        .await?)
     }
 
     async fn finish(&mut self, writes: &[RunWrite]) -> Result<(bool, bool), StoreError> {

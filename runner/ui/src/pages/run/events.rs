@@ -18,7 +18,8 @@ struct Event {
     text: String,
 }
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+/// How the run and its task runs moved.
+fn moves(ctx: &Ctx, run: &Run) -> Vec<Event> {
     let mut events = vec![Event {
         at: run.created_at,
         what: t!(ctx, "run"),
@@ -69,6 +70,11 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             });
         }
     }
+    events
+}
+
+pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+    let mut events = moves(ctx, run);
     let audit = ctx
         .get(&format!("/v1/audit?name={}&limit=100", run.id))
         .await

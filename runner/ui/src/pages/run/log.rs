@@ -31,6 +31,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let mut cursor = ctx.q("cursor").map(str::to_owned);
     let mut lines: Vec<Value> = Vec::new();
     let base = base(ctx, run.id);
+    let last = ctx.q("last").is_some();
     // What is filtered away is read over, so that a page is as full as it can be.
     for _ in 0..SEARCHED_PAGES {
         let target = match &cursor {
@@ -52,7 +53,10 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 let says = line["message"].as_str().unwrap_or_default();
                 level >= wanted && text.as_ref().is_none_or(|text| says.to_lowercase().contains(text))
             });
-        lines.extend(found);
+        match last {
+            true => drop(lines.splice(..0, found)),
+            false => lines.extend(found),
+        }
         if cursor.is_none() || lines.len() >= LINES {
             break;
         }
@@ -60,7 +64,11 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let shown = html! {
         @if lines.is_empty() { (empty(&t!(ctx, "no-lines"))) }
         @else { div.log-box tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) { ol.log { @for line in &lines { (one(ctx, line, text.as_deref())) } } } }
-        @if let Some(cursor) = &cursor { p.more { a.button href=(with_query(ctx, &[("cursor", Some(cursor))])) { (t!(ctx, "next-page")) } } }
+        p.more {
+            @if let Some(cursor) = &cursor { a.button href=(with_query(ctx, &[("cursor", Some(cursor))])) { @if last { (t!(ctx, "log-before")) } @else { (t!(ctx, "next-page")) } } }
+            @if last { a.button href=(with_query(ctx, &[("cursor", None), ("last", None)])) { (t!(ctx, "log-from-start")) } }
+            @else if cursor.is_some() { a.button href=(with_query(ctx, &[("cursor", None), ("last", Some("true"))])) { (t!(ctx, "log-last")) } }
+        }
     };
     Ok(html! {
         section.panel {
@@ -73,6 +81,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 label.hidden for="log-level" { (t!(ctx, "level")) }
                 select #log-level name="level" { @for (place, level) in LEVELS.iter().enumerate() { option value=(level) selected[place == wanted] { (t!(ctx, "level-from", level = *level)) } } }
                 label.hidden for="log-find" { (t!(ctx, "search-log")) }
+                @if last { input type="hidden" name="last" value="true"; }
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
                 button type="submit" { (t!(ctx, "filter")) }
                 span.grow {}
@@ -85,9 +94,10 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
 
 /// Where the lines are: of the task that was chosen, or of all.
 fn base(ctx: &Ctx, run: Uuid) -> String {
+    let last = if ctx.q("last").is_some() { "&last=true" } else { "" };
     match ctx.q("task") {
-        Some(task) => format!("/v1/runs/{run}/tasks/{}/logs?limit={LINES}", segment(task)),
-        None => format!("/v1/runs/{run}/logs?limit={LINES}"),
+        Some(task) => format!("/v1/runs/{run}/tasks/{}/logs?limit={LINES}{last}", segment(task)),
+        None => format!("/v1/runs/{run}/logs?limit={LINES}{last}"),
     }
 }
 
