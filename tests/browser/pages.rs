@@ -63,6 +63,7 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
         "/graph",
         "/log",
         "/log?find=a&level=info",
+        "/log?last=true",
         "/data",
         "/attempts",
         "/events",

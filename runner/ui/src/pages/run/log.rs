@@ -63,7 +63,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     }
     let shown = html! {
         @if lines.is_empty() { (empty(&t!(ctx, "no-lines"))) }
-        @else { div.log-box tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) { ol.log { @for line in &lines { (one(ctx, line, text.as_deref())) } } } }
+        @else { div.log-box.end[last] tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) { ol.log { @for line in &lines { (one(ctx, line, text.as_deref())) } } } }
         p.more {
             @if let Some(cursor) = &cursor { a.button href=(with_query(ctx, &[("cursor", Some(cursor))])) { @if last { (t!(ctx, "log-before")) } @else { (t!(ctx, "next-page")) } } }
             @if last { a.button href=(with_query(ctx, &[("cursor", None), ("last", None)])) { (t!(ctx, "log-from-start")) } }
