@@ -162,10 +162,8 @@ pub async fn descriptions_that_fail(bench: Bench) {
         "(i32.const 512)))\n  (core instance $i",
         "(loop (br 0)) unreachable))\n  (core instance $i",
     );
-    let began = crate::now();
     let why = refused(&bench, endless).await;
-    assert!(why.contains("timeout"), "{why}");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(why.contains("timeout") && why.contains("5s of processor time"), "{why}");
 }
 
 pub async fn artefacts_are_kept_and_checked(bench: Bench) {
