@@ -261,6 +261,7 @@ fn occurrence_of(offer: &Compiled, row: &OfferRow, at: Time, counts: OccurrenceC
     }
 }
 
+/// A long function: the bounds of time, page and number are narrowed by each offer that is read, so all of it sees them.
 async fn occurrences(request: Request) -> Outcome {
     let limit = request.limit()? as usize;
     let (from, to) = stretch(&request)?;

@@ -51,7 +51,7 @@ const WITHDRAWN_MAX: i64 = 200;
 
 impl Store {
     /// Hands an attempt of an audience task over to its offer, which is made, or opened again for a new attempt.
-    /// `false`: the attempt is not this node's any more.
+    /// `false`: the attempt is not this node's any more. A long function, since most of it is the text of four statements.
     pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
         let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
         let offer = &task.offer;
