@@ -4,6 +4,9 @@ use crate::guests::{Bench, command, component, config, plain_component};
 use bytes::Bytes;
 use heddle_sandbox::{CompileError, Sandbox, World};
 use std::convert::Infallible;
+use std::ffi::CString;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -227,20 +230,25 @@ pub async fn loading_is_done_once(bench: Bench) {
     assert!(wrong.await.is_err());
 }
 
-/// A compiling child that says when it is there, and begins when it is told to: both by files.
+/// A compiling child that says when it is there, and begins when it is told to: by a file, and by a byte in a pipe.
 pub fn compile_when_told() -> ExitCode {
     let directory = PathBuf::from(std::env::args().nth(2).expect("a directory"));
     // SAFETY: no memory is involved. It is what the child does before it compiles.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     std::fs::write(directory.join("here"), "").expect("a file");
-    while !directory.join("begin").exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut begin = std::fs::File::open(directory.join("begin")).expect("a pipe");
+    begin.read_exact(&mut [0]).expect("a byte");
     heddle_sandbox::compile_child_main()
 }
 
 pub async fn threads_that_end_take_no_compiler_with_them(_: Bench) {
     let told = tempfile::tempdir().unwrap();
+    let pipe = told.path().join("begin");
+    let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the name is a C string, which the call only reads.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    // Open at both ends, so that nobody waits for the other to open it.
+    let mut begin = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let bench = Bench::with(|config| {
         let directory = told.path().to_str().unwrap().to_owned();
         config.compiler.args = vec!["compile-when-told".into(), directory];
@@ -260,6 +268,6 @@ pub async fn threads_that_end_take_no_compiler_with_them(_: Bench) {
     });
     let compiled = tokio::task::spawn_blocking(|| ended.join()).await.unwrap();
     let compiled = compiled.expect("it has ended as it should");
-    std::fs::write(told.path().join("begin"), "").unwrap();
+    begin.write_all(b"!").unwrap();
     assert_eq!(compiled.await.unwrap().world, World::CommandP1);
 }
