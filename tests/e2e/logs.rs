@@ -264,7 +264,7 @@ async fn a_flood_without_end() {
     node.put_bytes("/v1/scripts/flood", "application/wasm", text)
         .await
         .expect_status(201);
-    let flood = json!({"script": "flood", "max_log": "64MiB", "timeout": "2s"});
+    let flood = json!({"script": "flood", "max_log": "64MiB", "timeout": "5s"});
     node.put_group("flood", one(flood)).await;
     node.put_group("light", one(json!({"script": "hello"}))).await;
     let run = node.start("flood", json!({})).await;
@@ -283,7 +283,7 @@ async fn a_flood_without_end() {
         .await
         .expect("the lines");
     // A burst of 20,000, and 2,000 a second; a machine under load gives it more seconds than it asked for.
-    assert!((1..60_000).contains(&rows.len()), "{}", rows.len());
+    assert!((1_000..60_000).contains(&rows.len()), "{}", rows.len());
     let numbers = rows.iter().map(|row| row.get::<_, i32>(0));
     assert!(numbers.eq(0..rows.len() as i32), "no gaps");
     let told: Vec<String> = rows
