@@ -4,6 +4,7 @@ pub mod blob;
 pub mod category;
 pub mod connection;
 pub(crate) mod named;
+mod one_value;
 pub mod pool;
 pub mod rotate;
 pub mod script;
