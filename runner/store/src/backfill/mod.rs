@@ -446,8 +446,7 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
+        rows.into_iter()
             .map(|row| {
                 standing(
                     row.at,
@@ -458,6 +457,6 @@ impl Store {
                     row.skipped,
                 )
             })
-            .collect())
+            .collect()
     }
 }

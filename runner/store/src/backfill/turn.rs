@@ -157,18 +157,21 @@ pub(super) fn standing(
     resolution: Option<i64>,
     registered: Option<Uuid>,
     skipped: Option<bool>,
-) -> Standing {
+) -> Result<Standing, StoreError> {
     let registered = registered.map(|run| (run, skipped.unwrap_or(false)));
-    let last = run.map(|run| {
-        (
-            RunId(run),
-            state.and_then(RunState::from_number).unwrap_or(RunState::Running),
-            resolution,
-        )
-    });
-    // What the overlap left out has no run, whatever stands there to say so.
+    let last = match run {
+        Some(run) => {
+            // No state: the instant is registered, and its run has not ended.
+            let state = state.map_or(Ok(RunState::Running), |state| {
+                StoreError::known(RunState::from_number, state, ("runs", "state"), run)
+            })?;
+            Some((RunId(run), state, resolution))
+        }
+        None => None,
+    };
+    // An instant that the overlap skipped has no run, only the mark that it was skipped.
     let last = last.filter(|last| registered != Some((last.0.0, true)));
-    Standing { at, last, registered }
+    Ok(Standing { at, last, registered })
 }
 
 impl BackfillTurn {
@@ -209,8 +212,7 @@ impl BackfillTurn {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        Ok(rows
-            .into_iter()
+        rows.into_iter()
             .map(|row| {
                 standing(
                     row.at,
@@ -221,7 +223,7 @@ impl BackfillTurn {
                     row.skipped,
                 )
             })
-            .collect())
+            .collect()
     }
 
     /// Registers instants to runs: `(instant, run, the run that it was seen registered to)`. Answers the runs that
