@@ -212,6 +212,37 @@ struct Services {
     parts: Parts,
 }
 
+impl Services {
+    /// Starts what time brings about.
+    fn start_loops(&self, runs: &Arc<Runs>) {
+        let node = &runs.node;
+        let loops = &node.tracker;
+        loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
+        loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
+        loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
+        loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
+        loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
+        loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
+        loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));
+        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
+        loops.spawn(drive(self.notify.clone()));
+        loops.spawn(drive(notify::Stalls(self.notify.clone())));
+        loops.spawn(drive(lease::Keeper::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(changes::Follower::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(changes::Ear::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(news::Teller::of(node.clone())));
+        loops.spawn(drive(queues::Reaper::of(self.queues.clone())));
+        loops.spawn(drive(queues::LookOut(self.queues.clone())));
+        loops.spawn(drive(queues::Minutes(self.queues.clone())));
+        loops.spawn(drive(retention::Rounds::of(self.retention.clone())));
+        loops.spawn(drive(dispatch::Reaper::of(self.dispatch.clone())));
+        loops.spawn(drive(messages::Drain::of(self.messages.clone())));
+        loops.spawn(drive(messages::Days::of(node.clone())));
+        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
+        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
+    }
+}
+
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
@@ -238,8 +269,7 @@ pub struct Counters {
 }
 
 impl Engine {
-    /// Registers the node and starts its loops. A long function, since it is a list: a line for each part, in the order in
-    /// which they need one another.
+    /// Registers the node and starts its loops.
     pub async fn start(
         config: EngineConfig,
         store: Store,
@@ -290,34 +320,10 @@ impl Engine {
         runs.queue.has_come_to(node.store.first_turn().await?);
         // Before anything is written: of a node that slept for long, no partition stands ready.
         retention.make_partitions().await;
-        let loops = &node.tracker;
         gathering_runs.start(&runs);
-        loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
-        loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
-        loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
-        loops.spawn(drive(schedules::Scheduler(schedules.clone())));
-        loops.spawn(drive(schedules::LookAhead::of(&schedules)));
-        loops.spawn(drive(schedules::Links::of(schedules.clone())));
-        loops.spawn(drive(schedules::Backfiller::of(schedules.clone())));
-        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
-        loops.spawn(drive(notify.clone()));
-        loops.spawn(drive(notify::Stalls(notify.clone())));
-        loops.spawn(drive(lease::Keeper::of(node.clone(), parts.clone())));
-        loops.spawn(drive(changes::Follower::of(node.clone(), parts.clone())));
-        loops.spawn(drive(changes::Ear::of(node.clone(), parts.clone())));
-        loops.spawn(drive(news::Teller::of(node.clone())));
         gathering_enqueues.start(Enqueues(attempts.clone()));
         gathering_claims.start(&queues);
-        loops.spawn(drive(queues::Reaper::of(queues.clone())));
-        loops.spawn(drive(queues::LookOut(queues.clone())));
-        loops.spawn(drive(queues::Minutes(queues.clone())));
-        loops.spawn(drive(retention::Rounds::of(retention.clone())));
         gathering_users.start(&dispatch);
-        loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
-        loops.spawn(drive(messages::Drain::of(messages.clone())));
-        loops.spawn(drive(messages::Days::of(node.clone())));
-        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
-        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
         let services = Services {
             drain_for: config.drain_for,
             ready: AtomicBool::new(false),
@@ -330,6 +336,7 @@ impl Engine {
             messages,
             parts,
         };
+        services.start_loops(&runs);
         Ok(Self {
             runs,
             services: Arc::new(services),

@@ -17,6 +17,7 @@ mod record;
 mod recording;
 pub(crate) mod retention;
 pub(crate) mod run;
+mod run_control;
 pub(crate) mod run_ref;
 mod run_show;
 pub(crate) mod script;

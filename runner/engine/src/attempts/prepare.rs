@@ -124,16 +124,10 @@ impl Attempts {
         let unscoped = scope;
         let scope = unscoped.with_params(&visible);
         if at.key.item.is_none() {
-            if let Some(when) = &task.spec.when {
-                match or_trouble(|| self.templates.eval_condition(when, &scope))? {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
-                    Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
-                }
-            }
-            if task.mapped {
-                let workers = self.workers_of(task).await?;
-                return Ok(or_trouble(|| self.expand(task, &scope, workers))?.map(Prepared::End));
+            match self.prepare_task(task, &scope).await? {
+                Ok(None) => {}
+                Ok(Some(end)) => return Ok(Ok(Prepared::End(end))),
+                Err(ending) => return Ok(Err(ending)),
             }
         }
         let layers = params::Layers {
@@ -164,6 +158,23 @@ impl Attempts {
                 self.prepare_executor(context, at, &scope, effective, item).await
             }
         }
+    }
+
+    /// What is decided of a task before it has items: whether it runs at all, and over which items. `None`: it runs, and is
+    /// not mapped.
+    async fn prepare_task(&self, task: &PlanTask, scope: &Scope) -> Step<Option<End>> {
+        if let Some(when) = &task.spec.when {
+            match or_trouble(|| self.templates.eval_condition(when, scope))? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
+                Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
+            }
+        }
+        if !task.mapped {
+            return Ok(Ok(None));
+        }
+        let workers = self.workers_of(task).await?;
+        Ok(or_trouble(|| self.expand(task, scope, workers))?.map(Some))
     }
 
     /// What is no script.

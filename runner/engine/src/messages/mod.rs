@@ -21,6 +21,7 @@
 mod host;
 mod ingest;
 mod lane;
+mod outcome;
 mod queue;
 mod tend;
 
