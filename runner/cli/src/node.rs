@@ -10,7 +10,7 @@ use heddle_domain::Chain;
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, SystemChance};
+use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, ShortWays, SystemChance};
 use heddle_http::access::provider::Provider;
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
@@ -183,7 +183,7 @@ fn engine_config(
         drain_for: DRAIN_FOR,
         dispatch: dispatch_config(&config.options)?,
         notify: notify_config(config, address)?,
-        short_ways: config.options.short_ways.unwrap_or(true),
+        short_ways: short_ways(&config.options)?,
     })
 }
 
@@ -296,6 +296,14 @@ async fn write_token_uses(app: App, closing: CancellationToken) {
             return;
         }
     }
+}
+
+/// Which short ways are taken.
+fn short_ways(options: &NodeOptions) -> Result<ShortWays> {
+    let left_out = options.without_short_ways.as_deref().unwrap_or_default();
+    left_out
+        .parse()
+        .map_err(|error| usage(format!("--without-short-ways: {error}")))
 }
 
 /// How offers are given out.

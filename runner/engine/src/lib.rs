@@ -79,6 +79,7 @@ pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use node::clock::{NodeClock, SystemChance};
+pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
@@ -179,9 +180,8 @@ pub struct EngineConfig {
     pub dispatch: DispatchConfig,
     /// How people are told.
     pub notify: NotifyConfig,
-    /// Whether what is common is done in fewer statements than the general way would: a node always says yes, but for tests
-    /// that compare the two.
-    pub short_ways: bool,
+    /// Which short ways are taken beside the general ones: all of them, but in tests that compare the two.
+    pub short_ways: ShortWays,
 }
 
 /// How long giving back attempts and the lease may take at the end of a drain.

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::node::short_ways::ShortWay;
 use crate::runs::ending::{Done, End, Ending, Report};
 use crate::runs::held::HeldAttempt;
 use crate::runs::params::constant_params;
@@ -161,7 +162,7 @@ impl Attempts {
             );
             return;
         };
-        let simple = self.node.short_ways
+        let simple = self.node.short_ways.take(ShortWay::BeginAtOnce)
             && task.executor == Executor::Script
             && task.spec.when.is_none()
             && !task.mapped
@@ -171,7 +172,7 @@ impl Attempts {
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
-            match constant_params(&context, at.key.task) {
+            match constant_params(&self.node, &context, at.key.task) {
                 Ok(Ok(params)) => return self.start_script(context, at, held, &script, params, None),
                 Ok(Err(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // Below, there is somebody who waits.

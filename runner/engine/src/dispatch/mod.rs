@@ -51,6 +51,7 @@ use uuid::Uuid;
 
 use crate::node::Node;
 use crate::node::part::Part;
+use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
 use crate::runs::Audiences;
 use crate::{EngineError, Runs};
@@ -193,8 +194,10 @@ impl Dispatcher {
     /// Whether there is surely nothing for a user now, and when the next thing comes due, if any does.
     pub fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
         let dispatch = &self.dispatch;
-        let cache = dispatch.node.short_ways.then_some(&dispatch.cache)?;
-        cache.quiet(uid, now + EARLY)
+        if !dispatch.node.short_ways.take(ShortWay::QuietPoll) {
+            return None;
+        }
+        dispatch.cache.quiet(uid, now + EARLY)
     }
 
     /// What a user has to do now, waiting for it for at most `wait`.

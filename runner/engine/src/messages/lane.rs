@@ -26,6 +26,7 @@ use super::host::ConsumerHost;
 use super::outcome::{MessageEnd, every, finish_of, read_effects};
 use super::{Messages, Sending, Turns, compile, queue};
 use crate::EngineError;
+use crate::node::short_ways::ShortWay;
 use crate::runs::ending::Ending;
 
 /// About how many bytes of payload a batch has at most.
@@ -192,7 +193,7 @@ impl Lane {
         let own = &self.messages;
         let last = last.map(|last| &last.finish);
         let plain =
-            last.filter(|last| own.node.short_ways && only_records && last.is_plain());
+            last.filter(|last| own.node.short_ways.take(ShortWay::PlainMessages) && only_records && last.is_plain());
         if let Some(last) = plain {
             let finished = own.node.store.finish_plain(self.row.id, last).await?;
             return Ok((finished, Claimed::Nothing));

@@ -15,6 +15,7 @@ use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked,
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
+use crate::node::short_ways::ShortWay;
 use crate::runs::apply::Applied;
 use crate::runs::apply::applied;
 use crate::runs::contexts::Contexts;
@@ -386,7 +387,7 @@ impl Queues {
         now: Time,
     ) -> Option<SingleTask> {
         // A tracer wants to hear when the attempt began, which this statement does not read.
-        if self.runs.seen.tracer.get().is_some() {
+        if self.runs.seen.tracer.get().is_some() || !self.node.short_ways.take(ShortWay::SingleTaskClaim) {
             return None;
         }
         let ended = ended(claim);

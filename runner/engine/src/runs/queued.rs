@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::Runs;
 use crate::node::catalog::Revision;
 use crate::node::news::News;
+use crate::node::short_ways::ShortWay;
 
 /// How many queues' turns a node remembers; beyond that it forgets all of them.
 const REMEMBERED_MAX: usize = 10_000;
@@ -196,7 +197,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 impl Runs {
     /// The queue that a task run goes to with the transition that makes it ready; `None`: it is a node's to begin.
     pub(crate) fn place_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
-        if !self.node.short_ways {
+        if !self.node.short_ways.take(ShortWay::QueuedAtOnce) {
             return None;
         }
         place(revision, at)

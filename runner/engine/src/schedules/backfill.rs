@@ -31,6 +31,7 @@ use super::Schedules;
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::service::{Needs, Service};
+use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
 use crate::runs::control::{BulkAction, ControlError};
 use crate::runs::submit::Layout;
@@ -426,7 +427,11 @@ impl Schedules {
     /// The turn of a backfill whose runs follow one another, at an instant that the last turn found free: one statement.
     /// `false`: there is no such instant, or something is not as the last turn left it, and nothing was done.
     async fn backfill_step(self: &Arc<Self>, id: Uuid) -> Result<bool, EngineError> {
-        let Some(source) = self.sources.get(&id).filter(|_| self.node.short_ways) else {
+        let Some(source) = self
+            .sources
+            .get(&id)
+            .filter(|_| self.node.short_ways.take(ShortWay::BackfillStep))
+        else {
             return Ok(false);
         };
         let known = source.ahead.lock().take();
