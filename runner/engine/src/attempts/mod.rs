@@ -8,6 +8,7 @@
 pub(crate) mod audience_task;
 pub(crate) mod host;
 pub(crate) mod http_task;
+pub(crate) mod outside;
 pub(crate) mod prepare;
 pub(crate) mod query_task;
 pub(crate) mod queue_task;
@@ -218,8 +219,10 @@ impl Attempts {
             Prepared::Script { script, params, item } => {
                 return self.start_script(context, at, held, &script, params, item);
             }
-            Prepared::Http { request, context: body } => self.unless_stopped(&stop, self.call(request, body)).await,
-            Prepared::Query(query) => self.unless_stopped(&stop, self.carry_out(&context, *query)).await,
+            Prepared::Outside(work) => {
+                let work = work.carry_out(self.clone(), context.clone());
+                self.unless_stopped(&stop, work).await
+            }
             Prepared::Queue { params } => {
                 self.runs.held.park();
                 let end = self.enqueue_queued(&context, at, params).await;

@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::Attempts;
-use super::http_task::HttpRequest;
+use super::http_task::{HttpCall, HttpRequest};
+use super::outside::Outside;
 use super::query_task::Query;
 use crate::node::catalog::ScriptFacts;
 use crate::node::templates::templates_of;
@@ -34,11 +35,8 @@ pub(crate) enum Prepared {
         params: String,
         item: Option<(Box<RawValue>, u32)>,
     },
-    Http {
-        request: HttpRequest,
-        context: Value,
-    },
-    Query(Box<Query>),
+    /// Goes on outside of this node, and is waited for.
+    Outside(Box<dyn Outside>),
     Queue {
         params: String,
     },
@@ -192,7 +190,7 @@ impl Attempts {
             Executor::Http => self.prepare_call(context, at, scope, effective, item),
             Executor::Query => Ok(match task.spec.query.as_ref() {
                 Some(spec) => or_trouble(|| Query::render(spec, task, scope, &self.templates))?
-                    .map(|query| Prepared::Query(Box::new(query)))
+                    .map(|query| Prepared::Outside(Box::new(query)))
                     .map_err(invalid),
                 None => Err(invalid("the task has no statement")),
             }),
@@ -247,7 +245,7 @@ impl Attempts {
         let key = &told.idempotency_key;
         let rendered = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
         Ok(rendered
-            .map(|request| Prepared::Http { request, context: body })
+            .map(|request| Prepared::Outside(Box::new(HttpCall { request, context: body })))
             .map_err(invalid))
     }
 
