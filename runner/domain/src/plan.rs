@@ -249,8 +249,11 @@ impl Plan {
     }
 }
 
-/// The executors, by the field that names each in a task's spec.
-const EXECUTORS: [(&str, Executor, fn(&TaskSpec) -> bool); 6] = [
+/// The field that names an executor in a task's spec, the executor, and whether a task names it.
+type Named = (&'static str, Executor, fn(&TaskSpec) -> bool);
+
+/// All executors.
+const EXECUTORS: [Named; 6] = [
     ("script", Executor::Script, |task| task.script.is_some()),
     ("queue", Executor::Queue, |task| task.queue.is_some()),
     ("http", Executor::Http, |task| task.http.is_some()),

@@ -507,7 +507,7 @@ impl Engine {
     }
 
     /// There is something to be sent.
-    pub fn ring_notifier(&self) {
+    pub fn wake_notifier(&self) {
         self.runs.node.signals.raise(Signal::Notices);
     }
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
-    Limits, LogLine, Outcome, Sandbox, SandboxConfig, bare_engine, code_key,
+    AttemptRequest, CompilerCommand, Context, Grants, HostServices, Interval, Language, Limits, Outcome, Sandbox,
+    SandboxConfig, bare_engine, code_key,
 };
 use std::process::ExitCode;
 use std::sync::Arc;

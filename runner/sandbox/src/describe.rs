@@ -2,7 +2,7 @@
 
 use crate::attempt::{AttemptRequest, Grants, Limits};
 use crate::context::{Context, Interval};
-use crate::services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
+use crate::services::HostServices;
 use heddle_domain::Time;
 use heddle_domain::schema::Schema;
 use heddle_domain::state::Trigger;

@@ -79,7 +79,7 @@ impl Signals {
     }
 
     /// Whether this much processor time, if it is bounded, was used up. Only within a poll.
-    pub fn spent(&self, max: Option<Duration>) -> bool {
+    pub fn exceeds(&self, max: Option<Duration>) -> bool {
         max.is_some_and(|max| self.cpu() > max)
     }
 
@@ -532,7 +532,7 @@ mod tests {
         let mut send = Some(send);
         let job = std::future::poll_fn(move |cx| {
             if slices == 0 || looked_at.stopped() {
-                let _ = send.take().map(|send| send.send(looked_at.spent(limits.cpu)));
+                let _ = send.take().map(|send| send.send(looked_at.exceeds(limits.cpu)));
                 return Poll::Ready(());
             }
             slices -= 1;

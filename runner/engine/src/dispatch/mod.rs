@@ -3,7 +3,7 @@
 //! # A poll
 //!
 //! 1. *Quiet?* If the database has said before that there is nothing for this user, and nothing has come due or
-//!    changed since, the answer is from memory ([`cache`]): no statement, no lock beyond a shard of a map.
+//!    changed since, the answer is from memory ([`cache`]): no statement, no lock beyond a part of a map.
 //! 2. *Look.* Otherwise the database tells what the user holds (given again), the groups, the last finished occurrence.
 //! 3. *Choose.* The node reckons from the audiences' offers, which it caches, what would be the user's next.
 //! 4. *Take.* The database decides. A refusal teaches the node (no stock left, another version) and it chooses again.
@@ -15,7 +15,7 @@
 //!
 //! A user without a hold can only come by one (on whatever node) when something comes due, an offer or a membership
 //! changes, or stock comes back. The first is in the reckoned instant up to which the user is quiet; the others are in
-//! the log of changes and ring the audience's bell ([`cache::Cell`]). What has no stock left is remembered per version
+//! the log of changes and wake who waits for the audience ([`cache::Cell`]). What has no stock left is remembered per version
 //! of an audience's offers and never makes a user quiet whose look is older than that memory.
 //!
 //! # What bounds a poll
@@ -231,17 +231,17 @@ impl Dispatcher {
     async fn wait_for_change(&self, nothing: &Nothing, left: Duration) {
         let cache = &self.dispatch.cache;
         let Nothing { until, cells, .. } = nothing;
-        // Register first, then look whether it has rung already.
-        let mut bells: Vec<_> = cells.iter().map(|cell| Box::pin(cell.bell.notified())).collect();
-        bells.push(Box::pin(cache.members_bell.notified()));
-        for bell in &mut bells {
-            bell.as_mut().enable();
+        // Register first, then look whether it has come already.
+        let mut wakeups: Vec<_> = cells.iter().map(|cell| Box::pin(cell.wakeup.notified())).collect();
+        wakeups.push(Box::pin(cache.members_wakeup.notified()));
+        for wakeup in &mut wakeups {
+            wakeup.as_mut().enable();
         }
         if cache::sum(cells) != nothing.versions || cache.members() != nothing.members {
             return;
         }
         let end = tokio::time::Instant::now() + left;
-        let any = futures::future::select_all(bells);
+        let any = futures::future::select_all(wakeups);
         tokio::pin!(any);
         loop {
             let now = tokio::time::Instant::now();

@@ -201,7 +201,7 @@ impl Dispatcher {
         self.dispatch.cache.marked();
         audience.mark(candidate, occurrence);
         refusals.without_stock += 1;
-        if refusals.without_stock % REFUSALS_PER_LOOK == 0 {
+        if refusals.without_stock.is_multiple_of(REFUSALS_PER_LOOK) {
             refusals.newest_only = refusals.looks == LOOKS_MAX;
             if !refusals.newest_only {
                 refusals.looks += 1;

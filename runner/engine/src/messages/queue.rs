@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Messages;
-use super::lane::params_of;
+use super::drainer::params_of;
 use super::outcome::{MessageEnd, finish_of};
 use crate::node::signals::Signal;
 use crate::runs::batch_run::{failed_of, group_name};

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::request::Parts;
+use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
@@ -113,7 +114,7 @@ impl<K: Eq + Hash + Clone> StateStore for Table<K> {
 /// Buckets that hold `burst` and gain `per_second`, one a key.
 #[derive(Debug)]
 struct Buckets<K: Eq + Hash + Clone> {
-    limiter: RateLimiter<K, Table<K>, NodeClock>,
+    limiter: RateLimiter<K, Table<K>, NodeClock, NoOpMiddleware<Nanos>>,
     table: Table<K>,
     /// After how long a bucket gains one.
     step: Nanos,
@@ -204,22 +205,22 @@ mod tests {
 
     /// A clock that stands where the test puts it, in milliseconds after some instant.
     #[derive(Debug)]
-    struct Standing(Mutex<i64>);
+    struct Held(Mutex<i64>);
 
-    impl Clock for Standing {
+    impl Clock for Held {
         fn now(&self) -> Time {
             Time::from_timestamp_millis(1_700_000_000_000 + *self.0.lock()).unwrap()
         }
     }
 
-    fn standing() -> (Arc<Standing>, NodeClock) {
-        let clock = Arc::new(Standing(Mutex::new(0)));
+    fn held() -> (Arc<Held>, NodeClock) {
+        let clock = Arc::new(Held(Mutex::new(0)));
         (clock.clone(), NodeClock(clock))
     }
 
     #[test]
     fn a_bucket_empties_and_fills() {
-        let (time, clock) = standing();
+        let (time, clock) = held();
         let buckets = Buckets::new(3, 2, &clock);
         for _ in 0..3 {
             assert_eq!(buckets.take(&"a"), Ok(()));
@@ -243,7 +244,7 @@ mod tests {
     /// A crowd of others neither grows the table nor makes it forget who is over his rate and keeps asking.
     #[test]
     fn a_table_is_bounded() {
-        let (_, clock) = standing();
+        let (_, clock) = held();
         let buckets = Buckets::new(1, 1, &clock);
         let asks_on = usize::MAX;
         assert_eq!(buckets.take(&asks_on), Ok(()));
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn refusals_say_when_to_come_back() {
-        let (time, _) = standing();
+        let (time, _) = held();
         let rates = Rates::new(Some(1), time.clone());
         assert!(rates.of_callers("a").is_ok());
         let problem = rates.of_callers("a").unwrap_err();

@@ -17,8 +17,8 @@ use futures::StreamExt;
 use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
-    Limits, LogLine, Outcome, Sandbox, SandboxConfig, Script, code_key,
+    AttemptRequest, BoxFuture, CompilerCommand, Context, Grants, HostServices, Interval, Language, Limits, LogLine,
+    Outcome, Sandbox, SandboxConfig, Script, code_key,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! A lane: one batch after another of one topic.
+//! A drainer: one batch after another of one topic.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use heddle_sandbox::{
     World,
 };
 use heddle_store::StoreError;
-use heddle_store::message::{BatchWish, Claimed, Finish, Finished, HeldMessage, MessageBatch};
+use heddle_store::message::{BatchTerms, Claimed, Finish, Finished, HeldMessage, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use super::host::ConsumerHost;
 use super::outcome::{MessageEnd, every, finish_of, read_effects};
-use super::{Messages, Sending, Turns, compile, queue};
+use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
 use crate::runs::ending::Ending;
@@ -38,24 +38,24 @@ const READ_BYTES_MAX: u64 = 32 << 20;
 /// How long to wait before the database is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// A lane does not wait longer than this for its rate: the look-out finds the topic again.
+/// A drainer does not wait longer than this for its rate: the look-out finds the topic again.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// A lane, for as long as there is something to be sent.
-pub(super) struct Lane {
+/// A drainer, for as long as there is something to be sent.
+pub(super) struct Drainer {
     messages: Arc<Messages>,
     row: TopicRow,
     topic: Arc<Topic>,
     /// The changes that the topic was read after.
     seen: u64,
     retries_first: bool,
-    turn: Arc<Turns>,
+    asking: Arc<Asking>,
     sending: Arc<Sending>,
 }
 
-impl Drop for Lane {
+impl Drop for Drainer {
     fn drop(&mut self) {
-        self.messages.end_lane(self.row.id);
+        self.messages.end_drainer(self.row.id);
     }
 }
 
@@ -87,17 +87,17 @@ struct Pending<'a> {
     began: Time,
     /// If its effects may be refused: the batch, to say of it that it failed.
     batch: Option<MessageBatch>,
-    /// Until they are, no other lane of the topic sends here.
+    /// Until they are, no other drainer of the topic sends here.
     sending: Option<OwnedSemaphorePermit>,
     _holding: Holding<'a>,
 }
 
-impl Lane {
+impl Drainer {
     pub(super) fn new(
         messages: Arc<Messages>,
         row: TopicRow,
         topic: Arc<Topic>,
-        turn: Arc<Turns>,
+        asking: Arc<Asking>,
         sending: Arc<Sending>,
     ) -> Self {
         let seen = messages.changes.load(Ordering::Acquire);
@@ -107,7 +107,7 @@ impl Lane {
             topic,
             seen,
             retries_first: true,
-            turn,
+            asking,
             sending,
         }
     }
@@ -122,12 +122,12 @@ impl Lane {
             if consumer.is_none() && last.is_none() {
                 return;
             }
-            // Another lane waits until this is recorded, and has claimed what comes next.
+            // Another drainer waits until this is recorded, and has claimed what comes next.
             let only_records = last.as_ref().is_some_and(|last| last.sending.is_some());
-            let wish = (consumer.is_some() && !only_records).then(|| self.wish());
+            let terms = (consumer.is_some() && !only_records).then(|| self.terms());
             // Before the question: its answer may get lost.
-            let asking = wish.as_ref().map(|wish| Holding::of(&own, wish.id));
-            let claimed = match self.record_and_claim(last.as_ref(), wish.as_ref(), only_records).await {
+            let asked = terms.as_ref().map(|terms| Holding::of(&own, terms.id));
+            let claimed = match self.record_and_claim(last.as_ref(), terms.as_ref(), only_records).await {
                 Ok((finished, claimed)) => {
                     last = last.take().and_then(|last| self.recorded(last, &finished));
                     if last.is_some() {
@@ -146,25 +146,25 @@ impl Lane {
             };
             match claimed {
                 Claimed::Batch(batch) => {
-                    let holding = match asking {
-                        Some(asking) if asking.batch == batch.id => asking,
+                    let holding = match asked {
+                        Some(asked) if asked.batch == batch.id => asked,
                         _ => Holding::of(&own, batch.id),
                     };
-                    if wish
+                    if terms
                         .as_ref()
-                        .is_some_and(|wish| batch.messages.len() as i64 == wish.messages_max)
+                        .is_some_and(|terms| batch.messages.len() as i64 == terms.messages_max)
                     {
                         // There is more where these came from.
-                        own.start_lane(&self.row, &self.topic);
+                        own.start_drainer(&self.row, &self.topic);
                     }
-                    let lease = wish.map_or(0, |wish| wish.lease);
+                    let lease = terms.map_or(0, |terms| terms.lease);
                     match self.work_on(consumer, batch, lease, holding).await {
                         ControlFlow::Continue(pending) => last = pending,
                         ControlFlow::Break(()) => return,
                     }
                 }
                 Claimed::Later(millis) => {
-                    drop(asking);
+                    drop(asked);
                     if !self.pauses(Duration::from_millis(millis).min(PAUSE_MAX)).await {
                         return;
                     }
@@ -187,7 +187,7 @@ impl Lane {
     async fn record_and_claim(
         &self,
         last: Option<&Pending<'_>>,
-        wish: Option<&BatchWish>,
+        terms: Option<&BatchTerms>,
         only_records: bool,
     ) -> Result<(Finished, Claimed), StoreError> {
         let own = &self.messages;
@@ -198,9 +198,9 @@ impl Lane {
             let finished = own.node.store.finish_plain(self.row.id, last).await?;
             return Ok((finished, Claimed::Nothing));
         }
-        let _turn = self.turn.enter().await;
-        let _place = own.claims.enter().await;
-        own.node.store.next_batch(self.row.id, last, wish).await
+        let _asking = self.asking.enter().await;
+        let _claiming = own.claims.enter().await;
+        own.node.store.next_batch(self.row.id, last, terms).await
     }
 
     /// Counts what was recorded. Where the effects were refused, the batch has failed, and that is to be recorded.
@@ -262,11 +262,11 @@ impl Lane {
         self.messages.runs.trace_batch(&self.row.name, finish, pending.began);
     }
 
-    fn wish(&self) -> BatchWish {
+    fn terms(&self) -> BatchTerms {
         let own = &self.messages;
         let spec = &self.topic.spec;
         let queued = spec.queue.is_some();
-        BatchWish {
+        BatchTerms {
             topic: self.row.id,
             lease: own.node.lease(),
             id: own.node.new_id(own.node.now()),
