@@ -26,7 +26,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a node with a Postgres of its own and a demo: one command, nothing to configure
-    Dev(Dev),
+    Dev(Box<Dev>),
     /// Run a node on a shared Postgres
     Serve(Box<Serve>),
     /// Bring a database's schema up to date

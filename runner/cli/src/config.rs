@@ -98,9 +98,9 @@ options! {
         /// By how much this node's clock pretends to be wrong: for rehearsals, and no option for people
         #[arg(long, env = "HEDDLE_CLOCK_SKEW_MS", hide = true, allow_hyphen_values = true, value_name = "MS")]
         clock_skew_ms: i64,
-        /// Whether what is common takes short ways beside the general ones: for tests that compare them, and no option for people
-        #[arg(long, env = "HEDDLE_SHORT_WAYS", hide = true, value_name = "BOOL")]
-        short_ways: bool,
+        /// Short ways that are left out for the general ones, or `all`: for tests that compare them, and no option for people
+        #[arg(long, env = "HEDDLE_WITHOUT_SHORT_WAYS", hide = true, value_name = "WAYS")]
+        without_short_ways: String,
         /// The collector that traces go to by OTLP over HTTP, such as http://127.0.0.1:4318 [default: none]
         #[arg(long, env = "HEDDLE_OTLP_ENDPOINT", value_name = "URL")]
         otlp_endpoint: String,

@@ -15,6 +15,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use heddle_domain::notify::channel::ChannelKind;
 use serde_json::{Map, Value};
 
 use crate::exit::usage;
@@ -85,7 +86,7 @@ impl Kind {
     /// The kind of document that a word stands for, and whether the word belongs to the spec as well.
     fn of_word(word: &str) -> Option<(Self, bool)> {
         match word {
-            "email" | "webhook" | "slack" | "feishu" | "dingtalk" | "wecom" => Some((Self::Channel, true)),
+            _ if ChannelKind::parse(word).is_some() => Some((Self::Channel, true)),
             "once" | "interval" | "daily" => Some((Self::Offer, true)),
             _ => Self::ALL
                 .into_iter()

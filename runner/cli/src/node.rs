@@ -10,7 +10,7 @@ use heddle_domain::Chain;
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, SystemChance};
+use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, ShortWays, SystemChance};
 use heddle_http::access::provider::Provider;
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
@@ -53,8 +53,6 @@ pub struct NodeConfig {
     pub database_url: String,
     /// The address that it listens on.
     pub listen: SocketAddr,
-    /// The same, bound already.
-    pub listener: TcpListener,
     /// For compiled scripts and the node's identity.
     pub data_dir: PathBuf,
     /// Loopback only, without tokens.
@@ -71,10 +69,10 @@ pub struct NodeConfig {
     pub shutdown: CancellationToken,
 }
 
-/// Runs a node until `shutdown` is cancelled; tells `ready` the address once migrations and the demo are in. A long function,
-/// since it is a node's life from its start to its end, in that order.
-pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) -> Result<()> {
-    let address = config.listener.local_addr().context("the listener has no address")?;
+/// Runs a node on a bound address until `shutdown` is cancelled; tells `ready` the address once migrations and the demo
+/// are in.
+pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot::Sender<SocketAddr>) -> Result<()> {
+    let address = listener.local_addr().context("the listener has no address")?;
     allow_open_files();
     let data_dir = &config.data_dir;
     std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
@@ -87,38 +85,16 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     let name = config.node_id.clone().unwrap_or_else(host_name);
     let traces = traces::start(&config.options, node, &name, chance.clone())?;
     let keys = secret_keys(&config, chance.as_ref())?;
-    let open = async {
-        let store = connect(&config.database_url).await?;
-        store
-            .migrate()
-            .await
-            .context("the schema cannot be brought up to date")?;
-        require_keys(&store, &keys).await?;
-        let others = !device_keys.is_empty() || config.provider.is_some();
-        require_tokens(&config, &store, others, clock.own()).await?;
-        Ok(store)
-    };
+    let others = !device_keys.is_empty() || config.provider.is_some();
+    let open = open_store(&config, &keys, others, clock.own());
     let Some(store) = unless_stopped(&config.shutdown, open).await? else {
         return Ok(());
     };
     let sandbox_config = sandbox_config(&config.options, data_dir)?;
-    let (slots, threads) = (sandbox_config.max_instances, sandbox_config.threads);
+    let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
     let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
     let start = Engine::start(
-        EngineConfig {
-            node,
-            name,
-            address: address.to_string(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            lease_for: LEASE_FOR,
-            slots: slots as usize,
-            threads,
-            data_dir: data_dir.clone(),
-            drain_for: DRAIN_FOR,
-            dispatch: dispatch_config(&config.options)?,
-            notify: notify_config(&config, address)?,
-            short_ways: config.options.short_ways.unwrap_or(true),
-        },
+        engine_config,
         store.clone(),
         sandbox,
         Arc::new(keys.clone()),
@@ -145,14 +121,7 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         config: http_config(&config, device_keys)?,
     });
     engine.show_runs_with(heddle_http::shown_runs(&engine));
-    engine.on_change({
-        let app = app.clone();
-        move |kind, _| {
-            if kind == "token" {
-                app.forget_tokens();
-            }
-        }
-    });
+    forget_changed_tokens(&engine, app.clone());
     let closing = CancellationToken::new();
     let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
     let started = clock.own();
@@ -163,37 +132,12 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
     };
     let limits = serve_limits();
     let server = tokio::spawn(heddle_http::serve(
-        config.listener,
+        listener,
         router,
         limits,
         closing.clone().cancelled_owned(),
     ));
-    let fill = async {
-        engine.warm().await;
-        if config.demo {
-            demo::install(&format!("http://{address}"), &config.database_url, data_dir)
-                .await
-                .context("the demo cannot be put in")?;
-        }
-        Ok(())
-    };
-    if unless_stopped(&config.shutdown, fill).await?.is_some() {
-        engine.set_ready(true);
-        let _ = ready.send(address);
-        let living = config.demo.then(|| {
-            let shutdown = config.shutdown.clone();
-            tokio::spawn(demo::live(
-                format!("http://{address}"),
-                data_dir.clone(),
-                started,
-                shutdown,
-            ))
-        });
-        config.shutdown.cancelled().await;
-        if let Some(living) = living {
-            let _ = living.await;
-        }
-    }
+    be_ready(&engine, &config, address, started, ready).await?;
     engine.set_ready(false);
     engine.drain().await;
     closing.cancel();
@@ -203,6 +147,77 @@ pub async fn run_node(config: NodeConfig, ready: oneshot::Sender<SocketAddr>) ->
         sender.end().await;
     }
     store.close();
+    Ok(())
+}
+
+/// The database, with a schema and keys that fit this program, and somebody who may call. `others`: those who may without
+/// a token, devices or people whom a provider vouches for.
+async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: Time) -> Result<Store> {
+    let store = connect(&config.database_url).await?;
+    store
+        .migrate()
+        .await
+        .context("the schema cannot be brought up to date")?;
+    require_keys(&store, keys).await?;
+    require_tokens(config, &store, others, now).await?;
+    Ok(store)
+}
+
+/// What the engine is given.
+fn engine_config(
+    config: &NodeConfig,
+    sandbox: &SandboxConfig,
+    node: Uuid,
+    name: String,
+    address: SocketAddr,
+) -> Result<EngineConfig> {
+    Ok(EngineConfig {
+        node,
+        name,
+        address: address.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        lease_for: LEASE_FOR,
+        slots: sandbox.max_instances as usize,
+        threads: sandbox.threads,
+        data_dir: config.data_dir.clone(),
+        drain_for: DRAIN_FOR,
+        dispatch: dispatch_config(&config.options)?,
+        notify: notify_config(config, address)?,
+        short_ways: short_ways(&config.options)?,
+    })
+}
+
+/// Fills what a node that takes work has to have, says that it is ready, and stays so until it is told to stop.
+async fn be_ready(
+    engine: &Engine,
+    config: &NodeConfig,
+    address: SocketAddr,
+    started: Time,
+    ready: oneshot::Sender<SocketAddr>,
+) -> Result<()> {
+    let url = format!("http://{address}");
+    let fill = async {
+        engine.warm().await;
+        if config.demo {
+            demo::install(&url, &config.database_url, &config.data_dir)
+                .await
+                .context("the demo cannot be put in")?;
+        }
+        Ok(())
+    };
+    if unless_stopped(&config.shutdown, fill).await?.is_none() {
+        return Ok(());
+    }
+    engine.set_ready(true);
+    let _ = ready.send(address);
+    let living = config.demo.then(|| {
+        let (shutdown, data_dir) = (config.shutdown.clone(), config.data_dir.clone());
+        tokio::spawn(demo::live(url.clone(), data_dir, started, shutdown))
+    });
+    config.shutdown.cancelled().await;
+    if let Some(living) = living {
+        let _ = living.await;
+    }
     Ok(())
 }
 
@@ -261,6 +276,15 @@ fn serve_limits() -> ServeLimits {
         .map_or_else(ServeLimits::default, ServeLimits::of_files)
 }
 
+/// Has the API ask anew for tokens when one has changed.
+fn forget_changed_tokens(engine: &Engine, app: App) {
+    engine.on_change(move |kind, _| {
+        if kind == "token" {
+            app.forget_tokens();
+        }
+    });
+}
+
 /// Notes which tokens are used, many in one statement.
 async fn write_token_uses(app: App, closing: CancellationToken) {
     loop {
@@ -272,6 +296,14 @@ async fn write_token_uses(app: App, closing: CancellationToken) {
             return;
         }
     }
+}
+
+/// Which short ways are taken.
+fn short_ways(options: &NodeOptions) -> Result<ShortWays> {
+    let left_out = options.without_short_ways.as_deref().unwrap_or_default();
+    left_out
+        .parse()
+        .map_err(|error| usage(format!("--without-short-ways: {error}")))
 }
 
 /// How offers are given out.

@@ -2,20 +2,25 @@
 //!
 //! # The story
 //!
-//! Whoever ends something puts a span into a queue of [`QUEUE_MAX`] and goes on; when the queue is full the span is
-//! dropped, and counted. One task takes spans out in batches, each when it is full or [`LINGER`] old, and posts it. A
-//! collector that does not take a batch is asked [`TRIES_MAX`] times, with pauses that double; what gathers meanwhile
-//! waits in the queue. When the node ends, what is left has [`FLUSH_MAX`] to be sent.
+//! Whoever ends something hands a span to the SDK's batch processor and goes on. Its thread takes spans out of a queue of
+//! [`QUEUE_MAX`] in batches, each when it is full or [`LINGER`] old, and has the exporter post it, which asks a collector
+//! that does not take a batch [`TRIES_MAX`] times, with pauses that double. What gathers meanwhile waits in the queue;
+//! when that is full, spans are dropped. When the node ends, what is left has [`FLUSH_MAX`] to be sent.
 //!
-//! So a collector that is down, slow or silent costs a bounded piece of memory and nothing else. The batches of the SDK's
-//! own processor live on a thread without our runtime, and tell nobody what they dropped; what is taken from the
-//! libraries is the encoding, the protocol and its settings (`OTEL_EXPORTER_OTLP_HEADERS`), over the client that
-//! everything else here uses.
+//! So a collector that is down, slow or silent costs a bounded piece of memory and nothing else. Three things the SDK
+//! does not do are here:
+//!
+//! * It keeps the number of dropped spans to itself, for one line of its log at the end. So this counts for `/metrics`:
+//!   how many are with the SDK ([`Counts::waiting`], up with each span, down with each batch that the exporter is through
+//!   with). None are given to it beyond [`QUEUE_MAX`], so that its queue, which is as long, never drops any by itself.
+//! * Its thread has no runtime, which the HTTP client needs. The client's futures run on the node's ([`OnRuntime`]); the
+//!   thread waits for them.
+//! * Its end is waited for by blocking a thread: one that may be blocked.
 //!
 //! The collector is named by the operator, like the database: the outbound policy is not about it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -27,17 +32,20 @@ use heddle_http::metrics::Page;
 use heddle_http::{Answered, RequestTracer};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanExporter as Export, SpanLinks, SpanProcessor,
+};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::config::NodeOptions;
 use crate::exit::usage;
 
-/// Spans that wait to be sent.
+/// Spans that wait to be sent, those of a batch on its way among them.
 const QUEUE_MAX: usize = 8_192;
 /// Spans of one request.
 const BATCH_MAX: usize = 512;
@@ -45,9 +53,10 @@ const BATCH_MAX: usize = 512;
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a collector may take for a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a batch is tried, and how long after the first failure again.
-const TRIES_MAX: u32 = 4;
+/// How often a batch is tried, how long after the first failure again, and how long all of it may take.
+const TRIES_MAX: usize = 4;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const BATCH_TIMEOUT: Duration = Duration::from_secs(27);
 /// How long the end of a node waits for what is left.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How often a collector that takes nothing is complained of.
@@ -55,32 +64,85 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where spans go in.
 pub(crate) struct Traces {
-    sender: mpsc::Sender<SpanData>,
+    processor: BatchSpanProcessor,
     scope: InstrumentationScope,
     /// Traces whose lower half, as a number, is below this are kept.
     below: u64,
     chance: Arc<dyn heddle_domain::Chance>,
-    counts: Counts,
+    counts: Arc<Counts>,
 }
 
 /// What came of spans.
 #[derive(Debug, Default)]
 struct Counts {
+    /// With the SDK, neither sent nor dropped yet.
+    waiting: AtomicUsize,
     sent: AtomicU64,
     dropped: AtomicU64,
 }
 
-/// The task that sends.
-pub(crate) struct Sender {
-    task: tokio::task::JoinHandle<()>,
-    closing: CancellationToken,
+/// The exporter, and what it was through with.
+#[derive(Debug)]
+struct Counting {
+    exporter: SpanExporter,
+    counts: Arc<Counts>,
+    warned: Mutex<Option<tokio::time::Instant>>,
 }
+
+impl Export for Counting {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let answer = self.exporter.export(batch).await;
+        let total = match &answer {
+            Ok(()) => &self.counts.sent,
+            Err(error) => {
+                self.warn(error, spans);
+                &self.counts.dropped
+            }
+        };
+        total.fetch_add(spans as u64, Ordering::Relaxed);
+        self.counts.waiting.fetch_sub(spans, Ordering::Relaxed);
+        answer
+    }
+}
+
+impl Counting {
+    fn warn(&self, error: &opentelemetry_sdk::error::OTelSdkError, spans: usize) {
+        let now = tokio::time::Instant::now();
+        let mut warned = self.warned.lock();
+        if warned.is_none_or(|at| now - at >= WARN_EVERY) {
+            *warned = Some(now);
+            tracing::warn!(%error, spans, "the collector does not take traces");
+        }
+    }
+}
+
+/// The node's HTTP client, for threads without a runtime.
+#[derive(Debug)]
+struct OnRuntime {
+    client: reqwest::Client,
+    runtime: tokio::runtime::Handle,
+}
+
+#[async_trait::async_trait]
+impl HttpClient for OnRuntime {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let client = self.client.clone();
+        self.runtime
+            .spawn(async move { client.send_bytes(request).await })
+            .await?
+    }
+}
+
+/// What has to be told when the node ends.
+pub(crate) struct Sender(Arc<Traces>);
 
 impl Sender {
     /// Sends what is left, within bounds.
     pub(crate) async fn end(self) {
-        self.closing.cancel();
-        let _ = self.task.await;
+        let ended = tokio::task::spawn_blocking(move || self.0.processor.shutdown_with_timeout(FLUSH_MAX));
+        // What a collector did not take by now is lost with the node.
+        let _ = ended.await;
     }
 }
 
@@ -105,11 +167,19 @@ pub(crate) fn start(
         .context("there is no HTTP client for traces")?;
     let mut exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(client)
+        .with_http_client(OnRuntime {
+            client,
+            runtime: tokio::runtime::Handle::current(),
+        })
         .with_endpoint(endpoint.as_str())
         .with_protocol(Protocol::HttpBinary)
-        .with_timeout(EXPORT_TIMEOUT)
-        .with_retry_policy(RetryPolicy::disabled())
+        .with_timeout(BATCH_TIMEOUT)
+        .with_retry_policy(
+            RetryPolicy::recommended()
+                .with_max_retries(TRIES_MAX - 1)
+                .with_initial_delay(AGAIN_AFTER)
+                .with_max_delay(AGAIN_AFTER * 4),
+        )
         .build()
         .map_err(|error| usage(format!("--otlp-endpoint: {error}")))?;
     let version = env!("CARGO_PKG_VERSION");
@@ -123,18 +193,26 @@ pub(crate) fn start(
             ])
             .build(),
     );
-    let (sender, receiver) = mpsc::channel(QUEUE_MAX);
+    let counts = Arc::new(Counts::default());
+    let counting = Counting {
+        exporter,
+        counts: counts.clone(),
+        warned: Mutex::default(),
+    };
+    let config = BatchConfigBuilder::default()
+        .with_max_queue_size(QUEUE_MAX)
+        .with_max_export_batch_size(BATCH_MAX)
+        .with_scheduled_delay(LINGER)
+        .build();
     let traces = Arc::new(Traces {
-        sender,
+        processor: BatchSpanProcessor::builder(counting).with_batch_config(config).build(),
         scope: InstrumentationScope::builder("heddle").with_version(version).build(),
         below,
         chance,
-        counts: Counts::default(),
+        counts,
     });
-    let closing = CancellationToken::new();
-    let task = tokio::spawn(send(traces.clone(), exporter, receiver, closing.clone()));
     tracing::info!(endpoint = %endpoint, "traces are sent");
-    Ok(Some((traces, Sender { task, closing })))
+    Ok(Some((traces.clone(), Sender(traces))))
 }
 
 /// Where traces are posted: as with other programs the endpoint is what stands before `/v1/traces`.
@@ -172,79 +250,14 @@ fn below(sample: Option<f64>) -> Result<u64> {
     Ok((part * u64::MAX as f64) as u64)
 }
 
-/// Sends batch after batch.
-async fn send(
-    traces: Arc<Traces>,
-    exporter: SpanExporter,
-    mut receiver: mpsc::Receiver<SpanData>,
-    closing: CancellationToken,
-) {
-    let mut warned: Option<tokio::time::Instant> = None;
-    let mut batch = Vec::with_capacity(BATCH_MAX);
-    while !closing.is_cancelled() {
-        tokio::select! {
-            () = closing.cancelled() => break,
-            count = receiver.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return },
-        }
-        let full = tokio::time::Instant::now() + LINGER;
-        while batch.len() < BATCH_MAX {
-            let room = BATCH_MAX - batch.len();
-            tokio::select! {
-                () = closing.cancelled() => break,
-                () = tokio::time::sleep_until(full) => break,
-                count = receiver.recv_many(&mut batch, room) => if count == 0 { break },
-            }
-        }
-        let mut wait = AGAIN_AFTER;
-        for attempt in 1..=TRIES_MAX {
-            // The node may end in the middle of it: then what is left below has its own end.
-            let result = tokio::select! {
-                () = closing.cancelled() => break,
-                result = exporter.export(batch.clone()) => result,
-            };
-            let Err(error) = result else {
-                traces.counts.sent.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                batch.clear();
-                break;
-            };
-            if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                warned = Some(tokio::time::Instant::now());
-                tracing::warn!(%error, spans = batch.len(), "the collector does not take traces");
-            }
-            if attempt == TRIES_MAX {
-                traces.counts.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                batch.clear();
-                break;
-            }
-            tokio::select! {
-                () = closing.cancelled() => break,
-                () = tokio::time::sleep(wait) => wait *= 2,
-            }
-        }
-    }
-    receiver.close();
-    let flush = async {
-        loop {
-            while batch.len() < BATCH_MAX
-                && let Ok(span) = receiver.try_recv()
-            {
-                batch.push(span);
-            }
-            if batch.is_empty() || exporter.export(batch.clone()).await.is_err() {
-                return;
-            }
-            traces.counts.sent.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            batch.clear();
-        }
-    };
-    let _ = tokio::time::timeout(FLUSH_MAX, flush).await;
-}
-
 impl Traces {
     fn put(&self, span: SpanData) {
-        if self.sender.try_send(span).is_err() {
+        if self.counts.waiting.fetch_add(1, Ordering::Relaxed) >= QUEUE_MAX {
+            self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
         }
+        self.processor.on_end(span);
     }
 
     fn keeps(&self, trace: u128) -> bool {

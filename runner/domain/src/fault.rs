@@ -40,6 +40,15 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Words of which one is meant, as an error says them: `` `a`, `b` or `c` ``.
+pub fn one_of(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        _ => quoted.concat(),
+    }
+}
+
 /// One or more things wrong with an input; bounded by [`Faults::MAX`], since a hostile input may have a million.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

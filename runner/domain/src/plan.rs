@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use chrono_tz::Tz;
 
+use crate::fault::one_of;
 use crate::retry::Policy;
 use crate::spec::{DeadlineAction, ForEach, GroupSpec, OnFailure, Shards, TaskSpec, TimeoutSpec, TriggerRule};
 use crate::{Fault, Faults, Name, Span};
@@ -138,12 +139,7 @@ impl Plan {
     }
 
     fn compile_task(name: &Name, task: &TaskSpec, by_name: &HashMap<Name, TaskIndex>) -> Result<PlanTask, Fault> {
-        let executor = executor_of(task).ok_or_else(|| {
-            Fault::at(
-                "",
-                "a task has exactly one executor: `script`, `queue`, `http`, `audience`, `group` or `query`",
-            )
-        })?;
+        let executor = executor_of(task).map_err(|detail| Fault::at("", detail))?;
         let mut depends_on = Vec::with_capacity(task.depends_on.len());
         for (place, dependency) in task.depends_on.iter().enumerate() {
             let index = by_name.get(dependency).ok_or_else(|| {
@@ -253,19 +249,35 @@ impl Plan {
     }
 }
 
-/// The one executor of a task; `None` if it has none or several.
-pub fn executor_of(task: &TaskSpec) -> Option<Executor> {
-    let named = [
-        task.script.is_some().then_some(Executor::Script),
-        task.queue.is_some().then_some(Executor::Queue),
-        task.http.is_some().then_some(Executor::Http),
-        task.audience.is_some().then_some(Executor::Audience),
-        task.group.is_some().then_some(Executor::Group),
-        task.query.is_some().then_some(Executor::Query),
-    ];
-    let mut named = named.into_iter().flatten();
+/// The field that names an executor in a task's spec, the executor, and whether a task names it.
+type Named = (&'static str, Executor, fn(&TaskSpec) -> bool);
+
+/// All executors.
+const EXECUTORS: [Named; 6] = [
+    ("script", Executor::Script, |task| task.script.is_some()),
+    ("queue", Executor::Queue, |task| task.queue.is_some()),
+    ("http", Executor::Http, |task| task.http.is_some()),
+    ("audience", Executor::Audience, |task| task.audience.is_some()),
+    ("group", Executor::Group, |task| task.group.is_some()),
+    ("query", Executor::Query, |task| task.query.is_some()),
+];
+
+impl Executor {
+    /// The field that names it in a task's spec.
+    pub fn as_str(self) -> &'static str {
+        let found = EXECUTORS.iter().find(|(_, executor, _)| *executor == self);
+        found.map_or("", |(word, _, _)| word)
+    }
+}
+
+/// The one executor of a task; an error if it has none or several.
+pub fn executor_of(task: &TaskSpec) -> Result<Executor, String> {
+    let mut named = EXECUTORS.iter().filter(|(_, _, is_named)| is_named(task));
     match (named.next(), named.next()) {
-        (Some(executor), None) => Some(executor),
-        _ => None,
+        (Some((_, executor, _)), None) => Ok(*executor),
+        _ => {
+            let words = one_of(&EXECUTORS.map(|(word, _, _)| word));
+            Err(format!("a task has exactly one executor: {words}"))
+        }
     }
 }

@@ -79,6 +79,7 @@ pub use heddle_sandbox;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use node::clock::{NodeClock, SystemChance};
+pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
@@ -179,9 +180,8 @@ pub struct EngineConfig {
     pub dispatch: DispatchConfig,
     /// How people are told.
     pub notify: NotifyConfig,
-    /// Whether what is common is done in fewer statements than the general way would: a node always says yes, but for tests
-    /// that compare the two.
-    pub short_ways: bool,
+    /// Which short ways are taken beside the general ones: all of them, but in tests that compare the two.
+    pub short_ways: ShortWays,
 }
 
 /// How long giving back attempts and the lease may take at the end of a drain.
@@ -212,6 +212,37 @@ struct Services {
     parts: Parts,
 }
 
+impl Services {
+    /// Starts what time brings about.
+    fn start_loops(&self, runs: &Arc<Runs>) {
+        let node = &runs.node;
+        let loops = &node.tracker;
+        loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
+        loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
+        loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
+        loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
+        loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
+        loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
+        loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));
+        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
+        loops.spawn(drive(self.notify.clone()));
+        loops.spawn(drive(notify::Stalls(self.notify.clone())));
+        loops.spawn(drive(lease::Keeper::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(changes::Follower::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(changes::Ear::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(news::Teller::of(node.clone())));
+        loops.spawn(drive(queues::Reaper::of(self.queues.clone())));
+        loops.spawn(drive(queues::LookOut(self.queues.clone())));
+        loops.spawn(drive(queues::Minutes(self.queues.clone())));
+        loops.spawn(drive(retention::Rounds::of(self.retention.clone())));
+        loops.spawn(drive(dispatch::Reaper::of(self.dispatch.clone())));
+        loops.spawn(drive(messages::Drain::of(self.messages.clone())));
+        loops.spawn(drive(messages::Days::of(node.clone())));
+        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
+        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
+    }
+}
+
 /// What a node counts, for metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
@@ -238,8 +269,7 @@ pub struct Counters {
 }
 
 impl Engine {
-    /// Registers the node and starts its loops. A long function, since it is a list: a line for each part, in the order in
-    /// which they need one another.
+    /// Registers the node and starts its loops.
     pub async fn start(
         config: EngineConfig,
         store: Store,
@@ -290,34 +320,10 @@ impl Engine {
         runs.queue.has_come_to(node.store.first_turn().await?);
         // Before anything is written: of a node that slept for long, no partition stands ready.
         retention.make_partitions().await;
-        let loops = &node.tracker;
         gathering_runs.start(&runs);
-        loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
-        loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
-        loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
-        loops.spawn(drive(schedules::Scheduler(schedules.clone())));
-        loops.spawn(drive(schedules::LookAhead::of(&schedules)));
-        loops.spawn(drive(schedules::Links::of(schedules.clone())));
-        loops.spawn(drive(schedules::Backfiller::of(schedules.clone())));
-        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
-        loops.spawn(drive(notify.clone()));
-        loops.spawn(drive(notify::Stalls(notify.clone())));
-        loops.spawn(drive(lease::Keeper::of(node.clone(), parts.clone())));
-        loops.spawn(drive(changes::Follower::of(node.clone(), parts.clone())));
-        loops.spawn(drive(changes::Ear::of(node.clone(), parts.clone())));
-        loops.spawn(drive(news::Teller::of(node.clone())));
         gathering_enqueues.start(Enqueues(attempts.clone()));
         gathering_claims.start(&queues);
-        loops.spawn(drive(queues::Reaper::of(queues.clone())));
-        loops.spawn(drive(queues::LookOut(queues.clone())));
-        loops.spawn(drive(queues::Minutes(queues.clone())));
-        loops.spawn(drive(retention::Rounds::of(retention.clone())));
         gathering_users.start(&dispatch);
-        loops.spawn(drive(dispatch::Reaper::of(dispatch.clone())));
-        loops.spawn(drive(messages::Drain::of(messages.clone())));
-        loops.spawn(drive(messages::Days::of(node.clone())));
-        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
-        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
         let services = Services {
             drain_for: config.drain_for,
             ready: AtomicBool::new(false),
@@ -330,6 +336,7 @@ impl Engine {
             messages,
             parts,
         };
+        services.start_loops(&runs);
         Ok(Self {
             runs,
             services: Arc::new(services),
@@ -500,7 +507,7 @@ impl Engine {
     }
 
     /// There is something to be sent.
-    pub fn ring_notifier(&self) {
+    pub fn wake_notifier(&self) {
         self.runs.node.signals.raise(Signal::Notices);
     }
 

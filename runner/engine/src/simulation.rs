@@ -30,6 +30,7 @@ use crate::node::clock::NodeClock;
 use crate::node::lease::Keeper;
 use crate::node::part::{Part, Parts};
 use crate::node::service::Service;
+use crate::node::short_ways::ShortWays;
 use crate::node::{Identity, Node};
 use crate::put_group::put_group;
 use crate::retention::{Pruner, Rounds};
@@ -180,7 +181,7 @@ impl World {
             self.store.clone(),
             self.clock.clone(),
             self.chance.clone(),
-            true,
+            ShortWays::ALL,
         );
         let node = Arc::new(node);
         let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());

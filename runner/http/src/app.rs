@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use heddle_domain::{Chance, Clock};
 use heddle_engine::Engine;
-use heddle_engine::heddle_sandbox::Turns;
+use heddle_engine::heddle_sandbox::FairSlots;
 use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
 use tokio::sync::Semaphore;
@@ -185,15 +185,15 @@ pub struct Shared {
     pub(crate) rates: Rates,
     pub(crate) signer: Option<Signer>,
     /// Requests under way: the owners are callers.
-    pub(crate) requests: Arc<Turns>,
+    pub(crate) requests: Arc<FairSlots>,
     /// The same of those that wait or follow.
-    pub(crate) waits: Arc<Turns>,
+    pub(crate) waits: Arc<FairSlots>,
     /// Uploads, likewise.
-    pub(crate) uploads: Arc<Turns>,
+    pub(crate) uploads: Arc<FairSlots>,
     /// How many uploads wait for their turn.
     pub(crate) uploads_waiting: Arc<Semaphore>,
     /// Slow bodies of senders that are not known: the owners are addresses.
-    pub(crate) unknown_bodies: Arc<Turns>,
+    pub(crate) unknown_bodies: Arc<FairSlots>,
     pub(crate) counts: Counts,
     pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
@@ -212,18 +212,18 @@ impl App {
             store: parts.store,
             dispatcher: parts.engine.dispatcher(),
             engine: parts.engine,
+            rates: Rates::new(config.rate_max, parts.clock.clone()),
             clock: parts.clock,
             chance: parts.chance,
             secret_keys: parts.secret_keys,
             metrics: parts.metrics,
             tracer: parts.tracer,
             tokens: TokenCache::default(),
-            rates: Rates::new(config.rate_max),
             signer: Signer::new(&config.device_keys),
-            requests: Turns::new(config.requests_max, most_of(config.requests_max)),
-            waits: Turns::new(config.waits_max, most_of(config.waits_max)),
-            uploads: Turns::new(config.uploads_max, config.uploads_max / 2),
-            unknown_bodies: Turns::new(body::UNKNOWN_SLOW_MAX, body::UNKNOWN_SLOW_OF_ONE_MAX),
+            requests: FairSlots::new(config.requests_max, most_of(config.requests_max)),
+            waits: FairSlots::new(config.waits_max, most_of(config.waits_max)),
+            uploads: FairSlots::new(config.uploads_max, config.uploads_max / 2),
+            unknown_bodies: FairSlots::new(body::UNKNOWN_SLOW_MAX, body::UNKNOWN_SLOW_OF_ONE_MAX),
             uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
             counts: Counts::default(),
             openapi: std::sync::OnceLock::new(),

@@ -15,7 +15,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use futures::future::BoxFuture;
 use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
-use heddle_engine::heddle_sandbox::Turn;
+use heddle_engine::heddle_sandbox::FairSlot;
 use parking_lot::Mutex;
 
 use crate::access::{Access, Standing, authenticate, refused};
@@ -355,7 +355,7 @@ pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
 const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-async fn upload_turn(app: &App, actor: &str) -> Result<Turn, Problem> {
+async fn upload_slot(app: &App, actor: &str) -> Result<FairSlot, Problem> {
     let overloaded = || {
         Problem::overloaded(
             "this node has as many uploads under way as it takes",
@@ -368,20 +368,20 @@ async fn upload_turn(app: &App, actor: &str) -> Result<Turn, Problem> {
         .try_acquire_owned()
         .map_err(|_| overloaded())?;
     match tokio::time::timeout(UPLOAD_WAIT, app.uploads.take(actor, UPLOADS_OF_ONE_MAX)).await {
-        Ok(Some(turn)) => Ok(turn),
+        Ok(Some(slot)) => Ok(slot),
         Ok(None) | Err(_) => Err(overloaded()),
     }
 }
 
-/// A turn at what a route's pace counts against. Whose request it is has to be known first: nobody takes all.
-async fn turn(app: &App, pace: Pace, actor: &str) -> Result<Option<Turn>, Problem> {
-    let turns = match pace {
+/// A slot at what a route's pace counts against. Whose request it is has to be known first: nobody takes all.
+async fn slot(app: &App, pace: Pace, actor: &str) -> Result<Option<FairSlot>, Problem> {
+    let slots = match pace {
         Pace::Quick => &app.requests,
         Pace::Waits => &app.waits,
-        Pace::Uploads => return upload_turn(app, actor).await.map(Some),
+        Pace::Uploads => return upload_slot(app, actor).await.map(Some),
         Pace::Free => return Ok(None),
     };
-    turns.try_take(actor).map(Some).ok_or_else(|| {
+    slots.try_take(actor).map(Some).ok_or_else(|| {
         Problem::overloaded(
             "this node has as many requests under way as it takes, or as it takes of one caller",
             SHED_RETRY_SECONDS,
@@ -417,7 +417,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
             (admitted.caller, standing)
         }
     };
-    let turn = turn(&app, route.pace, &caller.actor).await?;
+    let slot = slot(&app, route.pace, &caller.actor).await?;
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
@@ -448,8 +448,8 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         },
     };
     // A stream counts for as long as it is read.
-    Ok(match turn {
-        Some(turn) if route.pace == Pace::Waits => hold(response, turn, lasting.map(|standing| (standing, shared))),
+    Ok(match slot {
+        Some(slot) if route.pace == Pace::Waits => hold(response, slot, lasting.map(|standing| (standing, shared))),
         _ => response,
     })
 }
@@ -484,8 +484,8 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
     faults.or(()).map_err(Problem::invalid)
 }
 
-/// Keeps a turn until the body has been sent; a body that is in the making ends with what its caller has shown.
-fn hold(response: Response, turn: Turn, standing: Option<(Standing, App)>) -> Response {
+/// Keeps a slot until the body has been sent; a body that is in the making ends with what its caller has shown.
+fn hold(response: Response, slot: FairSlot, standing: Option<(Standing, App)>) -> Response {
     use futures::StreamExt;
     if http_body::Body::size_hint(response.body()).exact().is_some() {
         return response;
@@ -499,7 +499,7 @@ fn hold(response: Response, turn: Turn, standing: Option<(Standing, App)>) -> Re
     response.map(|body| {
         let pieces = body.into_data_stream().take_until(end);
         axum::body::Body::from_stream(pieces.map(move |piece| {
-            let _held = &turn;
+            let _held = &slot;
             piece
         }))
     })

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
-    Limits, LogLine, Outcome, Sandbox, SandboxConfig, bare_engine, code_key,
+    AttemptRequest, CompilerCommand, Context, Grants, HostServices, Interval, Language, Limits, Outcome, Sandbox,
+    SandboxConfig, bare_engine, code_key,
 };
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -175,33 +175,10 @@ impl Clock for RealClock {
     }
 }
 
+/// An attempt that has nothing.
 struct Nothing;
 
-fn nothing<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
-    Box::pin(async { Err("there is none".to_owned()) })
-}
-
-impl HostServices for Nothing {
-    fn upstream(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
-        nothing()
-    }
-
-    fn state_get(&self, _: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
-        nothing()
-    }
-
-    fn secret(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
-        nothing()
-    }
-
-    fn connection(&self, _: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
-        nothing()
-    }
-
-    fn log(&self, _: LogLine) {}
-
-    fn progress(&self, _: f64, _: String) {}
-}
+impl HostServices for Nothing {}
 
 /// The script's key in the sandbox.
 async fn uploaded(sandbox: &Sandbox, code: Bytes, language: Option<Language>) -> String {

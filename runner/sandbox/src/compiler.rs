@@ -14,7 +14,7 @@
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
 use crate::engine::code_config;
-use crate::turns::{Turn, Turns};
+use crate::fair_slots::{FairSlot, FairSlots};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -46,14 +46,14 @@ const CPU_GRACE_SECONDS: u64 = 10;
 /// How readily the kernel ends a child when the machine's memory is used up, of 1,000: before the node and the database.
 const OOM_SCORE: &str = "1000";
 
-/// For whom something is compiled: that decides whose turn it takes.
+/// For whom something is compiled: that decides whose slot it takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum For<'a> {
     /// Somebody who uploads a script.
     Uploader(&'a str),
     /// Runs, and uploads of nobody in particular.
     Runs,
-    /// Everybody: what is ours, and compiled once. It takes no turn that scripts take.
+    /// Everybody: what is ours, and compiled once. It takes no slot that scripts take.
     All,
     /// The same while nobody asks for it yet.
     Ahead,
@@ -156,15 +156,15 @@ impl Starter {
 pub(crate) struct Compiler {
     command: CompilerCommand,
     order: Order,
-    turns: Arc<Turns>,
+    slots: Arc<FairSlots>,
     starter: Starter,
     /// One at a time of what is ours.
     own: Arc<Semaphore>,
 }
 
-/// A turn of either kind.
+/// A slot of either kind.
 enum Held {
-    Script(#[expect(dead_code, reason = "held until the child has ended")] Turn),
+    Script(#[expect(dead_code, reason = "held until the child has ended")] FairSlot),
     Own(#[expect(dead_code, reason = "the same")] OwnedSemaphorePermit),
 }
 
@@ -186,7 +186,7 @@ impl Compiler {
                 max_wasm_bytes: config.max_wasm_bytes,
                 max_memory_bytes: config.max_memory_bytes,
             },
-            turns: Turns::new(children, children / 2),
+            slots: FairSlots::new(children, children / 2),
             own: Arc::new(Semaphore::new(1)),
             starter: Starter::new()?,
         })
@@ -194,7 +194,7 @@ impl Compiler {
 
     /// Whether nothing is compiled at the moment.
     pub fn is_idle(&self) -> bool {
-        self.turns.is_idle() && self.own.available_permits() > 0
+        self.slots.is_idle() && self.own.available_permits() > 0
     }
 
     /// What a child's end says of what it was given.
@@ -217,13 +217,13 @@ impl Compiler {
     /// Compiles in a child process, when it is the turn of whoever it is for.
     pub async fn compile(&self, wasm: Bytes, whom: For<'_>, timeout: Duration) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
-        let turn = match whom {
+        let slot = match whom {
             // How many of them wait is bounded where uploads come in.
-            For::Uploader(uploader) => self.turns.take(uploader, usize::MAX).await.map(Held::Script),
-            For::Runs => self.turns.take_for_all().await.map(Held::Script),
+            For::Uploader(uploader) => self.slots.take(uploader, usize::MAX).await.map(Held::Script),
+            For::Runs => self.slots.take_for_all().await.map(Held::Script),
             For::All | For::Ahead => Arc::clone(&self.own).acquire_owned().await.ok().map(Held::Own),
         };
-        let _turn = turn.ok_or_else(|| internal(&"there are no turns"))?;
+        let _slot = slot.ok_or_else(|| internal(&"there are no slots"))?;
         let mut command = Command::new(&self.command.program);
         command
             .args(&self.command.args)

@@ -2,7 +2,7 @@
 
 use crate::attempt::{AttemptRequest, Grants, Limits};
 use crate::context::{Context, Interval};
-use crate::services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
+use crate::services::HostServices;
 use heddle_domain::Time;
 use heddle_domain::schema::Schema;
 use heddle_domain::state::Trigger;
@@ -85,32 +85,13 @@ pub(crate) fn request(now: Time) -> AttemptRequest {
     }
 }
 
+/// An attempt that has nothing.
 struct Nothing;
 
-fn refused<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
-    Box::pin(async { Err("not while describing".to_owned()) })
-}
-
 impl HostServices for Nothing {
-    fn upstream(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
-        refused()
+    fn refusal(&self, _: &str) -> String {
+        "not while describing".to_owned()
     }
-
-    fn state_get(&self, _: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
-        refused()
-    }
-
-    fn secret(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
-        refused()
-    }
-
-    fn connection(&self, _: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
-        refused()
-    }
-
-    fn log(&self, _: LogLine) {}
-
-    fn progress(&self, _: f64, _: String) {}
 }
 
 #[cfg(test)]

@@ -17,6 +17,15 @@
 //! (a cancel, a timeout) puts it into the short lane's urgent queue, ahead of everyone, because the poll that follows
 //! only drops it. The same task may then stand in two queues: whoever takes it first runs it, the other entry is stale.
 //!
+//! The task's cell (waker, states, the future) is our own, and not `async-task`'s, for what a stop has to do. There, a task
+//! that is scheduled is one `Runnable`, owned by the queue that it stands in: a stop could not put it ahead, and would
+//! wait for its turn behind a thousand spinning ones. To be found, the `Runnable` has to lie in a cell beside the task,
+//! from which whichever entry comes first takes it; this needs the mutex, the flag for its end and the waker that the
+//! library was to spare us, and two cycles of references that have to be cut. It also schedules what was woken within a
+//! poll before that poll has returned, so that another thread would run the task while this one still counts its
+//! processor time. Measured alone (release, two threads): an attempt of one poll costs 0.3 us of cell and queue here,
+//! 0.7 us with `async-task` in such a cell, 0.2 us with `async-task` and no stop that overtakes.
+//!
 //! I/O that host functions start runs elsewhere (the sandbox's I/O runtime), and wakes the task when it is done.
 
 use crate::attempt::Limits;
@@ -70,7 +79,7 @@ impl Signals {
     }
 
     /// Whether this much processor time, if it is bounded, was used up. Only within a poll.
-    pub fn spent(&self, max: Option<Duration>) -> bool {
+    pub fn exceeds(&self, max: Option<Duration>) -> bool {
         max.is_some_and(|max| self.cpu() > max)
     }
 
@@ -523,7 +532,7 @@ mod tests {
         let mut send = Some(send);
         let job = std::future::poll_fn(move |cx| {
             if slices == 0 || looked_at.stopped() {
-                let _ = send.take().map(|send| send.send(looked_at.spent(limits.cpu)));
+                let _ = send.take().map(|send| send.send(looked_at.exceeds(limits.cpu)));
                 return Poll::Ready(());
             }
             slices -= 1;

@@ -37,6 +37,7 @@ mod context;
 mod describe;
 mod effects;
 mod engine;
+mod fair_slots;
 mod guest;
 mod imports;
 mod journal;
@@ -51,7 +52,6 @@ mod script;
 mod services;
 mod source;
 mod sql;
-mod turns;
 mod web;
 
 pub use artefact::digest_of;
@@ -62,6 +62,7 @@ pub use compiler::compile_child_main;
 pub use config::{CompilerCommand, SandboxConfig};
 pub use context::{Context, Interval, MapItem};
 pub use effects::Effect;
+pub use fair_slots::{FairSlot, FairSlots};
 pub use outbound::{HostPattern, OutboundPolicy, Refused};
 pub use query::{QueryClass, QueryFailure, QueryRequest};
 pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
@@ -69,7 +70,6 @@ pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 pub use source::{Language, MAX_SOURCE_BYTES, SourceFault, code_key, runtime_id, split_key, trace_of_file};
-pub use turns::{Turn, Turns};
 
 /// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
 #[doc(hidden)]

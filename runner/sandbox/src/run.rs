@@ -186,7 +186,7 @@ pub(crate) async fn attempt(
     let nothing = |outcome| (outcome, Vec::new(), Vec::new());
     let (outcome, messages, effects) = match ended {
         None if signals.cancelled.load(Acquire) => nothing(Outcome::Cancelled),
-        None if signals.spent(limits.cpu) => {
+        None if signals.exceeds(limits.cpu) => {
             let max = limits.cpu.unwrap_or_default();
             let message = format!("took more than {} of processor time", seconds(max));
             nothing(Outcome::failed(ErrorKind::Timeout, message))

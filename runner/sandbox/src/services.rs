@@ -9,23 +9,42 @@ pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
 
 /// What host functions need and the sandbox does not have. The futures run on the node's runtime, never on guest
 /// threads; errors are texts for the script's author.
+///
+/// An attempt that has something says so; what it does not say is refused ([`HostServices::refusal`]) or dropped. So a new
+/// service is written here, and where there is such a thing.
 pub trait HostServices: Send + Sync {
+    /// Why a script is refused what this attempt does not have.
+    fn refusal(&self, what: &str) -> String {
+        format!("{what}: there is none here")
+    }
     /// The output of a task that this one depends on: `null` if it has none.
-    fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>>;
+    fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused(self.refusal(&format!("upstream `{task}`")))
+    }
     /// A key of the group's state with its version, as of now.
-    fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>>;
+    fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
+        refused(self.refusal(&format!("state `{key}`")))
+    }
     /// A secret's value. That the task was granted it is checked before.
-    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>>;
+    fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
+        refused(self.refusal(&format!("secret `{name}`")))
+    }
     /// A named external database. That the task was granted it is checked before.
-    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>>;
+    fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
+        refused(self.refusal(&format!("sql connection `{name}`")))
+    }
     /// A line of the attempt's log. Called on guest threads: must not block.
-    fn log(&self, line: LogLine);
+    fn log(&self, _line: LogLine) {}
     /// How far the attempt has come. Called on guest threads, some ten times a second at most: must not block.
-    fn progress(&self, fraction: f64, note: String);
+    fn progress(&self, _fraction: f64, _note: String) {}
     /// What stands in for the time, for chance and for the world, if the attempt is tried out. A node's are not.
     fn rehearsal(&self) -> Option<Rehearsal> {
         None
     }
+}
+
+fn refused<T: Send + 'static>(why: String) -> BoxFuture<'static, Result<T, String>> {
+    Box::pin(std::future::ready(Err(why)))
 }
 
 /// Where a named connection leads.

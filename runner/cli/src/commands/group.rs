@@ -74,34 +74,9 @@ pub enum GroupCommand {
     },
 }
 
-/// A long function, since it is a list: for each command what it asks and what it shows.
 pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<ExitCode> {
     match command {
-        GroupCommand::List { category } => {
-            let request = session.client.get(&["v1", "groups"]).query_if("category", category);
-            let groups: Vec<Value> = request
-                .send_for_all(&session.client, crate::session::MAX_LISTED)
-                .await?;
-            session.output.print(&json!({ "items": groups }), |list| {
-                let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
-                for group in items(list) {
-                    let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
-                    let next = group["schedules"]
-                        .as_object()
-                        .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
-                    rows.add([
-                        cell(group, "/name"),
-                        cell(group, "/revision"),
-                        cell(group, "/enabled"),
-                        cell(group, "/category"),
-                        count("tasks"),
-                        count("schedules"),
-                        next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
-                    ]);
-                }
-                rows.to_string()
-            })?;
-        }
+        GroupCommand::List { category } => list(session, category).await?,
         GroupCommand::Show { name } => session.show(&["v1", "groups", &name]).await?,
         GroupCommand::Rm { name, force } => session.remove("group", &name, &["v1", "groups", &name], force).await?,
         GroupCommand::Enable { name } => {
@@ -123,25 +98,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
                 .output
                 .print(&group, |_| format!("group {name} disabled ({mode})"))?;
         }
-        GroupCommand::Graph { name } => {
-            let graph = serde_json::to_value(session.client.graph(&name).await?)?;
-            let group = session.client.group(&name).await?;
-            session.output.print(&graph, |_| {
-                let spec = Value::Object(group.spec.clone());
-                let mut text = String::new();
-                for (task, depth) in task_order(&spec) {
-                    let after = cell(&spec["tasks"][&task], "/depends_on");
-                    let indent = "  ".repeat(depth.min(MAX_INDENT));
-                    let arrow = if after == "-" {
-                        String::new()
-                    } else {
-                        format!("  <- {after}")
-                    };
-                    text.push_str(&format!("{indent}{task}{arrow}\n"));
-                }
-                text
-            })?;
-        }
+        GroupCommand::Graph { name } => graph(session, &name).await?,
         GroupCommand::Revisions { name } => {
             let columns = [
                 ("REVISION", "/revision"),
@@ -163,6 +120,54 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
         }
     }
     done()
+}
+
+/// All groups, or those of a category, with the next instant that any of their schedules has.
+async fn list(session: &Session, category: Option<String>) -> Result<()> {
+    let request = session.client.get(&["v1", "groups"]).query_if("category", category);
+    let groups: Vec<Value> = request
+        .send_for_all(&session.client, crate::session::MAX_LISTED)
+        .await?;
+    session.output.print(&json!({ "items": groups }), |list| {
+        let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
+        for group in items(list) {
+            let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
+            let next = group["schedules"]
+                .as_object()
+                .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
+            rows.add([
+                cell(group, "/name"),
+                cell(group, "/revision"),
+                cell(group, "/enabled"),
+                cell(group, "/category"),
+                count("tasks"),
+                count("schedules"),
+                next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
+            ]);
+        }
+        rows.to_string()
+    })
+}
+
+/// A group's tasks, each further in than those that it depends on.
+async fn graph(session: &Session, name: &str) -> Result<()> {
+    let graph = serde_json::to_value(session.client.graph(name).await?)?;
+    let group = session.client.group(name).await?;
+    session.output.print(&graph, |_| {
+        let spec = Value::Object(group.spec.clone());
+        let mut text = String::new();
+        for (task, depth) in task_order(&spec) {
+            let after = cell(&spec["tasks"][&task], "/depends_on");
+            let indent = "  ".repeat(depth.min(MAX_INDENT));
+            let arrow = if after == "-" {
+                String::new()
+            } else {
+                format!("  <- {after}")
+            };
+            text.push_str(&format!("{indent}{task}{arrow}\n"));
+        }
+        text
+    })
 }
 
 async fn validate(session: &Session, files: &[PathBuf]) -> Result<ExitCode> {

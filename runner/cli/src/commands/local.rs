@@ -46,46 +46,42 @@ struct Terminal {
     lines: Option<Mutex<Vec<LogLine>>>,
 }
 
-fn none<T: Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, String>> {
-    let why = format!("{what}: there is none in a local test; push the script and run it in a group");
-    Box::pin(async move { Err(why) })
-}
-
-fn given<T: Send + 'static>(value: T) -> BoxFuture<'static, Result<T, String>> {
-    Box::pin(async move { Ok(value) })
+impl Terminal {
+    /// What a test case says is there.
+    fn given<T: Send + 'static>(&self, value: Option<T>, what: &str) -> BoxFuture<'static, Result<T, String>> {
+        Box::pin(std::future::ready(value.ok_or_else(|| self.refusal(what))))
+    }
 }
 
 impl HostServices for Terminal {
+    fn refusal(&self, what: &str) -> String {
+        format!("{what}: there is none in a local test; push the script and run it in a group")
+    }
+
     fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
-        match self.doubles.upstream.get(task) {
-            Some(output) => given(output.to_string()),
-            None => none(&format!("upstream `{task}`")),
-        }
+        let output = self.doubles.upstream.get(task).map(ToString::to_string);
+        self.given(output, &format!("upstream `{task}`"))
     }
 
     fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
-        given(self.doubles.state.get(key).map(|value| (value.to_string(), 1)))
+        let value = self.doubles.state.get(key).map(|value| (value.to_string(), 1));
+        self.given(Some(value), "state")
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
-        match self.doubles.secrets.get(name) {
-            Some(secret) => given(secret.clone()),
-            None => none(&format!("secret `{name}`")),
-        }
+        self.given(self.doubles.secrets.get(name).cloned(), &format!("secret `{name}`"))
     }
 
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
-        match self.stage.connections.get(name) {
-            Some(url) => given(ConnectionTarget {
-                id: url.clone(),
-                url: url.clone(),
-                statement_timeout: TIMEOUT,
-                max_rows: MAX_ROWS,
-                max_connections: MAX_CONNECTIONS,
-                read_only: false,
-            }),
-            None => none(&format!("sql connection `{name}`")),
-        }
+        let target = self.stage.connections.get(name).map(|url| ConnectionTarget {
+            id: url.clone(),
+            url: url.clone(),
+            statement_timeout: TIMEOUT,
+            max_rows: MAX_ROWS,
+            max_connections: MAX_CONNECTIONS,
+            read_only: false,
+        });
+        self.given(target, &format!("sql connection `{name}`"))
     }
 
     fn rehearsal(&self) -> Option<Rehearsal> {

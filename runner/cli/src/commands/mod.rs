@@ -17,6 +17,7 @@ mod record;
 mod recording;
 pub(crate) mod retention;
 pub(crate) mod run;
+mod run_control;
 pub(crate) mod run_ref;
 mod run_show;
 pub(crate) mod script;
@@ -39,7 +40,7 @@ use anyhow::{Context, Result};
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { connection, command } = cli;
     match command {
-        Command::Dev(dev) => return serve::dev(dev),
+        Command::Dev(dev) => return serve::dev(*dev),
         Command::Serve(options) => return serve::serve(*options),
         Command::Migrate(migrate) => return serve::migrate(migrate, connection.output),
         Command::CompileWasm => return Ok(heddle_sandbox::compile_child_main()),

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use heddle_client::{Bulk, ClearTask, RunFilter, RunState, Submission, TaskState};
+use heddle_client::{ClearTask, RunFilter, RunState, Submission};
 use heddle_domain::Name;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::params::object;
+use super::run_control::{bulk, clear_task, control, override_task, retry_task, set_state};
 use super::run_ref::RunRef;
 use super::run_show::{logs, show};
 use super::{done, watch};
@@ -173,32 +174,7 @@ pub enum RunCommand {
         reason: String,
     },
     /// Do something to all runs that a filter finds
-    Bulk {
-        /// What
-        #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
-        action: String,
-        /// Which
-        #[command(flatten)]
-        filter: Filter,
-        /// Only count them
-        #[arg(long)]
-        dry_run: bool,
-        /// For `clear`: the task
-        #[arg(long)]
-        task: Option<String>,
-        /// For `clear`: an item of a mapped task
-        #[arg(long)]
-        item: Option<u32>,
-        /// For `clear`: whether what depends on the task runs again as well (default true)
-        #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
-        downstream: Option<bool>,
-        /// For `state`: the state
-        #[arg(long, value_parser = ["succeeded", "failed"])]
-        to_state: Option<String>,
-        /// For `state` and `clear`: why
-        #[arg(long)]
-        reason: Option<String>,
-    },
+    Bulk(BulkOptions),
     /// Remove a run that has ended
     Rm {
         /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
@@ -243,7 +219,36 @@ pub struct Start {
     pub watch: bool,
 }
 
-fn name(text: &str, option: &str) -> Result<Name> {
+/// `heddle run bulk`
+#[derive(Args, Debug)]
+pub struct BulkOptions {
+    /// What
+    #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
+    pub(super) action: String,
+    /// Which
+    #[command(flatten)]
+    pub(super) filter: Filter,
+    /// Only count them
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// For `clear`: the task
+    #[arg(long)]
+    pub(super) task: Option<String>,
+    /// For `clear`: an item of a mapped task
+    #[arg(long)]
+    pub(super) item: Option<u32>,
+    /// For `clear`: whether what depends on the task runs again as well (default true)
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub(super) downstream: Option<bool>,
+    /// For `state`: the state
+    #[arg(long, value_parser = ["succeeded", "failed"])]
+    pub(super) to_state: Option<String>,
+    /// For `state` and `clear`: why
+    #[arg(long)]
+    pub(super) reason: Option<String>,
+}
+
+pub(super) fn name(text: &str, option: &str) -> Result<Name> {
     text.parse().map_err(|error| usage(format!("{option}: {error}")))
 }
 
@@ -292,7 +297,6 @@ impl From<Filter> for RunFilter {
     }
 }
 
-/// A long function, since it is a list: for each command what it asks and what it shows.
 pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCode> {
     match command {
         RunCommand::Start(options) => start(session, options).await,
@@ -304,13 +308,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             cursor,
         } => list(session, filter, history, limit, cursor).await,
         RunCommand::Show { id } => show(session, id.find(session).await?).await,
-        RunCommand::Task { id, task, item } => {
-            let id = id.find(session).await?;
-            let path = ["v1", "runs", &id.to_string(), "tasks", &task];
-            let answer: Value = session.client.get(&path).query_if("item", item).send().await?;
-            session.output.print_thing(&answer)?;
-            done()
-        }
+        RunCommand::Task { id, task, item } => attempts(session, id.find(session).await?, &task, item).await,
         RunCommand::Logs {
             id,
             task,
@@ -340,12 +338,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             item,
         } => {
             let id = id.find(session).await?;
-            let state: TaskState = state.parse().map_err(usage)?;
-            let answer = session.client.override_task(id, &task, item, state, &reason).await?;
-            session.output.print(&serde_json::to_value(&answer)?, |_| {
-                format!("task {task} of run {id} is {state}")
-            })?;
-            done()
+            override_task(session, id, (&task, item), &state, &reason).await
         }
         RunCommand::Clear {
             id,
@@ -357,74 +350,16 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
         } => {
             let id = id.find(session).await?;
             let clear = ClearTask { downstream, reason };
-            let answer = session.client.clear_task(id, &task, item, &clear).await?;
-            if watch {
-                return watch::run(session, id).await;
-            }
-            session
-                .output
-                .print(&serde_json::to_value(&answer)?, |_| match downstream {
-                    true => format!("task {task} of run {id} runs again, and what depends on it"),
-                    false => format!("task {task} of run {id} runs again"),
-                })?;
-            done()
+            clear_task(session, id, (&task, item), &clear, watch).await
         }
-        RunCommand::Retry { id, task, item } => {
-            let id = id.find(session).await?;
-            let answer = session.client.retry_task(id, &task, item).await?;
-            session.output.print(&serde_json::to_value(&answer)?, |_| {
-                format!("task {task} of run {id} is tried again")
-            })?;
-            done()
-        }
+        RunCommand::Retry { id, task, item } => retry_task(session, id.find(session).await?, (&task, item)).await,
         RunCommand::SetState { id, state, reason } => {
-            let id = id.find(session).await?;
-            let body = json!({ "state": state, "reason": reason });
-            let answer: Value = session
-                .client
-                .put(&["v1", "runs", &id.to_string(), "state"])
-                .json(&body)
-                .send()
-                .await?;
-            session
-                .output
-                .print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
-            done()
+            set_state(session, id.find(session).await?, &state, &reason).await
         }
-        RunCommand::Bulk {
-            action,
-            filter,
-            dry_run,
-            task,
-            item,
-            downstream,
-            to_state,
-            reason,
-        } => {
-            let filter = RunFilter::from(filter);
-            let action = serde_json::from_value(json!(action)).map_err(|error| usage(error.to_string()))?;
-            if filter == RunFilter::default() {
-                return Err(usage(
-                    "which runs? Give at least one filter, such as --group or --state",
-                ));
-            }
-            let bulk = Bulk {
-                dry_run,
-                state: to_state.map(|state| state.parse().map_err(usage)).transpose()?,
-                reason: reason.unwrap_or_default(),
-                task: task.map(|task| name(&task, "--task")).transpose()?,
-                item,
-                downstream,
-                ..Bulk::new(filter, action)
-            };
-            let answer = serde_json::to_value(session.client.control_runs(&bulk).await?)?;
-            session.output.print_thing(&answer)?;
-            done()
-        }
+        RunCommand::Bulk(options) => bulk(session, options).await,
         RunCommand::Rm { id } => {
-            let id = id.find(session).await?;
-            let text = id.to_string();
-            session.remove("run", &text, &["v1", "runs", &text], false).await?;
+            let id = id.find(session).await?.to_string();
+            session.remove("run", &id, &["v1", "runs", &id], false).await?;
             done()
         }
     }
@@ -499,16 +434,11 @@ async fn again(session: &Session, id: Uuid, action: &str, scripts: Option<String
     .await
 }
 
-async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
-    let answer: Value = session
-        .client
-        .post(&["v1", "runs", &id.to_string(), action])
-        .json(&json!({}))
-        .send()
-        .await?;
-    session
-        .output
-        .print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
+/// The attempts of a task run.
+async fn attempts(session: &Session, id: Uuid, task: &str, item: Option<u32>) -> Result<ExitCode> {
+    let path = ["v1", "runs", &id.to_string(), "tasks", task];
+    let answer: Value = session.client.get(&path).query_if("item", item).send().await?;
+    session.output.print_thing(&answer)?;
     done()
 }
 

@@ -46,7 +46,6 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
         let config = NodeConfig {
             database_url: postgres.url(DATABASE),
             listen,
-            listener,
             data_dir,
             dev: true,
             demo: !dev.no_demo,
@@ -55,7 +54,7 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
             options,
             shutdown: stop_on_signal()?,
         };
-        let ended = run(config).await;
+        let ended = run(config, listener).await;
         postgres.stop().await?;
         ended
     })
@@ -74,10 +73,10 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
     let provider = config::provider(&serve, options.public_url.as_deref())?;
     start_logging(&options)?;
     on_all_threads(async move {
+        let listener = bind(listen).await?;
         let config = NodeConfig {
             database_url,
             listen,
-            listener: bind(listen).await?,
             data_dir: options.data_directory(),
             dev: false,
             demo: false,
@@ -86,7 +85,7 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
             options,
             shutdown: stop_on_signal()?,
         };
-        run(config).await
+        run(config, listener).await
     })
 }
 
@@ -100,7 +99,7 @@ pub(crate) fn migrate(migrate: Migrate, format: Format) -> Result<ExitCode> {
 }
 
 /// Runs a node and prints its address when it is ready.
-async fn run(config: NodeConfig) -> Result<ExitCode> {
+async fn run(config: NodeConfig, listener: TcpListener) -> Result<ExitCode> {
     let (sender, receiver) = oneshot::channel();
     let announce = async {
         match receiver.await {
@@ -108,7 +107,7 @@ async fn run(config: NodeConfig) -> Result<ExitCode> {
             Err(_) => Ok(()), // it ended before; its own error says why
         }
     };
-    let (ended, announced) = tokio::join!(node::run_node(config, sender), announce);
+    let (ended, announced) = tokio::join!(node::run_node(config, listener, sender), announce);
     ended?;
     announced?;
     done()

@@ -152,7 +152,6 @@ pub struct Fill {
     pub text: String,
 }
 
-/// A long function, since it is a list: for each command what it asks and what it shows.
 pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<ExitCode> {
     match command {
         TopicCommand::List => {
@@ -182,44 +181,14 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             filter,
             limit,
             cursor,
-        } => {
-            let request = session.client.get(&["v1", "topics", &name, "messages"]);
-            let request = request
-                .query_if("day", filter.day)
-                .query_if("bucket", filter.bucket)
-                .query_if("sender", filter.sender)
-                .query_if("receiver", filter.receiver)
-                .query("limit", limit)
-                .query_if("cursor", cursor);
-            let page: Value = request.send().await?;
-            let columns = [
-                ("ID", "/id"),
-                ("DUE", "/due"),
-                ("SENDER", "/sender"),
-                ("RECEIVER", "/receiver"),
-                ("STATE", "/state"),
-                ("PAYLOAD", "/payload"),
-            ];
-            session.output.print_list(&page, &columns)?;
-        }
+        } => messages(session, &name, filter, limit, cursor).await?,
         TopicCommand::Cancel { name, id: Some(id), .. } => {
             session.client.cancel_message(&name, &id).await?;
             session
                 .output
                 .print(&json!({ "cancelled": 1 }), |_| format!("message {id} cancelled"))?;
         }
-        TopicCommand::Cancel { name, id: None, filter } => {
-            let filter = heddle_client::MessageFilter {
-                day: filter.day,
-                bucket: filter.bucket.map(Into::into),
-                sender: filter.sender,
-                receiver: filter.receiver,
-            };
-            let answer = session.client.cancel_messages(&name, &filter).await?;
-            session.output.print(&serde_json::to_value(answer)?, |_| {
-                format!("{} messages cancelled", answer.cancelled)
-            })?;
-        }
+        TopicCommand::Cancel { name, id: None, filter } => cancel(session, &name, filter).await?,
         TopicCommand::Days { name } => {
             let columns = [
                 ("DAY", "/day"),
@@ -246,6 +215,48 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
         TopicCommand::Rm { name } => session.remove("topic", &name, &["v1", "topics", &name], false).await?,
     }
     done()
+}
+
+/// The messages of a topic that a filter finds.
+async fn messages(
+    session: &Session,
+    name: &str,
+    filter: MessageFilter,
+    limit: usize,
+    cursor: Option<String>,
+) -> Result<()> {
+    let request = session.client.get(&["v1", "topics", name, "messages"]);
+    let request = request
+        .query_if("day", filter.day)
+        .query_if("bucket", filter.bucket)
+        .query_if("sender", filter.sender)
+        .query_if("receiver", filter.receiver)
+        .query("limit", limit)
+        .query_if("cursor", cursor);
+    let page: Value = request.send().await?;
+    let columns = [
+        ("ID", "/id"),
+        ("DUE", "/due"),
+        ("SENDER", "/sender"),
+        ("RECEIVER", "/receiver"),
+        ("STATE", "/state"),
+        ("PAYLOAD", "/payload"),
+    ];
+    session.output.print_list(&page, &columns)
+}
+
+/// Cancels all messages of a topic that a filter finds.
+async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<()> {
+    let filter = heddle_client::MessageFilter {
+        day: filter.day,
+        bucket: filter.bucket.map(Into::into),
+        sender: filter.sender,
+        receiver: filter.receiver,
+    };
+    let answer = session.client.cancel_messages(name, &filter).await?;
+    session.output.print(&serde_json::to_value(answer)?, |_| {
+        format!("{} messages cancelled", answer.cancelled)
+    })
 }
 
 /// Says what became of messages.

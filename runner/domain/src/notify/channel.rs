@@ -10,6 +10,7 @@ use url::{Host, Url};
 use super::message;
 use super::rules::Reach;
 use super::storm::{BURST_DEFAULT, BURST_MAX, EVERY, EVERY_DEFAULT, Pace, SCRIPT_BURST_DEFAULT};
+use crate::fault::one_of;
 use crate::spec::validate::TOLD_MAX;
 use crate::{Faults, Span};
 
@@ -61,6 +62,11 @@ impl ChannelKind {
             Self::Dingtalk => "dingtalk",
             Self::Wecom => "wecom",
         }
+    }
+
+    /// What a word in the API means.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
     /// Whether it is a chat's robot: whoever knows its URL may speak through it.
@@ -250,10 +256,8 @@ impl ChannelSpec {
     pub fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::default();
         let Some(kind) = self.kind else {
-            faults.add(
-                "/kind",
-                "a channel has a kind: `email`, `webhook`, `slack`, `feishu`, `dingtalk` or `wecom`",
-            );
+            let kinds = one_of(&ChannelKind::ALL.map(ChannelKind::as_str));
+            faults.add("/kind", format!("a channel has a kind: {kinds}"));
             return Err(faults);
         };
         if kind == ChannelKind::Email {

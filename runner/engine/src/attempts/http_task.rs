@@ -2,8 +2,10 @@
 
 use std::error::Error;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use heddle_domain::plan::PlanTask;
 use heddle_domain::spec::HttpSpec;
 use heddle_domain::state::ErrorKind;
@@ -13,6 +15,8 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use super::Attempts;
+use super::outside::Outside;
+use crate::RunContext;
 use crate::runs::ending::Ending;
 use crate::runs::retry_after::retry_after;
 
@@ -30,6 +34,18 @@ pub(crate) struct HttpRequest {
     body: Option<Value>,
     timeout: Option<Duration>,
     output_bytes_max: usize,
+}
+
+/// A request with what its body is unless the task says otherwise.
+pub(crate) struct HttpCall {
+    pub(crate) request: HttpRequest,
+    pub(crate) context: Value,
+}
+
+impl Outside for HttpCall {
+    fn carry_out(self: Box<Self>, attempts: Arc<Attempts>, _context: Arc<RunContext>) -> BoxFuture<'static, Ending> {
+        Box::pin(async move { attempts.call(self.request, self.context).await })
+    }
 }
 
 impl HttpRequest {
@@ -92,7 +108,7 @@ impl HttpRequest {
 
 impl Attempts {
     /// Makes a request; 2xx succeeds, 4xx but 408 and 429 is fatal, everything else may be tried again.
-    pub(crate) async fn call(&self, request: HttpRequest, context: Value) -> Ending {
+    async fn call(&self, request: HttpRequest, context: Value) -> Ending {
         let timeout = request.timeout;
         let call = self.call_untimed(request, context);
         match timeout {

@@ -8,6 +8,7 @@
 pub(crate) mod audience_task;
 pub(crate) mod host;
 pub(crate) mod http_task;
+pub(crate) mod outside;
 pub(crate) mod prepare;
 pub(crate) mod query_task;
 pub(crate) mod queue_task;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::node::short_ways::ShortWay;
 use crate::runs::ending::{Done, End, Ending, Report};
 use crate::runs::held::HeldAttempt;
 use crate::runs::params::constant_params;
@@ -161,7 +163,7 @@ impl Attempts {
             );
             return;
         };
-        let simple = self.node.short_ways
+        let simple = self.node.short_ways.take(ShortWay::BeginAtOnce)
             && task.executor == Executor::Script
             && task.spec.when.is_none()
             && !task.mapped
@@ -171,7 +173,7 @@ impl Attempts {
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
-            match constant_params(&context, at.key.task) {
+            match constant_params(&self.node, &context, at.key.task) {
                 Ok(Ok(params)) => return self.start_script(context, at, held, &script, params, None),
                 Ok(Err(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // Below, there is somebody who waits.
@@ -217,8 +219,10 @@ impl Attempts {
             Prepared::Script { script, params, item } => {
                 return self.start_script(context, at, held, &script, params, item);
             }
-            Prepared::Http { request, context: body } => self.unless_stopped(&stop, self.call(request, body)).await,
-            Prepared::Query(query) => self.unless_stopped(&stop, self.carry_out(&context, *query)).await,
+            Prepared::Outside(work) => {
+                let work = work.carry_out(self.clone(), context.clone());
+                self.unless_stopped(&stop, work).await
+            }
             Prepared::Queue { params } => {
                 self.runs.held.park();
                 let end = self.enqueue_queued(&context, at, params).await;

@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::Attempts;
-use super::http_task::HttpRequest;
+use super::http_task::{HttpCall, HttpRequest};
+use super::outside::Outside;
 use super::query_task::Query;
 use crate::node::catalog::ScriptFacts;
 use crate::node::templates::templates_of;
@@ -34,11 +35,8 @@ pub(crate) enum Prepared {
         params: String,
         item: Option<(Box<RawValue>, u32)>,
     },
-    Http {
-        request: HttpRequest,
-        context: Value,
-    },
-    Query(Box<Query>),
+    /// Goes on outside of this node, and is waited for.
+    Outside(Box<dyn Outside>),
     Queue {
         params: String,
     },
@@ -124,16 +122,10 @@ impl Attempts {
         let unscoped = scope;
         let scope = unscoped.with_params(&visible);
         if at.key.item.is_none() {
-            if let Some(when) = &task.spec.when {
-                match or_trouble(|| self.templates.eval_condition(when, &scope))? {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
-                    Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
-                }
-            }
-            if task.mapped {
-                let workers = self.workers_of(task).await?;
-                return Ok(or_trouble(|| self.expand(task, &scope, workers))?.map(Prepared::End));
+            match self.prepare_task(task, &scope).await? {
+                Ok(None) => {}
+                Ok(Some(end)) => return Ok(Ok(Prepared::End(end))),
+                Err(ending) => return Ok(Err(ending)),
             }
         }
         let layers = params::Layers {
@@ -166,6 +158,23 @@ impl Attempts {
         }
     }
 
+    /// What is decided of a task before it has items: whether it runs at all, and over which items. `None`: it runs, and is
+    /// not mapped.
+    async fn prepare_task(&self, task: &PlanTask, scope: &Scope) -> Step<Option<End>> {
+        if let Some(when) = &task.spec.when {
+            match or_trouble(|| self.templates.eval_condition(when, scope))? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
+                Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
+            }
+        }
+        if !task.mapped {
+            return Ok(Ok(None));
+        }
+        let workers = self.workers_of(task).await?;
+        Ok(or_trouble(|| self.expand(task, scope, workers))?.map(Some))
+    }
+
     /// What is no script.
     async fn prepare_executor(
         &self,
@@ -181,7 +190,7 @@ impl Attempts {
             Executor::Http => self.prepare_call(context, at, scope, effective, item),
             Executor::Query => Ok(match task.spec.query.as_ref() {
                 Some(spec) => or_trouble(|| Query::render(spec, task, scope, &self.templates))?
-                    .map(|query| Prepared::Query(Box::new(query)))
+                    .map(|query| Prepared::Outside(Box::new(query)))
                     .map_err(invalid),
                 None => Err(invalid("the task has no statement")),
             }),
@@ -236,7 +245,7 @@ impl Attempts {
         let key = &told.idempotency_key;
         let rendered = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
         Ok(rendered
-            .map(|request| Prepared::Http { request, context: body })
+            .map(|request| Prepared::Outside(Box::new(HttpCall { request, context: body })))
             .map_err(invalid))
     }
 

@@ -6,8 +6,10 @@
 //! A statement runs in a transaction of its own, on the server that it names: whether it was carried out is not known if
 //! the connection breaks before the answer. Such an attempt failed, and is tried again if the task says so.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use heddle_domain::plan::PlanTask;
 use heddle_domain::spec::{QueryMode, QuerySpec};
 use heddle_domain::state::ErrorKind;
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 
 use super::Attempts;
 use super::http_task::OUTPUT_BYTES_DEFAULT;
+use super::outside::Outside;
 use crate::RunContext;
 use crate::runs::ending::Ending;
 use crate::runs::patience::until;
@@ -60,9 +63,15 @@ impl Query {
     }
 }
 
+impl Outside for Query {
+    /// Dropped, the statement is cancelled on the server.
+    fn carry_out(self: Box<Self>, attempts: Arc<Attempts>, context: Arc<RunContext>) -> BoxFuture<'static, Ending> {
+        Box::pin(async move { attempts.carry_out(&context, *self).await })
+    }
+}
+
 impl Attempts {
-    /// Has a statement carried out. Dropped, it is cancelled on the server.
-    pub(crate) async fn carry_out(&self, context: &RunContext, query: Query) -> Ending {
+    async fn carry_out(&self, context: &RunContext, query: Query) -> Ending {
         let timeout = query.timeout;
         let carried_out = self.carry_out_untimed(context, query);
         match timeout {

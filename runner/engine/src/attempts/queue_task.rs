@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
 use crate::runs::apply::{After, applied, progress_of};
 use crate::runs::ending::{End, Ending};
-use crate::runs::queued::{Rings, place_of};
+use crate::runs::queued::{FilledQueues, place_of};
 use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again.
@@ -99,7 +99,7 @@ impl Attempts {
             .collect();
         let mut completion = self.node.store.completion(lease, now).await?;
         let locked = completion.lock(&keys).await?;
-        let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
+        let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         let mut ordinals: HashMap<RunId, usize> = HashMap::new();
         for entry in batch {
             let (true, Some(found)) = (
@@ -114,7 +114,7 @@ impl Attempts {
                 continue;
             }
             let ordinal = ordinals.entry(entry.run).or_default();
-            rings.add(&entry.place);
+            filled.add(&entry.place);
             let row = self
                 .runs
                 .waiters
@@ -136,7 +136,7 @@ impl Attempts {
         };
         completion.commit().await?;
         self.runs.acted(after);
-        self.runs.ring(&rings);
+        self.runs.wake_claimers(&filled);
         Ok(())
     }
 }

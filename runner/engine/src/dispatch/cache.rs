@@ -1,18 +1,16 @@
 //! What a node remembers: offers by audience, and the users for whom there is nothing.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferKind, OfferSpec};
 use heddle_store::exhausted::Exhausted;
 use heddle_store::offer::{AudienceOffers, OfferRow};
 use parking_lot::Mutex;
+use quick_cache::sync::Cache as Bounded;
 use tokio::sync::Notify;
 
 pub(super) type Cached = AudienceOffers;
@@ -20,11 +18,8 @@ pub(super) type Cached = AudienceOffers;
 /// How many audiences a node remembers; beyond that it forgets all of them.
 const CELLS_MAX: usize = 50_000;
 
-/// How many users a node remembers as quiet, over all shards; a full shard forgets all of its own.
+/// How many users a node remembers as quiet; beyond that it forgets those who poll least.
 const USERS_MAX: usize = 256_000;
-
-/// How many locks these are spread over.
-const SHARDS: usize = 64;
 
 /// After so long what was left out for its number is read again.
 const INCOMPLETE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
@@ -33,8 +28,8 @@ const INCOMPLETE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 pub(crate) struct Cell {
     pub(super) audience: String,
     version: AtomicU64,
-    /// Rings when its offers, or their stock, have changed.
-    pub(super) bell: Notify,
+    /// Comes when its offers, or their stock, have changed.
+    pub(super) wakeup: Notify,
     /// Held by who reads the offers: others wait for it instead of reading them as well.
     pub(super) loading: tokio::sync::Mutex<()>,
     offers: Mutex<Option<Arc<Offers>>>,
@@ -61,7 +56,7 @@ impl Cell {
     fn bump(&self, changes: &AtomicU64) {
         self.version.fetch_add(1, Ordering::AcqRel);
         changes.fetch_add(1, Ordering::AcqRel);
-        self.bell.notify_waiters();
+        self.wakeup.notify_waiters();
     }
 }
 
@@ -248,22 +243,23 @@ pub(super) struct Quiet {
 
 /// A user who is remembered as quiet.
 struct Known {
-    uid: Box<str>,
-    /// How many changes there had been when its audiences were last looked at; `None`: not since it was noted.
-    changes: Option<u64>,
     quiet: Quiet,
+    /// How many changes there had been when its audiences were last looked at, or [`NEVER_LOOKED`].
+    changes: AtomicU64,
 }
+
+/// Its audiences have not been looked at since the user was noted. (Changes are counted from 0.)
+const NEVER_LOOKED: u64 = u64::MAX;
 
 /// What the dispatcher of a node remembers.
 pub(crate) struct Cache {
     cells: Mutex<HashMap<String, Arc<Cell>>>,
     /// How often some audience of those has changed.
     changes: AtomicU64,
-    quiet: Vec<Mutex<HashTable<Known>>>,
-    hasher: RandomState,
+    quiet: Bounded<Box<str>, Arc<Known>>,
     members: AtomicU64,
-    /// Rings when somebody has joined or left some audience.
-    pub(super) members_bell: Notify,
+    /// Comes when somebody has joined or left some audience.
+    pub(super) members_wakeup: Notify,
     marks: AtomicU64,
 }
 
@@ -272,65 +268,45 @@ impl Default for Cache {
         Self {
             cells: Mutex::default(),
             changes: AtomicU64::new(0),
-            quiet: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            quiet: Bounded::new(USERS_MAX),
             members: AtomicU64::new(0),
-            members_bell: Notify::new(),
+            members_wakeup: Notify::new(),
             marks: AtomicU64::new(0),
         }
     }
 }
 
 impl Cache {
-    /// By the upper bits: the table goes by the lower ones, and by the topmost seven.
-    fn shard(&self, hash: u64) -> &Mutex<HashTable<Known>> {
-        &self.quiet[(hash >> 32) as usize % SHARDS]
-    }
-
     /// Whether there is nothing for a user, and when the next candidate comes due. As long as no audience at all has
     /// changed, its own are not looked at again: an empty poll is one look into one table.
     pub(super) fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
-        let hash = self.hasher.hash_one(uid);
         // Before the versions are read, so that a change in between is looked at the next time.
         let changes = self.changes.load(Ordering::Acquire);
-        let mut shard = self.shard(hash).lock();
-        let known = shard.find_mut(hash, |known| *known.uid == *uid)?;
+        let known = self.quiet.get(uid)?;
         let quiet = &known.quiet;
         if now >= quiet.until || quiet.members != self.members() {
             return None;
         }
-        if known.changes != Some(changes) {
+        if known.changes.load(Ordering::Acquire) != changes {
             if quiet.versions != sum(&quiet.cells) {
                 return None;
             }
-            known.changes = Some(changes);
+            // Two polls at once may note it the other way round: then the audiences are looked at once more.
+            known.changes.store(changes, Ordering::Release);
         }
         Some(quiet.next)
     }
 
     pub(super) fn set_quiet(&self, uid: &str, quiet: Quiet) {
-        let hash = self.hasher.hash_one(uid);
-        let mut shard = self.shard(hash).lock();
-        if shard.len() >= USERS_MAX / SHARDS {
-            shard.clear();
-        }
-        let known = Known {
-            uid: uid.into(),
-            changes: None,
-            quiet,
-        };
-        let rehash = |known: &Known| self.hasher.hash_one(&*known.uid);
-        match shard.entry(hash, |known| *known.uid == *uid, rehash) {
-            Entry::Occupied(mut there) => *there.get_mut() = known,
-            Entry::Vacant(free) => drop(free.insert(known)),
-        }
+        let changes = AtomicU64::new(NEVER_LOOKED);
+        self.quiet.insert(uid.into(), Arc::new(Known { quiet, changes }));
     }
 
     /// The cells of a user's audiences.
     pub(super) fn cells(&self, uid: &str, groups: &[String]) -> Arc<[Arc<Cell>]> {
         let mut cells = self.cells.lock();
         if cells.len() > CELLS_MAX {
-            // Whoever still goes by these has to ask anew: they hear no bell any more.
+            // Whoever still goes by these has to ask anew: nothing wakes them any more.
             cells.drain().for_each(|(_, cell)| cell.bump(&self.changes));
         }
         let mut of = |audience: String| {
@@ -338,7 +314,7 @@ impl Cache {
                 Arc::new(Cell {
                     audience: audience.to_owned(),
                     version: AtomicU64::new(0),
-                    bell: Notify::new(),
+                    wakeup: Notify::new(),
                     loading: tokio::sync::Mutex::new(()),
                     offers: Mutex::new(None),
                 })
@@ -363,7 +339,7 @@ impl Cache {
 
     pub(super) fn members_changed(&self) {
         self.members.fetch_add(1, Ordering::AcqRel);
-        self.members_bell.notify_waiters();
+        self.members_wakeup.notify_waiters();
     }
 
     pub(super) fn members(&self) -> u64 {
@@ -396,7 +372,7 @@ mod tests {
 
     /// In whatever order they are told of, what follows one another is one stretch.
     #[test]
-    fn used_up_ones_are_passed_at_one_step() {
+    fn exhausted_ones_are_passed_at_one_step() {
         let start = time("2026-11-20T08:00:00Z");
         let at = |minute: i64| start + chrono::TimeDelta::minutes(minute);
         let minutely = offer(json!({"audience": "gid_a", "anchor": "2026-11-20T08:00:00Z", "every": "1m"}));

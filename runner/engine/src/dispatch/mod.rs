@@ -3,7 +3,7 @@
 //! # A poll
 //!
 //! 1. *Quiet?* If the database has said before that there is nothing for this user, and nothing has come due or
-//!    changed since, the answer is from memory ([`cache`]): no statement, no lock beyond a shard of a map.
+//!    changed since, the answer is from memory ([`cache`]): no statement, no lock beyond a part of a map.
 //! 2. *Look.* Otherwise the database tells what the user holds (given again), the groups, the last finished occurrence.
 //! 3. *Choose.* The node reckons from the audiences' offers, which it caches, what would be the user's next.
 //! 4. *Take.* The database decides. A refusal teaches the node (no stock left, another version) and it chooses again.
@@ -15,7 +15,7 @@
 //!
 //! A user without a hold can only come by one (on whatever node) when something comes due, an offer or a membership
 //! changes, or stock comes back. The first is in the reckoned instant up to which the user is quiet; the others are in
-//! the log of changes and ring the audience's bell ([`cache::Cell`]). What has no stock left is remembered per version
+//! the log of changes and wake who waits for the audience ([`cache::Cell`]). What has no stock left is remembered per version
 //! of an audience's offers and never makes a user quiet whose look is older than that memory.
 //!
 //! # What bounds a poll
@@ -33,33 +33,34 @@ mod batch;
 mod cache;
 mod peek;
 mod reaper;
+mod seek;
 mod settle;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
-use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, Mode, OFFERS_MAX_DEFAULT, OfferKind, Rank, Window};
+use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, OFFERS_MAX_DEFAULT};
 use heddle_domain::{Span, Time};
 use heddle_store::StoreError;
-use heddle_store::assignment::{AssignmentRow, End, Proposal, UserFacts, Verdict};
+use heddle_store::assignment::{AssignmentRow, End, UserFacts};
 use heddle_store::change::Change;
-use heddle_store::exhausted::TakenEnd;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::node::Node;
 use crate::node::part::Part;
+use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
 use crate::runs::Audiences;
 use crate::{EngineError, Runs};
 use batch::{Batches, GatheringUsers};
 pub(crate) use cache::Cache;
-use cache::{Cached, Candidate, Cell, Offers, Quiet};
+use cache::{Cached, Cell, Offers};
 pub use peek::{Considered, PEEKED_MAX, Peek};
 pub(crate) use reaper::Reaper;
+use seek::{How, Sought};
 
 /// How offers are given out.
 #[derive(Clone, Copy, Debug)]
@@ -167,58 +168,11 @@ pub struct Dispatcher {
     dispatch: Arc<Dispatch>,
 }
 
-/// How often a poll looks anew when others are in its way, before it answers that there is nothing.
-const ROUNDS_MAX: usize = 16;
-
-/// How often a poll is refused what it proposes before it answers that there is nothing for the moment.
-const REFUSALS_MAX: usize = 1_000;
-
-/// After so many refusals for want of stock the database is asked what else is used up: others have given what this node
-/// has not heard of. One or two are nothing but a hot occurrence that many want.
-const REFUSALS_PER_LOOK: usize = 4;
-
-/// How often a poll asks what is used up; from then on it leaves out what is older than what was read first.
-const LOOKS_MAX: usize = 16;
-
-/// For how long nothing is said from memory at most without asking the database again.
-const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
-
 /// By so much a node asks before it believes that something is due: clocks differ by less.
 const EARLY: TimeDelta = TimeDelta::milliseconds(5);
 
-/// The smallest difference between two instants.
-const INSTANT: TimeDelta = TimeDelta::microseconds(1);
-
 /// After so long a poll that waits looks whether the node is draining.
 const LOOK_UP: Duration = Duration::from_millis(500);
-
-/// After so long a poll is worth repeating when the database was not to be convinced.
-const SOON: TimeDelta = TimeDelta::milliseconds(20);
-
-/// What becomes of a choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    /// It is the user's, if the database says so.
-    Take,
-    /// The database is asked, and nothing is kept.
-    Peek,
-}
-
-impl How {
-    /// How often it is refused what it proposes before it answers that there is nothing for the moment.
-    fn refusals_max(self) -> usize {
-        match self {
-            Self::Take => REFUSALS_MAX,
-            Self::Peek => peek::REFUSALS_MAX,
-        }
-    }
-}
-
-/// What a look and a choice came to.
-enum Sought {
-    Given(Box<AssignmentRow>, bool),
-    Nothing(Nothing),
-}
 
 /// What is known of a user for whom there is nothing.
 struct Nothing {
@@ -240,8 +194,10 @@ impl Dispatcher {
     /// Whether there is surely nothing for a user now, and when the next thing comes due, if any does.
     pub fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
         let dispatch = &self.dispatch;
-        let cache = dispatch.node.short_ways.then_some(&dispatch.cache)?;
-        cache.quiet(uid, now + EARLY)
+        if !dispatch.node.short_ways.take(ShortWay::QuietPoll) {
+            return None;
+        }
+        dispatch.cache.quiet(uid, now + EARLY)
     }
 
     /// What a user has to do now, waiting for it for at most `wait`.
@@ -275,17 +231,17 @@ impl Dispatcher {
     async fn wait_for_change(&self, nothing: &Nothing, left: Duration) {
         let cache = &self.dispatch.cache;
         let Nothing { until, cells, .. } = nothing;
-        // Register first, then look whether it has rung already.
-        let mut bells: Vec<_> = cells.iter().map(|cell| Box::pin(cell.bell.notified())).collect();
-        bells.push(Box::pin(cache.members_bell.notified()));
-        for bell in &mut bells {
-            bell.as_mut().enable();
+        // Register first, then look whether it has come already.
+        let mut wakeups: Vec<_> = cells.iter().map(|cell| Box::pin(cell.wakeup.notified())).collect();
+        wakeups.push(Box::pin(cache.members_wakeup.notified()));
+        for wakeup in &mut wakeups {
+            wakeup.as_mut().enable();
         }
         if cache::sum(cells) != nothing.versions || cache.members() != nothing.members {
             return;
         }
         let end = tokio::time::Instant::now() + left;
-        let any = futures::future::select_all(bells);
+        let any = futures::future::select_all(wakeups);
         tokio::pin!(any);
         loop {
             let now = tokio::time::Instant::now();
@@ -299,140 +255,6 @@ impl Dispatcher {
                 () = self.dispatch.node.stop.cancelled() => return,
             }
         }
-    }
-
-    /// Looks, chooses, takes; or finds out what a take would come to. A long function, since what a refusal means for the next
-    /// choice is counted over all rounds: it reads as one table of verdicts.
-    async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
-        let dispatch = &self.dispatch;
-        let cache = &dispatch.cache;
-        let horizon = dispatch.config.horizon;
-        let refusals_max = how.refusals_max();
-        let mut rounds = 0;
-        let mut refusals = 0;
-        let mut without_stock = 0;
-        let mut looks = 0;
-        let mut newest_only = false;
-        loop {
-            rounds += 1;
-            let marks = cache.marks();
-            let members = cache.members();
-            let facts = dispatch.batches.look(uid).await?;
-            if let Some(held) = facts.held {
-                return Ok(Sought::Given(Box::new(held), true));
-            }
-            let cells = cache.cells(uid, &facts.groups);
-            let mut offers = Vec::with_capacity(cells.len());
-            for cell in cells.iter() {
-                offers.push(dispatch.offers_of(cell).await?);
-            }
-            let versions = offers.iter().map(|offers| offers.version).sum();
-            let mut had = Had {
-                before: facts.had.iter().copied().collect(),
-                refused: HashSet::new(),
-            };
-            let mut doubtful = false;
-            let again = loop {
-                let now = dispatch.node.now();
-                let window = Window::new(facts.last_finished, now, horizon);
-                let (best, next) = choose(&offers, &had, window, newest_only);
-                doubtful |= newest_only || refusals >= refusals_max;
-                let best = best.filter(|_| refusals < refusals_max);
-                let Some((audience, candidate, occurrence)) = best else {
-                    let soon = doubtful.then_some(now + SOON);
-                    let next = soon.or(next);
-                    let until = next.unwrap_or(now + QUIET_MAX).min(now + QUIET_MAX);
-                    if !doubtful && cache.marks() == marks {
-                        let quiet = Quiet {
-                            next,
-                            until,
-                            members,
-                            versions,
-                            cells: cells.clone(),
-                        };
-                        cache.set_quiet(uid, quiet);
-                    }
-                    return Ok(Sought::Nothing(Nothing {
-                        next,
-                        until,
-                        cells,
-                        versions,
-                        members,
-                    }));
-                };
-                let proposal = Proposal {
-                    id: dispatch.node.new_id(now),
-                    uid: uid.to_owned(),
-                    offer_id: candidate.id,
-                    version: candidate.version,
-                    audience: audience.audience.clone(),
-                    occurrence,
-                };
-                let id = proposal.id;
-                let (verdict, assigned_at) = match how {
-                    How::Take => dispatch.batches.take(proposal).await?,
-                    How::Peek => (dispatch.node.store.would_take(&proposal, horizon, now).await?, now),
-                };
-                refusals += 1;
-                match verdict {
-                    Verdict::Given => {
-                        let row = assignment(id, uid, audience, candidate, occurrence, assigned_at);
-                        return Ok(Sought::Given(Box::new(row), false));
-                    }
-                    Verdict::NoStock => {
-                        // Counted before it is remembered: who comes by it knows then that its look may be older.
-                        cache.marked();
-                        audience.mark(candidate, occurrence);
-                        without_stock += 1;
-                        if without_stock % REFUSALS_PER_LOOK == 0 {
-                            newest_only = looks == LOOKS_MAX;
-                            if !newest_only {
-                                looks += 1;
-                                self.look_at_used_up(audience, occurrence).await?;
-                            }
-                        }
-                    }
-                    Verdict::Had => drop(had.refused.insert((candidate.id, occurrence))),
-                    Verdict::NotDue => {
-                        had.refused.insert((candidate.id, occurrence));
-                        doubtful = true;
-                    }
-                    Verdict::Changed => {
-                        cache.changed(&audience.audience);
-                        break true;
-                    }
-                    Verdict::NotMember => {
-                        cache.members_changed();
-                        break true;
-                    }
-                    Verdict::Holds | Verdict::MovedOn => break true,
-                }
-            };
-            if again && rounds >= ROUNDS_MAX {
-                let until = dispatch.node.now() + SOON;
-                return Ok(Sought::Nothing(Nothing {
-                    next: Some(until),
-                    until,
-                    cells,
-                    versions,
-                    members,
-                }));
-            }
-        }
-    }
-
-    /// Learns at one look what else of an audience is used up from an instant on, unless somebody else just has.
-    async fn look_at_used_up(&self, offers: &Offers, from: Time) -> Result<(), DispatchError> {
-        let looks = offers.looks();
-        let _alone = offers.looking.lock().await;
-        if offers.looks() == looks {
-            let (ids, repeating) = offers.ids();
-            let store = &self.dispatch.node.store;
-            let exhausted = store.exhausted(&ids, repeating, from, TakenEnd::Earliest).await?;
-            self.dispatch.cache.marked();
-            offers.learn(exhausted);
-        }
-        Ok(())
     }
 
     /// Ends a user's assignment. A repeat of the same answers the same.
@@ -478,101 +300,6 @@ impl Dispatcher {
     /// The present instant.
     pub fn now(&self) -> Time {
         self.dispatch.node.now()
-    }
-}
-
-/// What a user is not given again.
-struct Had {
-    /// As the look told.
-    before: HashSet<(i64, Time)>,
-    /// As the database told when it was asked for.
-    refused: HashSet<(i64, Time)>,
-}
-
-impl Had {
-    /// Whether the user has had it. Of a task's offer only a refusal counts: a new attempt is for those again who did
-    /// not complete the last one.
-    fn has(&self, candidate: &Candidate, occurrence: Time) -> bool {
-        self.refused.contains(&(candidate.id, occurrence))
-            || !candidate.of_task && self.before.contains(&(candidate.id, occurrence))
-    }
-
-    fn again(&self, candidate: &Candidate, occurrence: Time) -> bool {
-        candidate.offer.mode == Mode::Repeat
-            && !self.refused.contains(&(candidate.id, occurrence))
-            && self.before.contains(&(candidate.id, occurrence))
-    }
-}
-
-/// A user's next occurrence, and when something else comes due.
-type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
-
-/// The least of what is due and may be given, and the next instant at which more is due. `newest_only`: of an audience
-/// with very many occurrences that somebody has taken, the newest alone.
-fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
-    let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
-    let mut next: Option<Time> = None;
-    for audience in offers {
-        let marks = audience.marks.lock();
-        for candidate in &audience.candidates {
-            let offer = &candidate.offer;
-            // A task's offer stays due until it is done: neither the horizon nor what was finished hides it.
-            let from = if candidate.of_task {
-                offer.starts_at
-            } else if newest_only && offer.kind != OfferKind::Once {
-                window.from.max(audience.known_from)
-            } else {
-                window.from
-            };
-            let open_from = |from| match marks.get(&candidate.id) {
-                Some(marks) => marks.open_from(offer, from),
-                None => offer.first_from(from),
-            };
-            let mut at = open_from(from);
-            while let Some(due) = at.filter(|due| *due <= window.to) {
-                let again = had.again(candidate, due);
-                if again || !had.has(candidate, due) {
-                    let rank = Rank::new(due, again, offer.priority, candidate.id);
-                    if best.as_ref().is_none_or(|best| rank < best.0) {
-                        best = Some((rank, audience, candidate, due));
-                    }
-                    break;
-                }
-                at = open_from(due + INSTANT);
-            }
-            if let Some(later) = candidate.offer.next_after(window.to) {
-                next = Some(next.map_or(later, |next| next.min(later)));
-            }
-        }
-        if let Some(until) = audience.complete_until.filter(|until| *until > window.to) {
-            next = Some(next.map_or(until, |next| next.min(until)));
-        }
-    }
-    (
-        best.map(|(_, audience, candidate, due)| (audience, candidate, due)),
-        next,
-    )
-}
-
-fn assignment(
-    id: Uuid,
-    uid: &str,
-    audience: &Offers,
-    candidate: &Candidate,
-    occurrence: Time,
-    assigned_at: Time,
-) -> AssignmentRow {
-    AssignmentRow {
-        id,
-        offer: candidate.name.clone(),
-        uid: uid.to_owned(),
-        audience: audience.audience.clone(),
-        occurrence,
-        params: serde_json::Value::Object(candidate.offer.params.clone()),
-        state: AssignmentState::Assigned,
-        assigned_at,
-        finished_at: None,
-        result: None,
     }
 }
 

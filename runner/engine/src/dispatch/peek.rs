@@ -17,7 +17,8 @@ use heddle_store::assignment::AssignmentRow;
 use heddle_store::offer::OfferTo;
 
 use super::cache::Candidate;
-use super::{DispatchError, Dispatcher, Had, How, INSTANT, Offers, Sought};
+use super::seek::{Had, How, INSTANT, Sought};
+use super::{DispatchError, Dispatcher, Offers};
 
 /// How many a node has under way at a time, and how long others wait for that.
 pub(super) const PEEKS_MAX: usize = 2;

@@ -39,18 +39,9 @@ impl ConsumerHost {
     }
 }
 
-fn refused<T: Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, String>> {
-    let why = format!("{what}: a batch of messages has none");
-    Box::pin(async move { Err(why) })
-}
-
 impl HostServices for ConsumerHost {
-    fn upstream(&self, _task: &str) -> BoxFuture<'_, Result<String, String>> {
-        refused("upstream")
-    }
-
-    fn state_get(&self, _key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
-        refused("state")
+    fn refusal(&self, what: &str) -> String {
+        format!("{what}: a batch of messages has none")
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
@@ -80,6 +71,4 @@ impl HostServices for ConsumerHost {
             _ => tracing::debug!(topic, said, fields = line.fields, "from a consumer"),
         }
     }
-
-    fn progress(&self, _fraction: f64, _note: String) {}
 }

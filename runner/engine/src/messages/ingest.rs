@@ -103,6 +103,31 @@ struct Open {
     _place: Option<OwnedSemaphorePermit>,
 }
 
+impl Open {
+    /// The slice of a message that is due at an instant, made if there is none yet. All that is due already is in one.
+    fn slice_of_instant(&mut self, messages: &Messages, message: &Incoming<'_>, now: Time) -> i64 {
+        let micros = message.due_at.map_or(0, |at| at.timestamp_micros());
+        let late = micros <= now.timestamp_micros();
+        self.due |= late;
+        let end = if late {
+            0
+        } else {
+            (micros + SLICE_MICROS - 1) / SLICE_MICROS
+        };
+        if let Some(slice) = self.slices.get(&(message.day, end)) {
+            return *slice;
+        }
+        let slice = messages.slice(now, messages.node.chance.bits());
+        let due = match late {
+            true => now,
+            false => chrono::DateTime::from_timestamp_micros(end * SLICE_MICROS).unwrap_or(now),
+        };
+        self.tx.note_slice(message.day, slice, due);
+        self.slices.insert((message.day, end), slice);
+        slice
+    }
+}
+
 /// One caller's stream of messages.
 pub struct Ingestion {
     messages: Arc<Messages>,
@@ -168,8 +193,7 @@ impl Ingestion {
         Ok(())
     }
 
-    /// Takes messages for these days. A long function, since each message is put into its slice while the transaction, the
-    /// report and the ids that it changes are all at hand: one pass over what has come.
+    /// Takes messages for these days.
     async fn take(
         &mut self,
         incoming: Vec<(u64, Incoming<'_>)>,
@@ -190,38 +214,14 @@ impl Ingestion {
         let mut lines = Vec::with_capacity(incoming.len());
         let mut keyed = false;
         for (place, (number, message)) in incoming.into_iter().enumerate() {
-            let slice = match message.due_at {
-                _ if by_day => match open.days.get(&message.day).copied().flatten() {
-                    Some(slice) => slice,
-                    None => {
-                        let detail = format!("{} is being sent already", message.day);
-                        self.report.reject(number, detail);
-                        continue;
-                    }
-                },
-                due_at => {
-                    let micros = due_at.map_or(0, |at| at.timestamp_micros());
-                    let late = micros <= now.timestamp_micros();
-                    open.due |= late;
-                    let end = if late {
-                        0
-                    } else {
-                        (micros + SLICE_MICROS - 1) / SLICE_MICROS
-                    };
-                    match open.slices.get(&(message.day, end)) {
-                        Some(slice) => *slice,
-                        None => {
-                            let slice = own.slice(now, own.node.chance.bits());
-                            let due = match late {
-                                true => now,
-                                false => chrono::DateTime::from_timestamp_micros(end * SLICE_MICROS).unwrap_or(now),
-                            };
-                            open.tx.note_slice(message.day, slice, due);
-                            open.slices.insert((message.day, end), slice);
-                            slice
-                        }
-                    }
-                }
+            let slice = match by_day {
+                true => open.days.get(&message.day).copied().flatten(),
+                false => Some(open.slice_of_instant(&own, &message, now)),
+            };
+            let Some(slice) = slice else {
+                let detail = format!("{} is being sent already", message.day);
+                self.report.reject(number, detail);
+                continue;
             };
             let bucket = bucket_of(message.sender);
             keyed |= message.key.is_some();

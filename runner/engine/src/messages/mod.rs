@@ -3,10 +3,10 @@
 //! # The story
 //!
 //! Nobody leads. Each node looks for topics on which something is due ([`Drain`]: five times a second, and when ingest on
-//! this node brought something that is due now), and starts *lanes* for them. A lane ([`lane`]) claims a batch, has the
+//! this node brought something that is due now), and starts *drainers* for them. A drainer ([`drainer`]) claims a batch, has the
 //! topic's script work on it, and records the outcomes in the very transaction that claims the next batch. It has one
-//! batch in hand and no more; so a node that dies leaves one batch behind for each of its lanes, which another takes
-//! over with the same messages. The store decides what a lane gets (`heddle_store::message`): batches of a topic at
+//! batch in hand and no more; so a node that dies leaves one batch behind for each of its drainers, which another takes
+//! over with the same messages. The store decides what a drainer gets (`heddle_store::message`): batches of a topic at
 //! once, its rate, cancels and leases are all settled under the topic's lock there.
 //!
 //! A queue's batch becomes a run of a group that Heddle keeps for the topic ([`queue`]), under a key made of the batch's
@@ -18,9 +18,10 @@
 //!
 //! [`Days`] looks after days: partitions ahead of time, days that are drained, what is older than its retention.
 
+mod drainer;
 mod host;
 mod ingest;
-mod lane;
+mod outcome;
 mod queue;
 mod tend;
 
@@ -57,16 +58,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often it looks for batches that it holds by mistake: the answer to a claim was lost.
 const DISOWN_EVERY: TimeDelta = TimeDelta::seconds(2);
 
-/// How many lanes a node has for one topic at most.
-const LANES_MAX: usize = 32;
+/// How many drainers a node has for one topic at most.
+const DRAINERS_MAX: usize = 32;
 
 /// How many transactions of ingest, and how many that claim, a node has open at once: the rest of its connections are for
 /// everything else.
 const INGESTS_MAX: usize = 5;
 const CLAIMS_MAX: usize = 5;
 
-/// How many of these may be one topic's.
-const TURNS_MAX: usize = 2;
+/// How many of those that claim may be one topic's.
+const ASKING_MAX: usize = 2;
 
 /// How many days a node remembers to be prepared; beyond that it forgets all of them.
 const KNOWN_MAX: usize = 20_000;
@@ -75,15 +76,15 @@ const KNOWN_MAX: usize = 20_000;
 pub(crate) struct Messages {
     node: Arc<Node>,
     runs: Arc<Runs>,
-    /// Lanes that send, by topic.
-    lanes: Mutex<HashMap<i32, Lanes>>,
+    /// Drainers that send, by topic.
+    drainers: Mutex<HashMap<i32, Drainers>>,
     ingests: Gate<INGESTS_MAX>,
     claims: Gate<CLAIMS_MAX>,
-    /// Batches that lanes of this process have, or are asking for.
+    /// Batches that drainers of this process have, or are asking for.
     held: Mutex<HashSet<Uuid>>,
     handles: Mutex<HashMap<Uuid, AttemptHandle>>,
     in_hand: AtomicUsize,
-    /// Counts changes of topics and scripts, so that lanes look again.
+    /// Counts changes of topics and scripts, so that drainers look again.
     changes: AtomicU64,
     /// Days that are prepared, by topic.
     known: Mutex<HashSet<(i32, NaiveDate)>>,
@@ -96,19 +97,19 @@ pub(crate) struct Messages {
     batches: AtomicU64,
 }
 
-/// Lanes of a topic that ask the database: one that works, and one that waits for the topic's lock, where it takes over
+/// Drainers of a topic that ask the database: one that works, and one that waits for the topic's lock, where it takes over
 /// sooner than if it had yet to begin. More would hold connections and gain nothing.
-type Turns = Gate<TURNS_MAX>;
+type Asking = Gate<ASKING_MAX>;
 
-/// Who of a topic's lanes sends, where only one may: a batch is claimed while the one before it is sent, but sent only
+/// Who of a topic's drainers sends, where only one may: a batch is claimed while the one before it is sent, but sent only
 /// when that one is recorded. So the death of a node repeats one batch, not two.
 type Sending = Gate<1>;
 
-/// A topic's lanes on this node.
+/// A topic's drainers on this node.
 #[derive(Default)]
-struct Lanes {
+struct Drainers {
     running: usize,
-    turn: Arc<Turns>,
+    asking: Arc<Asking>,
     sending: Arc<Sending>,
 }
 
@@ -122,7 +123,7 @@ impl<const MOST: usize> Default for Gate<MOST> {
 }
 
 impl<const MOST: usize> Gate<MOST> {
-    /// Waits for a place; it is never closed.
+    /// Waits until there are fewer; it is never closed.
     async fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().acquire_owned().await.ok()
     }
@@ -168,7 +169,7 @@ impl Messages {
         Self {
             node,
             runs,
-            lanes: Mutex::default(),
+            drainers: Mutex::default(),
             ingests: Gate::default(),
             claims: Gate::default(),
             held: Mutex::default(),
@@ -249,29 +250,29 @@ pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
 }
 
 impl Messages {
-    /// Starts a lane for a topic, if it may have one more here.
-    fn start_lane(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
+    /// Starts a drainer for a topic, if it may have one more here.
+    fn start_drainer(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
         let most = topic
             .concurrency()
-            .map_or(AHEAD_MAX as usize, |most| (most as usize).min(LANES_MAX));
-        let (turn, sending) = {
-            let mut all = self.lanes.lock();
-            let lanes = all.entry(row.id).or_default();
-            if lanes.running >= most {
+            .map_or(AHEAD_MAX as usize, |most| (most as usize).min(DRAINERS_MAX));
+        let (asking, sending) = {
+            let mut all = self.drainers.lock();
+            let drainers = all.entry(row.id).or_default();
+            if drainers.running >= most {
                 return;
             }
-            lanes.running += 1;
-            (lanes.turn.clone(), lanes.sending.clone())
+            drainers.running += 1;
+            (drainers.asking.clone(), drainers.sending.clone())
         };
-        let lane = lane::Lane::new(self.clone(), row.clone(), topic.clone(), turn, sending);
-        self.node.tracker.spawn(lane.run());
+        let drainer = drainer::Drainer::new(self.clone(), row.clone(), topic.clone(), asking, sending);
+        self.node.tracker.spawn(drainer.run());
     }
 
-    fn end_lane(&self, topic: i32) {
-        let mut all = self.lanes.lock();
-        if let Some(lanes) = all.get_mut(&topic) {
-            lanes.running = lanes.running.saturating_sub(1);
-            if lanes.running == 0 {
+    fn end_drainer(&self, topic: i32) {
+        let mut all = self.drainers.lock();
+        if let Some(drainers) = all.get_mut(&topic) {
+            drainers.running = drainers.running.saturating_sub(1);
+            if drainers.running == 0 {
                 all.remove(&topic);
             }
         }
@@ -288,7 +289,7 @@ impl Messages {
                 }
             };
             if work.due {
-                self.start_lane(&row, &topic);
+                self.start_drainer(&row, &topic);
             }
             if work.runs {
                 self.settle_queue(&row, &topic).await?;

@@ -19,7 +19,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Messages;
-use super::lane::{MessageEnd, finish_of, params_of};
+use super::drainer::params_of;
+use super::outcome::{MessageEnd, finish_of};
 use crate::node::signals::Signal;
 use crate::runs::batch_run::{failed_of, group_name};
 use crate::runs::submit::PARAMS_BYTES_MAX;

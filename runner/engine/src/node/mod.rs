@@ -62,6 +62,7 @@ pub(crate) mod lease;
 pub(crate) mod news;
 pub(crate) mod part;
 pub(crate) mod service;
+pub(crate) mod short_ways;
 pub(crate) mod signals;
 pub(crate) mod state;
 pub(crate) mod templates;
@@ -80,6 +81,7 @@ use catalog::Catalog;
 use changes::Changes;
 use clock::NodeClock;
 use news::Outbox;
+use short_ways::ShortWays;
 use signals::Signals;
 use state::State;
 
@@ -106,8 +108,8 @@ pub(crate) struct Node {
     pub(crate) store: Store,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) chance: Arc<dyn Chance>,
-    /// Whether short ways are taken beside the general ones; ARCHITECTURE.md lists them, each asks this where it begins.
-    pub(crate) short_ways: bool,
+    /// Which short ways are taken beside the general ones.
+    pub(crate) short_ways: ShortWays,
     pub(crate) state: State,
     pub(crate) catalog: Catalog,
     pub(crate) signals: Signals,
@@ -123,7 +125,7 @@ impl Node {
         store: Store,
         clock: Arc<NodeClock>,
         chance: Arc<dyn Chance>,
-        short_ways: bool,
+        short_ways: ShortWays,
     ) -> Self {
         Self {
             identity,

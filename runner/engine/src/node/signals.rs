@@ -1,8 +1,8 @@
 //! What parts of a node tell each other: that there may be something to do.
 //!
-//! One bell for each part. It keeps one ring for who does not listen just now, so a part that registers before it looks
+//! One wakeup for each part. It keeps one ring for who does not listen just now, so a part that registers before it looks
 //! misses nothing; and no part depends on it: each looks by itself as well, only less often. Who waits for one thing
-//! among many (a run, a queue, an audience) listens to a bell of that thing instead. What other nodes are told is
+//! among many (a run, a queue, an audience) listens to a wakeup of that thing instead. What other nodes are told is
 //! [`super::news::News`].
 
 use std::collections::BTreeSet;
@@ -49,10 +49,10 @@ pub(crate) enum Signal {
 /// How many there are.
 const KINDS: usize = Signal::Changes as usize + 1;
 
-/// The bells of a node.
+/// The wakeups of a node.
 #[derive(Default)]
 pub(crate) struct Signals {
-    bells: [Notify; KINDS],
+    wakeups: [Notify; KINDS],
     backfills: Mutex<Which>,
 }
 
@@ -79,7 +79,7 @@ impl Which {
 
 impl Signals {
     pub(crate) fn raise(&self, signal: Signal) {
-        self.bells[signal as usize].notify_one();
+        self.wakeups[signal as usize].notify_one();
     }
 
     /// Raises [`Signal::Backfills`] for these.
@@ -99,16 +99,16 @@ impl Signals {
     }
 
     pub(crate) fn raise_all(&self, signals: SignalSet) {
-        for (place, bell) in self.bells.iter().enumerate() {
+        for (place, wakeup) in self.wakeups.iter().enumerate() {
             if signals.0 & (1 << place) != 0 {
-                bell.notify_one();
+                wakeup.notify_one();
             }
         }
     }
 
     /// Waits for the next ring, or takes one that nobody has heard yet.
     pub(crate) fn raised(&self, signal: Signal) -> Notified<'_> {
-        self.bells[signal as usize].notified()
+        self.wakeups[signal as usize].notified()
     }
 }
 

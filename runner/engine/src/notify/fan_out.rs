@@ -22,7 +22,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
 use heddle_store::StoreError;
 use heddle_store::notice::{FailedAttempt, NoticeRow};
-use heddle_store::notification::lane_of_url;
+use heddle_store::notification::destination_of_url;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
 use heddle_store::run::{RunFilter, RunRow};
 use sha2::{Digest, Sha256};
@@ -397,15 +397,15 @@ impl Notifier {
     /// A notification, and the attempt whose log belongs to it.
     fn row(&self, known: &Known, draft: Draft<'_>, now: Time) -> (NewNotification, Option<(RunId, AttemptKey)>) {
         let failed = known.failures.get(&draft.notice.id);
-        let lane = if is_url(&draft.channel) {
-            lane_of_url(&draft.channel)
+        let destination = if is_url(&draft.channel) {
+            destination_of_url(&draft.channel)
         } else {
             draft.channel.clone()
         };
         let row = NewNotification {
             id: self.node.new_id(now),
             payload: known.payloads.get(&draft.notice.id).cloned(),
-            lane,
+            destination,
             channel: draft.channel,
             event: draft.notice.event,
             facts: draft.facts,

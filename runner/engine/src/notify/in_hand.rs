@@ -1,6 +1,6 @@
-//! What a node is sending, and in which lane.
+//! What a node is sending, and where to.
 //!
-//! What is in hand takes a place in its lane and among all that a node sends, and is left alone by the node itself. So
+//! What is in hand counts among what goes to its destination and among all that a node sends, and is left alone by the node itself. So
 //! it leaves again whatever becomes of the task that sends it: what stayed would keep the place for ever.
 //!
 //! A node that stops lets it end, for as long as it lets attempts end. What is not over by then is cut, and so is what a
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Notifications that are being sent, with their lanes and what cuts them.
+/// Notifications that are being sent, with their destinations and what cuts them.
 #[derive(Default)]
 pub(super) struct InHand(Mutex<BTreeMap<Uuid, (String, CancellationToken)>>);
 
@@ -25,21 +25,21 @@ pub(super) struct Held {
 }
 
 impl InHand {
-    pub(super) fn take(self: &Arc<Self>, id: Uuid, lane: &str) -> Held {
+    pub(super) fn take(self: &Arc<Self>, id: Uuid, destination: &str) -> Held {
         let cut = CancellationToken::new();
-        self.0.lock().insert(id, (lane.to_owned(), cut.clone()));
+        self.0.lock().insert(id, (destination.to_owned(), cut.clone()));
         let all = self.clone();
         Held { all, id, cut }
     }
 
-    /// How many there are of each lane, and their ids.
+    /// How many there are of each destination, and their ids.
     pub(super) fn now(&self) -> (BTreeMap<String, i64>, Vec<Uuid>) {
         let all = self.0.lock();
-        let mut lanes: BTreeMap<String, i64> = BTreeMap::new();
-        for (lane, _) in all.values() {
-            *lanes.entry(lane.clone()).or_default() += 1;
+        let mut destinations: BTreeMap<String, i64> = BTreeMap::new();
+        for (destination, _) in all.values() {
+            *destinations.entry(destination.clone()).or_default() += 1;
         }
-        (lanes, all.keys().copied().collect())
+        (destinations, all.keys().copied().collect())
     }
 
     pub(super) fn len(&self) -> usize {

@@ -11,7 +11,7 @@
 //!
 //! # Bounds
 //!
-//! A lane is a channel, or a host that is called back. A node sends [`LANE_MAX`] notifications of a lane at once and
+//! A destination is a channel, or a host that is called back. A node sends [`PER_DESTINATION_MAX`] notifications to a destination at once and
 //! [`SENDS_MAX`] altogether, and each try has an end: a channel that hangs holds up nobody but itself. What waits, waits
 //! in the database. Of test messages a node sends [`TESTS_MAX`] at once; who asks for one more waits.
 //!
@@ -63,8 +63,8 @@ use crate::runs::told::new_notices;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after something went wrong.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Notifications of one lane that a node sends at once.
-const LANE_MAX: usize = 4;
+/// Notifications to one destination that a node sends at once.
+const PER_DESTINATION_MAX: usize = 4;
 /// Notifications that a node sends at once.
 const SENDS_MAX: usize = 64;
 /// Test messages that a node sends at once.
@@ -93,7 +93,7 @@ pub(crate) struct Notifier {
     node: Arc<Node>,
     keys: Arc<SecretKeys>,
     config: NotifyConfig,
-    /// What is being sent, and in which lane.
+    /// What is being sent, and where to.
     in_hand: Arc<InHand>,
     tests: Arc<Semaphore>,
     runs: OnceLock<RunObject>,
@@ -266,7 +266,7 @@ impl Notifier {
         let row = NewNotification {
             id: self.node.new_id(now),
             channel: name.to_owned(),
-            lane: name.to_owned(),
+            destination: name.to_owned(),
             event: Event::Test,
             facts: Facts {
                 event: Event::Test.as_str().to_owned(),

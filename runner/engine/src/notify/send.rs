@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::count::Way;
 use super::in_hand::Held;
-use super::{LANE_MAX, Notifier, SENDS_MAX, chat, mail, post, sign};
+use super::{Notifier, PER_DESTINATION_MAX, SENDS_MAX, chat, mail, post, sign};
 use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::runs::redact::Redactor;
@@ -78,23 +78,23 @@ impl Notifier {
         let (busy, in_hand) = self.in_hand.now();
         let room = SENDS_MAX.saturating_sub(in_hand.len());
         if room == 0 {
-            // Whoever ends rings.
+            // Whoever ends wakes it.
             return Ok(false);
         }
         let lease = self.node.lease();
         let taken = self
             .node
             .store
-            .take_outgoing(lease, LANE_MAX as i64, room as i64, &busy, &in_hand)
+            .take_outgoing(lease, PER_DESTINATION_MAX as i64, room as i64, &busy, &in_hand)
             .await?;
         let more = !taken.is_empty();
         for outgoing in taken {
-            let held = self.in_hand.take(outgoing.id, &outgoing.lane);
+            let held = self.in_hand.take(outgoing.id, &outgoing.destination);
             let notifier = self.clone();
             self.node.tracker.spawn(async move {
-                let (id, lane) = (outgoing.id, outgoing.lane.clone());
+                let (id, destination) = (outgoing.id, outgoing.destination.clone());
                 notifier.send_one(outgoing, lease, &held).await;
-                tracing::debug!(%id, lane, "a notification has been tried");
+                tracing::debug!(%id, destination, "a notification has been tried");
                 drop(held);
                 notifier.node.signals.raise(Signal::Notices);
             });
@@ -188,7 +188,7 @@ impl Notifier {
         let outgoing = Outgoing {
             id: row.id,
             channel: row.channel.clone(),
-            lane: row.lane.clone(),
+            destination: row.destination.clone(),
             event: row.event,
             run: None,
             facts: row.facts.clone(),
@@ -197,7 +197,7 @@ impl Notifier {
             attempts: 0,
         };
         // In hand before it can be seen, so that this node's own loop leaves it alone.
-        let held = self.in_hand.take(row.id, &row.lane);
+        let held = self.in_hand.take(row.id, &row.destination);
         self.node.store.begin_outgoing(row, lease).await?;
         let mut delivered = Vec::new();
         let sending = whole(self.deliver(&outgoing, Some(&channel), &mut delivered));
@@ -373,7 +373,7 @@ async fn within(limit: Duration, sending: impl Future<Output = Result<(), Failur
 }
 
 /// What a library could not cope with is a failed try like others: without this its row would stay in hand for ever, and
-/// with it a place in its lane.
+/// with it a place among those to its destination.
 async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     std::panic::AssertUnwindSafe(sending)
         .catch_unwind()
@@ -393,7 +393,7 @@ pub(super) fn is_url(target: &str) -> bool {
 /// A target as it may be logged: of a URL no more than its host.
 fn shown(target: &str) -> String {
     if is_url(target) {
-        heddle_store::notification::lane_of_url(target)
+        heddle_store::notification::destination_of_url(target)
     } else {
         target.to_owned()
     }

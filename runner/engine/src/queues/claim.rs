@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_sandbox::MapItem;
-use heddle_store::live::{ClaimKey, ClaimWish, QueueClaimed};
+use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaimed};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -79,9 +79,9 @@ impl Queues {
         }
         let listening = self.runs.waiters.queues.listen(&request.queue);
         loop {
-            let bell = listening.bell.notify.notified();
-            tokio::pin!(bell);
-            bell.as_mut().enable();
+            let wakeup = listening.wakeup.notify.notified();
+            tokio::pin!(wakeup);
+            wakeup.as_mut().enable();
             let looked = self.look_as(request).await;
             let left = until.saturating_duration_since(Instant::now());
             let pause = match looked {
@@ -95,7 +95,7 @@ impl Queues {
             };
             let pause = pause.min(left);
             tokio::select! {
-                () = bell => {}
+                () = wakeup => {}
                 () = tokio::time::sleep(pause) => {}
                 () = self.node.stop.cancelled() => return Ok(Vec::new()),
             }
@@ -147,7 +147,7 @@ impl Queues {
         let fresh: Vec<(Uuid, i64)> = (0..request.max)
             .map(|_| (self.node.new_id(now), !((self.node.chance.bits() as u64 >> 1) as i64)))
             .collect();
-        let wish = ClaimWish {
+        let terms = ClaimTerms {
             queue: &request.queue,
             worker: &request.worker,
             tags: &request.tags,
@@ -155,7 +155,7 @@ impl Queues {
             fresh: &fresh,
             bytes_max: CLAIM_BYTES_MAX as i64,
         };
-        let answer = self.node.store.claim_queued(&wish).await?;
+        let answer = self.node.store.claim_queued(&terms).await?;
         let limited = answer.limited_ms.map(Duration::from_millis);
         let Some(last) = answer.claimed.iter().map(|claimed| claimed.turn).max() else {
             return Ok(Found {
@@ -239,7 +239,7 @@ impl Queues {
         let at = claimed.claim.at;
         let params = match &claimed.params {
             Some(params) => params.clone(),
-            None => match crate::runs::params::constant_params(context, at.key.task)? {
+            None => match crate::runs::params::constant_params(&self.node, context, at.key.task)? {
                 Ok(params) => params,
                 Err(ending) => return Ok(Err(ending)),
             },

@@ -12,7 +12,7 @@
 //! taken the attempt away yet or not. What ends a claim (an outcome, a release, the reaper) deletes the row in
 //! *queue_claims* and the one in *running* under the run's lock, and so only one of them does.
 //!
-//! Polls that find nothing hang on a bell of their queue. It is rung by whatever fills the queue on this node, by other
+//! Polls that find nothing wait for a wake-up of their queue. It comes from whatever fills the queue on this node, by other
 //! nodes' notifications, and, because these may get lost, by a look at all queues that are listened to every
 //! [`LOOK_EVERY`]; hanging polls themselves do not ask the database.
 
@@ -124,7 +124,7 @@ impl Queues {
 impl Part for Queues {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         if change.kind == "queue" {
-            self.runs.waiters.queues.ring_all(&change.name);
+            self.runs.waiters.queues.wake_all(&change.name);
         }
         Box::pin(std::future::ready(Ok(())))
     }

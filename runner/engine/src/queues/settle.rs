@@ -10,11 +10,12 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
-use heddle_store::live::{ClaimFate, ClaimKey, ClaimReport, EndedAttempt, Locked, SingleTaskEnd};
+use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, EndedAttempt, Locked, SingleTaskEnd};
 
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
+use crate::node::short_ways::ShortWay;
 use crate::runs::apply::Applied;
 use crate::runs::apply::applied;
 use crate::runs::contexts::Contexts;
@@ -225,12 +226,12 @@ impl Queues {
     async fn ended(&self, claim: &ClaimKey, answered: Answered<bool>) -> Result<(), ClaimRefused> {
         match answer(answered).await? {
             true => Ok(()),
-            false => Err(ClaimRefused::Old(reason(&self.fate(claim).await?))),
+            false => Err(ClaimRefused::Old(reason(&self.status(claim).await?))),
         }
     }
 
-    async fn fate(&self, claim: &ClaimKey) -> Result<ClaimFate, EngineError> {
-        Ok(self.node.store.claim_fate(claim).await?)
+    async fn status(&self, claim: &ClaimKey) -> Result<ClaimStatus, EngineError> {
+        Ok(self.node.store.claim_status(claim).await?)
     }
 
     /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
@@ -264,12 +265,12 @@ impl Queues {
             answers.push(match extended.get(&key.id) {
                 Some(&until) => Ok(until),
                 None => {
-                    let fate = self.fate(&key).await?;
-                    if fate.holds && fate.run == Some(RunState::Paused) {
+                    let status = self.status(&key).await?;
+                    if status.holds && status.run == Some(RunState::Paused) {
                         // The worker is told to stop: what it holds waits, unharmed, for the run to go on.
                         self.end_claims(vec![(key, ClaimEnd::Released)]).await;
                     }
-                    Err(ClaimRefused::Old(reason(&fate)))
+                    Err(ClaimRefused::Old(reason(&status)))
                 }
             });
         }
@@ -301,47 +302,47 @@ fn output_max(context: &RunContext, at: AttemptKey) -> usize {
 }
 
 /// Why a token does not hold, for the worker.
-fn reason(fate: &ClaimFate) -> String {
-    match fate {
-        ClaimFate { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
-        ClaimFate {
+fn reason(status: &ClaimStatus) -> String {
+    match status {
+        ClaimStatus { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
+        ClaimStatus {
             holds: true,
             run: Some(RunState::Paused),
             ..
         } => {
             "the run is paused: the task run was taken back, and is handed out again when the run is resumed".to_owned()
         }
-        ClaimFate {
+        ClaimStatus {
             expired_at: Some(at), ..
         } => {
             let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
             format!("the token is old: its lease ran out at {at}")
         }
-        ClaimFate {
+        ClaimStatus {
             attempt: Some(AttemptState::Cancelled),
             run: Some(RunState::Cancelled),
             ..
         } => "the run was cancelled".to_owned(),
-        ClaimFate {
+        ClaimStatus {
             attempt: Some(AttemptState::Cancelled),
             ..
         } => "the attempt was cancelled, or given back".to_owned(),
-        ClaimFate {
+        ClaimStatus {
             attempt: Some(AttemptState::Lost),
             ..
         } => "the token is old: its lease ran out, and the attempt counts as lost".to_owned(),
-        ClaimFate {
+        ClaimStatus {
             attempt: Some(AttemptState::TimedOut),
             ..
         } => "the token is old: the attempt has timed out".to_owned(),
-        ClaimFate {
+        ClaimStatus {
             attempt: Some(state), ..
         } => format!("the attempt has ended already: it is {state}"),
-        ClaimFate {
+        ClaimStatus {
             run: Some(RunState::Cancelled),
             ..
         } => "the run was cancelled".to_owned(),
-        ClaimFate { .. } => "the token is wrong".to_owned(),
+        ClaimStatus { .. } => "the token is wrong".to_owned(),
     }
 }
 
@@ -386,7 +387,7 @@ impl Queues {
         now: Time,
     ) -> Option<SingleTask> {
         // A tracer wants to hear when the attempt began, which this statement does not read.
-        if self.runs.seen.tracer.get().is_some() {
+        if self.runs.seen.tracer.get().is_some() || !self.node.short_ways.take(ShortWay::SingleTaskClaim) {
             return None;
         }
         let ended = ended(claim);

@@ -17,7 +17,7 @@ use crate::EngineError;
 use crate::runs::apply::applied;
 use crate::runs::apply::{After, progress_of};
 use crate::runs::ending::Ending;
-use crate::runs::queued::{Rings, place_of};
+use crate::runs::queued::{FilledQueues, place_of};
 
 impl Queues {
     /// Takes claims back that were made a moment ago, in one transaction.
@@ -30,7 +30,7 @@ impl Queues {
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
         let mut completion = self.node.store.completion(lease, now).await?;
         let locked = completion.lock_claims(&keys, false).await?;
-        let (mut rows, mut back, mut rings) = (Vec::new(), Vec::new(), Rings::default());
+        let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         for claimed in claimed {
             let ClaimKey { run, at, lease, .. } = claimed.claim;
             let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
@@ -44,7 +44,7 @@ impl Queues {
                 continue;
             };
             let place = place_of(task);
-            rings.add(&place);
+            filled.add(&place);
             let row = QueueRow {
                 at,
                 turn: 0,
@@ -69,7 +69,7 @@ impl Queues {
         };
         completion.commit().await?;
         self.runs.acted(after);
-        self.runs.ring(&rings);
+        self.runs.wake_claimers(&filled);
         Ok(())
     }
 }

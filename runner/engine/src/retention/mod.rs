@@ -42,7 +42,7 @@ const RUNS_MAX: i64 = 1_000;
 const ROWS_MAX: i64 = 10_000;
 
 /// How many offers or backfills: each is looked up in every partition of what may hold it.
-const SPENT_MAX: i64 = 1_000;
+const LOOKED_UP_MAX: i64 = 1_000;
 
 /// Partitions are made for so many days ahead, and looked after so often.
 const PARTITION_DAYS: i32 = 9;
@@ -288,7 +288,7 @@ impl Pruner {
         Ok(())
     }
 
-    /// What has no runs: audit, events, assignments, notifications, what is spent, and what only Heddle itself looks at.
+    /// What has no runs: audit, events, assignments, notifications, what is over, and what only Heddle itself looks at.
     async fn prune_rows(
         &self,
         retention: &Retention,
@@ -298,10 +298,10 @@ impl Pruner {
     ) -> Result<(), EngineError> {
         let store = &self.node.store;
         let events = now - retention.events.chrono();
-        let spent = Cutoffs::of(retention, now);
+        let cutoffs = Cutoffs::of(retention, now);
         for (table, before) in [
             (Partitioned::Events, events),
-            (Partitioned::Assignments, spent.assignments),
+            (Partitioned::Assignments, cutoffs.assignments),
         ] {
             for day in store.partition_days(table).await? {
                 if day.end() > before || !day.is_over(now) {
@@ -332,23 +332,33 @@ impl Pruner {
         }
         let mut unnamed = 0;
         prune!(store.prune_events(events, ROWS_MAX), pruned.events);
-        prune!(store.prune_assignments(spent.assignments, ROWS_MAX), pruned.assignments);
+        prune!(
+            store.prune_assignments(cutoffs.assignments, ROWS_MAX),
+            pruned.assignments
+        );
         prune!(
             store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
             pruned.audit
         );
         prune!(
-            store.prune_notifications(spent.notifications, ROWS_MAX),
+            store.prune_notifications(cutoffs.notifications, ROWS_MAX),
             pruned.notifications
         );
-        prune!(store.prune_occurrences(spent.occurrences, ROWS_MAX), pruned.occurrences);
-        prune!(store.prune_offers(spent.offers, SPENT_MAX), pruned.offers, SPENT_MAX);
         prune!(
-            store.prune_backfills(spent.backfills, SPENT_MAX),
-            pruned.backfills,
-            SPENT_MAX
+            store.prune_occurrences(cutoffs.occurrences, ROWS_MAX),
+            pruned.occurrences
         );
-        prune!(store.prune_tokens(spent.tokens, ROWS_MAX), pruned.tokens);
+        prune!(
+            store.prune_offers(cutoffs.offers, LOOKED_UP_MAX),
+            pruned.offers,
+            LOOKED_UP_MAX
+        );
+        prune!(
+            store.prune_backfills(cutoffs.backfills, LOOKED_UP_MAX),
+            pruned.backfills,
+            LOOKED_UP_MAX
+        );
+        prune!(store.prune_tokens(cutoffs.tokens, ROWS_MAX), pruned.tokens);
         prune!(store.prune_storms(now - STORMS_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
@@ -390,12 +400,12 @@ impl Pruner {
         pruned.audit = rows.audit as u64;
         pruned.events = rows.events as u64;
         pruned.assignments = rows.assignments as u64;
-        let spent = self.node.store.count_due_others(&Cutoffs::of(retention, now)).await?;
-        pruned.notifications = spent.notifications as u64;
-        pruned.occurrences = spent.occurrences as u64;
-        pruned.offers = spent.offers as u64;
-        pruned.backfills = spent.backfills as u64;
-        pruned.tokens = spent.tokens as u64;
+        let due = self.node.store.count_due_others(&Cutoffs::of(retention, now)).await?;
+        pruned.notifications = due.notifications as u64;
+        pruned.occurrences = due.occurrences as u64;
+        pruned.offers = due.offers as u64;
+        pruned.backfills = due.backfills as u64;
+        pruned.tokens = due.tokens as u64;
         Ok(pruned)
     }
 }

@@ -17,7 +17,7 @@ use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Done, End, Ending};
-use crate::runs::queued::Rings;
+use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Transition, standing};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
@@ -65,7 +65,7 @@ pub(crate) struct After {
     /// Outcomes that were accepted.
     pub(crate) accepted: Vec<(RunId, AttemptKey)>,
     /// What workers may claim now.
-    pub(crate) rings: Rings,
+    pub(crate) filled: FilledQueues,
     /// What a tracer wants to hear of.
     pub(crate) spans: Vec<Span>,
 }
@@ -172,7 +172,7 @@ impl Runs {
         let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
             if let Some(place) = self.place_at_once(&context.revision, at) {
-                after.rings.add(&place);
+                after.filled.add(&place);
                 queued.push(self.waiters.queues.row(at, queued.len(), place, None));
                 continue;
             }
@@ -291,7 +291,7 @@ impl Runs {
         }
         self.moved(&after.moved, &after.finished);
         self.take(after.taken);
-        self.ring(&after.rings);
+        self.wake_claimers(&after.filled);
         if let Some(due) = after.due
             && self.pending.note_due(due)
         {

@@ -27,8 +27,8 @@ impl Part for Runs {
 
     fn heard(&self, news: &News) {
         match news {
-            News::Ended(run) => self.waiters.runs.ring(*run),
-            News::ManyEnded => self.waiters.runs.ring_all(),
+            News::Ended(run) => self.waiters.runs.wake(*run),
+            News::ManyEnded => self.waiters.runs.wake_all(),
             News::Reopened(run) => drop(self.contexts.remove(run)),
             News::Filled(_) | News::Work | News::Stopped => {}
         }

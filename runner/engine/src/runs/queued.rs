@@ -1,7 +1,7 @@
 //! Task runs that wait in queues, as far as every transaction has to know of them that puts one there: which go there at
 //! once, in which order they stand, and who is told.
 //!
-//! Polls that find nothing hang on a bell of their queue. It is rung by whatever fills the queue on this node, by other
+//! Polls that find nothing wait for a wake-up of their queue. It comes from whatever fills the queue on this node, by other
 //! nodes' notifications, and by a look once in a while, since these may get lost.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::Runs;
 use crate::node::catalog::Revision;
 use crate::node::news::News;
+use crate::node::short_ways::ShortWay;
 
 /// How many queues' turns a node remembers; beyond that it forgets all of them.
 const REMEMBERED_MAX: usize = 10_000;
@@ -25,39 +26,39 @@ const REMEMBERED_MAX: usize = 10_000;
 /// What a node knows of queues.
 #[derive(Default)]
 pub(crate) struct Queued {
-    bells: Mutex<HashMap<String, Arc<Bell>>>,
+    wakeups: Mutex<HashMap<String, Arc<Wakeup>>>,
     /// The turn that was claimed last, by queue.
     turns: Mutex<HashMap<String, i64>>,
 }
 
 /// What hanging polls of one queue listen to.
 #[derive(Default)]
-pub(crate) struct Bell {
+pub(crate) struct Wakeup {
     pub(crate) notify: Notify,
     listening: AtomicUsize,
 }
 
 /// New rows of queues, to be told after the commit.
 #[derive(Default)]
-pub(crate) struct Rings(BTreeMap<String, Ring>);
+pub(crate) struct FilledQueues(BTreeMap<String, Filled>);
 
 #[derive(Clone, Copy, Default)]
-struct Ring {
+struct Filled {
     rows: usize,
     /// Not everybody may claim all of them.
     tagged: bool,
 }
 
-impl Rings {
+impl FilledQueues {
     pub(crate) fn add(&mut self, place: &QueuePlace) {
         let tagged = !place.tags.is_empty();
         match self.0.get_mut(&place.queue) {
-            Some(ring) => {
-                ring.rows += 1;
-                ring.tagged |= tagged;
+            Some(filled) => {
+                filled.rows += 1;
+                filled.tagged |= tagged;
             }
             None => {
-                self.0.insert(place.queue.clone(), Ring { rows: 1, tagged });
+                self.0.insert(place.queue.clone(), Filled { rows: 1, tagged });
             }
         }
     }
@@ -67,14 +68,14 @@ impl Rings {
 pub(crate) struct Listening<'a> {
     queued: &'a Queued,
     queue: &'a str,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) wakeup: Arc<Wakeup>,
 }
 
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
-        let mut bells = self.queued.bells.lock();
-        if self.bell.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
-            bells.remove(self.queue);
+        let mut wakeups = self.queued.wakeups.lock();
+        if self.wakeup.listening.fetch_sub(1, Ordering::AcqRel) == 1 {
+            wakeups.remove(self.queue);
         }
     }
 }
@@ -82,53 +83,53 @@ impl Drop for Listening<'_> {
 impl Queued {
     /// Listens to a queue: before it is looked at, so that nothing is missed.
     pub(crate) fn listen<'a>(&'a self, queue: &'a str) -> Listening<'a> {
-        let mut bells = self.bells.lock();
-        let bell = match bells.get(queue) {
-            Some(bell) => bell.clone(),
-            None => bells.entry(queue.to_owned()).or_default().clone(),
+        let mut wakeups = self.wakeups.lock();
+        let wakeup = match wakeups.get(queue) {
+            Some(wakeup) => wakeup.clone(),
+            None => wakeups.entry(queue.to_owned()).or_default().clone(),
         };
-        bell.listening.fetch_add(1, Ordering::AcqRel);
+        wakeup.listening.fetch_add(1, Ordering::AcqRel);
         Listening {
             queued: self,
             queue,
-            bell,
+            wakeup,
         }
     }
 
     /// Wakes as many hanging polls as there is work for.
-    fn ring(&self, queue: &str, ring: Ring) {
-        let Some(bell) = self.bells.lock().get(queue).cloned() else {
+    fn wake_polls(&self, queue: &str, filled: Filled) {
+        let Some(wakeup) = self.wakeups.lock().get(queue).cloned() else {
             return;
         };
-        if ring.tagged {
-            bell.notify.notify_waiters();
+        if filled.tagged {
+            wakeup.notify.notify_waiters();
             return;
         }
-        for _ in 0..ring.rows.min(bell.listening.load(Ordering::Acquire)) {
-            bell.notify.notify_one();
+        for _ in 0..filled.rows.min(wakeup.listening.load(Ordering::Acquire)) {
+            wakeup.notify.notify_one();
         }
     }
 
     /// There may be so many rows for whoever claims from a queue.
     pub(crate) fn wake(&self, queue: &str, rows: usize) {
-        self.ring(queue, Ring { rows, tagged: false });
+        self.wake_polls(queue, Filled { rows, tagged: false });
     }
 
     /// A queue may be another than it was: every hanging poll looks again.
-    pub(crate) fn ring_all(&self, queue: &str) {
-        self.ring(queue, Ring { rows: 0, tagged: true });
+    pub(crate) fn wake_all(&self, queue: &str) {
+        self.wake_polls(queue, Filled { rows: 0, tagged: true });
     }
 
     /// The node stops: every hanging poll ends.
     pub(crate) fn close(&self) {
-        for bell in self.bells.lock().values() {
-            bell.notify.notify_waiters();
+        for wakeup in self.wakeups.lock().values() {
+            wakeup.notify.notify_waiters();
         }
     }
 
     /// Which queues are listened to.
     pub(crate) fn listened(&self) -> Vec<String> {
-        self.bells.lock().keys().cloned().collect()
+        self.wakeups.lock().keys().cloned().collect()
     }
 
     /// The turn of a row that was claimed.
@@ -196,16 +197,16 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 impl Runs {
     /// The queue that a task run goes to with the transition that makes it ready; `None`: it is a node's to begin.
     pub(crate) fn place_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
-        if !self.node.short_ways {
+        if !self.node.short_ways.take(ShortWay::QueuedAtOnce) {
             return None;
         }
         place(revision, at)
     }
 
     /// Tells pollers of new rows, here and elsewhere.
-    pub(crate) fn ring(&self, rings: &Rings) {
-        for (queue, ring) in &rings.0 {
-            self.waiters.queues.ring(queue, *ring);
+    pub(crate) fn wake_claimers(&self, filled: &FilledQueues) {
+        for (queue, rows) in &filled.0 {
+            self.waiters.queues.wake_polls(queue, *rows);
             self.node.outbox.tell(News::Filled(queue.clone()));
         }
     }

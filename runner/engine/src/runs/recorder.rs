@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::node::Node;
 use crate::node::group_commit::{Asked, Commits, Committed, GroupCommit, Policy, chunks};
+use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
@@ -121,7 +122,7 @@ impl Commits for Outcomes {
                 // Nothing is recorded that could take lines along.
                 End::Dropped => 0,
                 // The log writer writes them all.
-                _ if !runs.node.short_ways => 0,
+                _ if !runs.node.short_ways.take(ShortWay::LinesWithOutcome) => 0,
                 _ => LINES_PER_BATCH
                     .saturating_sub(carried)
                     .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
@@ -229,7 +230,8 @@ fn is_unrecordable(end: &End) -> bool {
 
 /// Whether a report's outcome is all that there is to know of its run.
 fn is_single_task(runs: &Runs, report: &Report) -> bool {
-    single_task::end_of(runs, &report.context, report.at, &report.end, report.finished_at).is_some()
+    runs.node.short_ways.take(ShortWay::SingleTaskEnd)
+        && single_task::end_of(runs, &report.context, report.at, &report.end, report.finished_at).is_some()
 }
 
 async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, EngineError> {

@@ -5,6 +5,7 @@
 //! line. What a script does to a secret before it logs it (encode it, cut it in two) is beyond this. Outputs and
 //! what is sent to others are data, and stay as they are.
 
+use aho_corasick::AhoCorasick;
 use parking_lot::Mutex;
 
 /// What stands for a secret.
@@ -16,8 +17,15 @@ const MASKED_BYTES_MIN: usize = 4;
 /// The secrets that one attempt was given.
 #[derive(Default)]
 pub(crate) struct Redactor {
-    /// The longest first: one may be a part of another.
-    forms: Mutex<Vec<String>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Each secret as it may stand in a text.
+    forms: Vec<String>,
+    /// What finds all of them in one pass: texts are many and long, secrets few. `None`: it could not be built.
+    finder: Option<AhoCorasick>,
 }
 
 impl std::fmt::Debug for Redactor {
@@ -29,10 +37,11 @@ impl std::fmt::Debug for Redactor {
 impl Redactor {
     /// From now on this is hidden.
     pub(crate) fn learn(&self, secret: &str) {
-        let mut forms = self.forms.lock();
+        let mut known = self.known.lock();
+        let before = known.forms.len();
         let mut add = |text: &str| {
-            if text.len() >= MASKED_BYTES_MIN && !forms.iter().any(|form| form == text) {
-                forms.push(text.to_owned());
+            if text.len() >= MASKED_BYTES_MIN && !known.forms.iter().any(|form| form == text) {
+                known.forms.push(text.to_owned());
             }
         };
         for text in std::iter::once(secret).chain(secret.lines().map(str::trim)) {
@@ -40,19 +49,39 @@ impl Redactor {
             let quoted = serde_json::Value::from(text).to_string();
             add(quoted.trim_start_matches('"').strip_suffix('"').unwrap_or(&quoted));
         }
-        forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
+        if known.forms.len() > before {
+            known.finder = AhoCorasick::new(&known.forms).ok();
+        }
     }
 
-    /// The text without secrets.
+    /// The text without secrets. Of secrets that overlap in it nothing is left: what is masked is all that any covers.
     pub(crate) fn hide(&self, text: String) -> String {
-        let forms = self.forms.lock();
-        forms.iter().fold(text, |text, form| {
-            if text.contains(form.as_str()) {
-                text.replace(form.as_str(), MASK)
-            } else {
-                text
+        let known = self.known.lock();
+        if known.forms.is_empty() {
+            return text;
+        }
+        let Some(finder) = &known.finder else {
+            return MASK.to_owned();
+        };
+        // Matches come in the order of their ends, so a later one may begin before those that are known.
+        let mut covered: Vec<std::ops::Range<usize>> = Vec::new();
+        for found in finder.find_overlapping_iter(&text) {
+            let mut range = found.range();
+            while let Some(before) = covered.pop_if(|before| before.end > range.start) {
+                range.start = range.start.min(before.start);
             }
-        })
+            covered.push(range);
+        }
+        drop(known);
+        let mut shown = String::with_capacity(text.len());
+        let mut from = 0;
+        for range in covered {
+            shown.push_str(&text[from..range.start]);
+            shown.push_str(MASK);
+            from = range.end;
+        }
+        shown.push_str(&text[from..]);
+        shown
     }
 }
 
@@ -75,6 +104,12 @@ mod tests {
         hides(r#"{"field": "say \"hi\""}"#, r#"{"field": "***"}"#);
         hides("line: BEGIN KEY", "line: ***");
         hides("xy", "xy");
+        hides("hunter2hunter2", "******");
+        redactor.learn("more-is-less");
+        redactor.learn("and-more-is");
+        redactor.learn("\u{e4}\u{f6}\u{fc}");
+        hides("(hunter2-and-more-is-less)", "(***)");
+        hides("x\u{e4}\u{f6}\u{fc}\u{e9}", "x***\u{e9}");
         assert!(!format!("{redactor:?}").contains("hunter2"));
     }
 }

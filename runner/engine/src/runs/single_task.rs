@@ -24,8 +24,7 @@ pub(crate) fn end_of(
 ) -> Option<(RunState, Progress)> {
     let plan = &context.revision.plan;
     let End::Done(done) = end else { return None };
-    let alone = runs.node.short_ways
-        && plan.tasks.len() == 1
+    let alone = plan.tasks.len() == 1
         && !plan.tasks[0].mapped
         && at.attempt == 1
         && done.effects.is_empty()

@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
+use crate::node::short_ways::ShortWay;
 use crate::runs::bulk::REQUESTS_MAX;
 use crate::{Engine, EngineError, RunContext, Runs};
 
@@ -188,7 +189,7 @@ impl Commits for Submissions {
         own.hand_out(batch.iter_mut().map(|request| &mut request.run));
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
         let (store, lease, now) = (&own.node.store, own.lease(), own.now());
-        let created = match own.node.short_ways {
+        let created = match own.node.short_ways.take(ShortWay::PlainRuns) {
             true => store.create_runs(&runs, lease, now).await?,
             false => store.settle_and_create_runs(&runs, lease, now).await?,
         };

@@ -34,23 +34,23 @@ impl Watches {
         if self.watched.load(Ordering::Acquire) > 0 {
             let runs = self.runs.lock();
             for run in moved {
-                if let Some(bell) = runs.get(run) {
-                    bell.notify_waiters();
+                if let Some(wakeup) = runs.get(run) {
+                    wakeup.notify_waiters();
                 }
             }
         }
     }
 
     /// A run has ended on another node.
-    pub(crate) fn ring(&self, run: RunId) {
-        if let Some(bell) = self.runs.lock().get(&run) {
-            bell.notify_waiters();
+    pub(crate) fn wake(&self, run: RunId) {
+        if let Some(wakeup) = self.runs.lock().get(&run) {
+            wakeup.notify_waiters();
         }
     }
 
     /// Any run may have.
-    pub(crate) fn ring_all(&self) {
-        self.runs.lock().values().for_each(|bell| bell.notify_waiters());
+    pub(crate) fn wake_all(&self) {
+        self.runs.lock().values().for_each(|wakeup| wakeup.notify_waiters());
     }
 }
 
@@ -62,18 +62,18 @@ impl Runs {
     }
 }
 
-/// Rings when a run moves.
+/// Comes when a run moves.
 pub struct RunWatch {
     runs: Arc<Runs>,
     run: RunId,
-    bell: Arc<Notify>,
+    wakeup: Arc<Notify>,
 }
 
 impl RunWatch {
     /// Waits until the run moves on this node, or is told to have ended on another.
     pub async fn rung(&self) {
         tokio::select! {
-            () = self.bell.notified() => {}
+            () = self.wakeup.notified() => {}
             () = self.runs.node.stop.cancelled() => {}
         }
     }
@@ -81,7 +81,7 @@ impl RunWatch {
     /// Waits until the run may have moved, for `at_most`.
     pub async fn moved(&self, at_most: Duration) {
         tokio::select! {
-            () = self.bell.notified() => {}
+            () = self.wakeup.notified() => {}
             () = tokio::time::sleep(at_most.min(WAIT_POLL)) => {}
             () = self.runs.node.stop.cancelled() => {}
         }
@@ -92,7 +92,7 @@ impl Drop for RunWatch {
     fn drop(&mut self) {
         let mut runs = self.runs.waiters.runs.runs.lock();
         // Two are this watch and the map: nobody else listens.
-        if Arc::strong_count(&self.bell) <= 2 {
+        if Arc::strong_count(&self.wakeup) <= 2 {
             runs.remove(&self.run);
         }
         self.runs.waiters.runs.watched.fetch_sub(1, Ordering::AcqRel);
@@ -104,11 +104,11 @@ impl Engine {
     pub fn watch(&self, run: RunId) -> RunWatch {
         let watches = &self.runs.waiters.runs;
         watches.watched.fetch_add(1, Ordering::AcqRel);
-        let bell = watches.runs.lock().entry(run).or_default().clone();
+        let wakeup = watches.runs.lock().entry(run).or_default().clone();
         RunWatch {
             runs: self.runs.clone(),
             run,
-            bell,
+            wakeup,
         }
     }
 
@@ -117,9 +117,9 @@ impl Engine {
         let watch = self.watch(run);
         let until = tokio::time::Instant::now() + at_most;
         loop {
-            let bell = watch.bell.notified();
-            tokio::pin!(bell);
-            bell.as_mut().enable();
+            let wakeup = watch.wakeup.notified();
+            tokio::pin!(wakeup);
+            wakeup.as_mut().enable();
             match self.runs.node.store.run_ended(run).await? {
                 Some(false) => {}
                 other => return Ok(other),
@@ -129,7 +129,7 @@ impl Engine {
                 return Ok(Some(false));
             }
             tokio::select! {
-                () = bell => {}
+                () = wakeup => {}
                 () = tokio::time::sleep(left.min(WAIT_POLL)) => {}
                 () = self.runs.node.stop.cancelled() => {}
             }

@@ -1,8 +1,8 @@
-//! The backfiller: takes turns at backfills; `heddle_store::backfill` tells the protocol.
+//! The backfiller: goes round the backfills; `heddle_store::backfill` tells the protocol.
 //!
-//! What wakes it is the end of a backfill's run on this node, a control, or a look once in a while. A turn makes at
+//! What wakes it is the end of a backfill's run on this node, a control, or a look once in a while. A round makes at
 //! most [`MADE_MAX`] runs and looks at no more than [`LOOKED_AT_MAX`] instants, so that several backfills share a node
-//! and no transaction grows with a backfill's length; there is no barrier between turns: the run that ends makes room
+//! and no transaction grows with a backfill's length; there is no barrier between rounds: the run that ends makes room
 //! for the next one at once.
 
 use std::collections::hash_map::Entry;
@@ -19,7 +19,7 @@ use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Span, Time};
 use heddle_store::backfill::{
-    BackfillAction, BackfillChange, BackfillRow, BackfillTurn, CANCELLING, Moved, NewBackfill, Standing,
+    BackfillAction, BackfillChange, BackfillRound, BackfillRow, CANCELLING, Moved, NewBackfill, Occupancy,
 };
 use heddle_store::change::By;
 use heddle_store::live::{Created, NewRun};
@@ -31,6 +31,7 @@ use super::Schedules;
 use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::service::{Needs, Service};
+use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
 use crate::runs::control::{BulkAction, ControlError};
 use crate::runs::submit::Layout;
@@ -42,22 +43,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// After so long without a look at all backfills one is due, whatever is told of single ones.
 const TURNS_FOR: TimeDelta = TimeDelta::milliseconds(500);
 
-/// How long to wait for another node's turn.
+/// How long to wait for another node's round.
 const BUSY_FOR: Duration = Duration::from_millis(5);
 
-/// How many runs one turn makes.
+/// How many runs one round makes.
 const MADE_MAX: usize = 500;
 
 /// How many instants one statement looks up.
 const CHUNK_MAX: usize = 1_000;
 
-/// How many instants a turn looks up at least.
+/// How many instants a round looks up at least.
 const AHEAD_MIN: usize = 64;
 
 /// For how long an instant that was found free counts as free.
 const AHEAD_FOR: Duration = Duration::from_millis(500);
 
-/// How many instants one turn looks at.
+/// How many instants one round looks at.
 const LOOKED_AT_MAX: usize = 10_000;
 
 /// How many open backfills one look takes in hand.
@@ -78,9 +79,9 @@ pub enum Started {
     Made(Uuid),
 }
 
-/// What a turn came to.
+/// What a round came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turned {
+enum RoundEnd {
     /// There is more to do at once.
     More,
     /// Another node is at it.
@@ -96,19 +97,19 @@ pub(super) struct Source {
     ahead: Mutex<Option<Ahead>>,
 }
 
-/// Instants that the last turn found free beyond what it had room for. With little room, looking them up one by one
+/// Instants that the last round found free beyond what it had room for. With little room, looking them up one by one
 /// costs more than the runs.
 ///
 /// That nothing stands there is known for [`AHEAD_FOR`]; who registers one of them meanwhile is noticed all the same,
-/// by [`BackfillTurn::register`]. Instants where something stands are always looked at afresh.
+/// by [`BackfillRound::register`]. Instants where something stands are always looked at afresh.
 #[derive(Debug)]
 struct Ahead {
     /// They come right behind this position.
     position: Option<Time>,
     catching_up: bool,
     looked_at: tokio::time::Instant,
-    free: VecDeque<Standing>,
-    /// How the turn left the backfill, if its runs follow one another and nothing but themselves is to be written.
+    free: VecDeque<Occupancy>,
+    /// How the round left the backfill, if its runs follow one another and nothing but themselves is to be written.
     left: Option<Arc<BackfillRow>>,
 }
 
@@ -118,7 +119,7 @@ impl Ahead {
     }
 }
 
-/// Takes turns at backfills.
+/// Goes round the backfills.
 pub(crate) struct Backfiller {
     schedules: Arc<Schedules>,
     /// When all were looked at last.
@@ -154,24 +155,24 @@ impl Service for Backfiller {
         let moved = self.schedules.node.signals.take_backfills();
         // The end of a run says whose turn it may be; whatever else woke it does not, and nothing may be forgotten.
         let lately = self.looked.is_some_and(|looked| now - looked < TURNS_FOR);
-        let turned = if lately && !self.more && !moved.others && !moved.named.is_empty() {
-            self.schedules.backfill_turns(moved.named).await?
+        let ended = if lately && !self.more && !moved.others && !moved.named.is_empty() {
+            self.schedules.backfill_rounds(moved.named).await?
         } else {
             self.looked = Some(now);
             self.schedules.backfill_look().await?
         };
-        self.more = turned == Turned::More;
-        Ok(match turned {
-            Turned::More => Duration::ZERO,
-            Turned::Busy => BUSY_FOR,
-            Turned::Idle => LOOK_EVERY,
+        self.more = ended == RoundEnd::More;
+        Ok(match ended {
+            RoundEnd::More => Duration::ZERO,
+            RoundEnd::Busy => BUSY_FOR,
+            RoundEnd::Idle => LOOK_EVERY,
         })
     }
 }
 
-fn verdict(row_made: Uuid, on_existing: OnExisting, standing: &Standing) -> Verdict<RunId> {
+fn verdict(row_made: Uuid, on_existing: OnExisting, occupancy: &Occupancy) -> Verdict<RunId> {
     // Ids are UUIDv7: what was made before the backfill has a smaller one.
-    let existing = standing.last.map(|(run, state, _)| Existing {
+    let existing = occupancy.last.map(|(run, state, _)| Existing {
         run,
         state,
         earlier: run.0 < row_made,
@@ -312,29 +313,29 @@ impl Schedules {
         on_existing: OnExisting,
         (from, to): (Time, Time),
     ) -> Result<HashSet<Time>, EngineError> {
-        let standings = self.node.store.standings_between(group.id, from, to).await?;
-        Ok(standings
+        let occupancies = self.node.store.occupancies_between(group.id, from, to).await?;
+        Ok(occupancies
             .iter()
-            .filter(|standing| verdict(id, on_existing, standing) == Verdict::Skip)
-            .map(|standing| standing.at)
+            .filter(|occupancy| verdict(id, on_existing, occupancy) == Verdict::Skip)
+            .map(|occupancy| occupancy.at)
             .collect())
     }
 
-    /// One turn at each backfill that has something to do.
-    async fn backfill_look(self: &Arc<Self>) -> Result<Turned, EngineError> {
+    /// One round at each backfill that has something to do.
+    async fn backfill_look(self: &Arc<Self>) -> Result<RoundEnd, EngineError> {
         let open = self.node.store.open_backfills(OPEN_MAX).await?;
-        self.backfill_turns(open).await
+        self.backfill_rounds(open).await
     }
 
-    async fn backfill_turns(self: &Arc<Self>, ids: impl IntoIterator<Item = Uuid>) -> Result<Turned, EngineError> {
-        let mut came_to = Turned::Idle;
+    async fn backfill_rounds(self: &Arc<Self>, ids: impl IntoIterator<Item = Uuid>) -> Result<RoundEnd, EngineError> {
+        let mut came_to = RoundEnd::Idle;
         for id in ids {
-            match self.backfill_turn(id).await {
-                Ok(Turned::Idle) => {}
-                Ok(Turned::More) => came_to = Turned::More,
-                Ok(Turned::Busy) => {
-                    if came_to == Turned::Idle {
-                        came_to = Turned::Busy;
+            match self.backfill_round(id).await {
+                Ok(RoundEnd::Idle) => {}
+                Ok(RoundEnd::More) => came_to = RoundEnd::More,
+                Ok(RoundEnd::Busy) => {
+                    if came_to == RoundEnd::Idle {
+                        came_to = RoundEnd::Busy;
                     }
                 }
                 // One that cannot go on holds no other up.
@@ -346,19 +347,19 @@ impl Schedules {
         Ok(came_to)
     }
 
-    async fn backfill_turn(self: &Arc<Self>, id: Uuid) -> Result<Turned, EngineError> {
+    async fn backfill_round(self: &Arc<Self>, id: Uuid) -> Result<RoundEnd, EngineError> {
         if self.backfill_step(id).await? {
-            return Ok(Turned::Idle);
+            return Ok(RoundEnd::Idle);
         }
         let now = self.node.now();
-        let Some(mut turn) = self.node.store.backfill_turn(id).await? else {
-            return Ok(Turned::Busy);
+        let Some(mut round) = self.node.store.backfill_round(id).await? else {
+            return Ok(RoundEnd::Busy);
         };
-        let row = turn.row.clone();
+        let row = round.row.clone();
         if row.state == CANCELLING {
-            drop(turn);
+            drop(round);
             self.cancel_backfill(id).await?;
-            return Ok(Turned::Idle);
+            return Ok(RoundEnd::Idle);
         }
         let mut moved = Moved::of(&row);
         let group = match self.node.catalog.group(&row.group_name).await? {
@@ -366,42 +367,46 @@ impl Schedules {
             _ => {
                 moved.note = Some("the group was deleted".into());
                 moved.ended = Some(RunState::Cancelled.number());
-                turn.commit(&moved, now).await?;
-                return Ok(Turned::Idle);
+                round.commit(&moved, now).await?;
+                return Ok(RoundEnd::Idle);
             }
         };
         let held = (!group.enabled && !row.force).then(|| "the group is disabled".to_owned());
         if held.is_some() {
             if held != row.note {
                 moved.note = held;
-                turn.commit(&moved, now).await?;
+                round.commit(&moved, now).await?;
             }
-            return Ok(Turned::Idle);
+            return Ok(RoundEnd::Idle);
         }
         moved.note = None;
-        let active = turn.active().await?;
+        let active = round.active().await?;
         let room = usize::try_from(i64::from(row.max_active) - active)
             .unwrap_or(0)
             .min(MADE_MAX);
         if room == 0 {
-            return Ok(Turned::Idle);
+            return Ok(RoundEnd::Idle);
         }
         let source = self.backfill_source(&row).await?;
-        let found = search(&mut turn, &row, &source, room, now, &mut moved).await?;
+        let found = search(&mut round, &row, &source, room, now, &mut moved).await?;
         if found.make.is_empty() {
             if found.exhausted && active == 0 {
-                moved.ended = Some(backfill::ended(&turn.counts().await?).number());
+                moved.ended = Some(backfill::ended(&round.counts().await?).number());
                 self.sources.remove(&id);
             } else if moved.skipped == 0 && moved.position == row.position && moved.note == row.note {
-                return Ok(Turned::Idle);
+                return Ok(RoundEnd::Idle);
             }
-            turn.commit(&moved, now).await?;
-            return Ok(if found.exhausted { Turned::Idle } else { Turned::More });
+            round.commit(&moved, now).await?;
+            return Ok(if found.exhausted {
+                RoundEnd::Idle
+            } else {
+                RoundEnd::More
+            });
         }
         let made = self
-            .make_runs(&mut turn, &row, &group, &source, (found.make, &moved), now)
+            .make_runs(&mut round, &row, &group, &source, (found.make, &moved), now)
             .await?;
-        turn.commit_made().await?;
+        round.commit_made().await?;
         let count = made.runs.len();
         if row.max_active == 1
             && made.runs.iter().all(NewRun::is_plain)
@@ -417,16 +422,20 @@ impl Schedules {
         self.runs
             .created(made.runs.into_iter().zip(made.contexts), &made.created);
         Ok(if found.exhausted || count == room {
-            Turned::Idle
+            RoundEnd::Idle
         } else {
-            Turned::More
+            RoundEnd::More
         })
     }
 
-    /// The turn of a backfill whose runs follow one another, at an instant that the last turn found free: one statement.
-    /// `false`: there is no such instant, or something is not as the last turn left it, and nothing was done.
+    /// The round of a backfill whose runs follow one another, at an instant that the last round found free: one statement.
+    /// `false`: there is no such instant, or something is not as the last round left it, and nothing was done.
     async fn backfill_step(self: &Arc<Self>, id: Uuid) -> Result<bool, EngineError> {
-        let Some(source) = self.sources.get(&id).filter(|_| self.node.short_ways) else {
+        let Some(source) = self
+            .sources
+            .get(&id)
+            .filter(|_| self.node.short_ways.take(ShortWay::BackfillStep))
+        else {
             return Ok(false);
         };
         let known = source.ahead.lock().take();
@@ -477,7 +486,7 @@ impl Schedules {
         Ok(true)
     }
 
-    /// A run for an instant of a backfill. The turn registers it, since it may take an instant over from another run.
+    /// A run for an instant of a backfill. The round registers it, since it may take an instant over from another run.
     fn lay_out_instant(
         &self,
         row: &BackfillRow,
@@ -535,19 +544,19 @@ impl Schedules {
 
     async fn make_runs(
         &self,
-        turn: &mut BackfillTurn,
+        round: &mut BackfillRound,
         row: &BackfillRow,
         group: &Group,
         source: &Source,
-        (make, moved): (Vec<Standing>, &Moved),
+        (make, moved): (Vec<Occupancy>, &Moved),
         now: Time,
     ) -> Result<Made, EngineError> {
         let revision = &group.revision;
         let labels = labels_of(revision);
         let mut pinned: HashMap<i64, Arc<Resolution>> = HashMap::new();
         let mut laid_out = Vec::with_capacity(make.len());
-        for standing in &make {
-            let resolution = match standing.last {
+        for occupancy in &make {
+            let resolution = match occupancy.last {
                 Some((_, _, Some(replaced))) if row.pinned => match pinned.entry(replaced) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(free) => free
@@ -560,7 +569,7 @@ impl Schedules {
                 row,
                 revision,
                 &resolution,
-                (&source.grid, standing.at),
+                (&source.grid, occupancy.at),
                 labels.clone(),
                 now,
             ));
@@ -568,13 +577,13 @@ impl Schedules {
         let registrations: Vec<(Time, RunId, Option<Uuid>)> = make
             .iter()
             .zip(&laid_out)
-            .map(|(standing, (run, _))| (standing.at, run.id, standing.registered.map(|(run, _)| run)))
+            .map(|(occupancy, (run, _))| (occupancy.at, run.id, occupancy.registered.map(|(run, _)| run)))
             .collect();
-        let got: HashSet<RunId> = turn.register(&registrations, moved).await?.into_iter().collect();
+        let got: HashSet<RunId> = round.register(&registrations, moved).await?.into_iter().collect();
         laid_out.retain(|(run, _)| got.contains(&run.id));
         let (mut runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
         self.runs.hand_out(&mut runs);
-        let created = turn.create(&runs, self.node.lease(), now).await?;
+        let created = round.create(&runs, self.node.lease(), now).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
             return Err(EngineError::Unreadable(format!(
                 "a run of backfill {} was not made: {refused:?}",
@@ -608,24 +617,24 @@ fn labels_of(revision: &Revision) -> Option<Value> {
     (!labels.is_empty()).then_some(Value::Object(labels))
 }
 
-/// Runs of a turn.
+/// Runs of a round.
 struct Made {
     runs: Vec<NewRun>,
     contexts: Vec<Arc<RunContext>>,
     created: Vec<Created>,
 }
 
-/// What a turn's search found.
+/// What a round's search found.
 struct Found {
     /// Instants to make runs for.
-    make: Vec<Standing>,
+    make: Vec<Occupancy>,
     /// There are no more yet.
     exhausted: bool,
 }
 
 /// Looks for up to `room` instants to make runs for, and moves the position along.
 async fn search(
-    turn: &mut BackfillTurn,
+    round: &mut BackfillRound,
     row: &BackfillRow,
     source: &Source,
     room: usize,
@@ -665,12 +674,12 @@ async fn search(
         }
         looked_at += instants.len();
         let since = tokio::time::Instant::now();
-        let mut standings = turn.standings(&instants).await?.into_iter().peekable();
-        while let Some(standing) = standings.next_if(|_| found.make.len() < room) {
-            moved.position = Some(standing.at);
-            match verdict(row.id, on_existing, &standing) {
+        let mut occupancies = round.occupancies(&instants).await?.into_iter().peekable();
+        while let Some(occupancy) = occupancies.next_if(|_| found.make.len() < room) {
+            moved.position = Some(occupancy.at);
+            match verdict(row.id, on_existing, &occupancy) {
                 Verdict::Skip => moved.skipped += 1,
-                Verdict::Fill | Verdict::Replace(_) => found.make.push(standing),
+                Verdict::Fill | Verdict::Replace(_) => found.make.push(occupancy),
             }
         }
         ahead = Some(Ahead {
@@ -678,8 +687,8 @@ async fn search(
             catching_up: moved.catching_up,
             looked_at: since,
             left: None,
-            free: standings
-                .take_while(|standing| standing.last.is_none() && standing.registered.is_none())
+            free: occupancies
+                .take_while(|occupancy| occupancy.last.is_none() && occupancy.registered.is_none())
                 .collect(),
         });
     }

@@ -145,7 +145,7 @@ struct Firing {
     /// It goes on when the run of its instant has ended.
     awaits: bool,
     /// It is done for good.
-    spent: bool,
+    is_over: bool,
     missed: bool,
 }
 
@@ -159,7 +159,7 @@ fn firing(schedule: &Schedule, cursor: Time, due_at: Time, now: Time, limit: usi
             cursor: now,
             next: schedule.after_run(now).filter(|_| skipped),
             awaits: !skipped,
-            spent: false,
+            is_over: false,
             missed,
         };
     }
@@ -170,7 +170,7 @@ fn firing(schedule: &Schedule, cursor: Time, due_at: Time, now: Time, limit: usi
         cursor: due.until,
         next,
         awaits: false,
-        spent: schedule.kind() == Kind::Once && next.is_none(),
+        is_over: schedule.kind() == Kind::Once && next.is_none(),
         missed: due.missed,
     }
 }
@@ -328,7 +328,7 @@ impl Schedules {
             cursor: firing.cursor,
             next_fire_at: firing.next,
             awaits: None,
-            fired_at: firing.spent.then_some(now),
+            fired_at: firing.is_over.then_some(now),
         });
     }
 }
@@ -400,7 +400,7 @@ mod tests {
                 cursor: at(now),
                 next: None,
                 awaits: true,
-                spent: false,
+                is_over: false,
                 missed: false,
             },
         );
@@ -418,14 +418,14 @@ mod tests {
                 cursor: at(now),
                 next: Some(at("2026-03-01T01:00:10Z")),
                 awaits: false,
-                spent: false,
+                is_over: false,
                 missed: true,
             },
         );
     }
 
     #[test]
-    fn once_is_spent() {
+    fn once_is_over() {
         let now = "2026-03-01T00:01:00Z";
         check(
             json!({"once": {"delay": "1m"}}),
@@ -436,7 +436,7 @@ mod tests {
                 cursor: at(now),
                 next: None,
                 awaits: false,
-                spent: true,
+                is_over: true,
                 missed: false,
             },
         );
@@ -456,7 +456,7 @@ mod tests {
                 cursor: at(now),
                 next: Some(at("2026-03-01T00:00:40Z")),
                 awaits: false,
-                spent: false,
+                is_over: false,
                 missed: false,
             },
         );

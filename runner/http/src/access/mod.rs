@@ -270,7 +270,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
             }
         },
     };
-    app.rates.of_callers(&admitted.caller.actor, now)?;
+    app.rates.of_callers(&admitted.caller.actor)?;
     Ok(admitted)
 }
 

@@ -1,17 +1,26 @@
 //! How often: unknown tokens by address, requests by caller.
 //!
-//! Buckets in memory, per node, as virtual schedules (GCRA): one instant per key, no timers. A table is bounded; when it
-//! is full, buckets that have filled up again are forgotten, since they say nothing.
+//! `governor` reckons (GCRA: one instant per key, no timers). Two things it has no answer to are here:
+//!
+//! * Its tables grow with the keys that come (its issue 171), and keys are what strangers choose. So the instants are kept
+//!   in a cache of [`KEYS_MAX`], which forgets the key that was asked for least; one that keeps coming stays known,
+//!   however many others come beside it.
+//! * It gives nothing back. An unknown token is counted before it is looked up, or a crowd that arrives at once would be
+//!   looked up whole; one that turns out to be in force was no guess, and its place is free again.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::request::Parts;
-use heddle_domain::Time;
-use parking_lot::Mutex;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::StateStore;
+use governor::{Quota, RateLimiter};
+use heddle_domain::Clock;
+use quick_cache::sync::{Cache, EntryAction, EntryResult};
 
 use crate::connection::Connection;
 use crate::problem::Problem;
@@ -58,54 +67,85 @@ impl Peer {
     }
 }
 
-/// Buckets that hold `burst` and gain `per_second`.
+/// The node's clock as `governor` reads it: nanoseconds since 1970.
+#[derive(Clone, Debug)]
+struct NodeClock(Arc<dyn Clock>);
+
+impl governor::clock::Clock for NodeClock {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        let nanos = self.0.now().timestamp_nanos_opt().unwrap_or_default();
+        u64::try_from(nanos).unwrap_or_default().into()
+    }
+}
+
+/// When each key's bucket will be full again, of as many keys as are remembered.
+#[derive(Clone, Debug)]
+struct Table<K: Eq + Hash>(Arc<Cache<K, Nanos>>);
+
+impl<K: Eq + Hash + Clone> StateStore for Table<K> {
+    type Key = K;
+
+    fn measure_and_replace<T, F, E>(&self, key: &K, measure: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let known = self.0.entry(key, None, |_, full_at| {
+            EntryAction::Retain(measure(Some(*full_at)).map(|(taken, next)| {
+                *full_at = next;
+                taken
+            }))
+        });
+        match known {
+            EntryResult::Retained(answer) => answer,
+            EntryResult::Vacant(place) => {
+                let (taken, full_at) = measure(None)?;
+                // It fails if the key was removed meanwhile, which nobody does.
+                let _ = place.insert(full_at);
+                Ok(taken)
+            }
+            // Nothing is removed above, and no time is set for waiting.
+            _ => measure(None).map(|(taken, _)| taken),
+        }
+    }
+}
+
+/// Buckets that hold `burst` and gain `per_second`, one a key.
 #[derive(Debug)]
-struct Buckets<K> {
-    burst: u32,
-    per_second: u32,
-    /// When a key's bucket will be full again.
-    full_at: Mutex<HashMap<K, Time>>,
+struct Buckets<K: Eq + Hash + Clone> {
+    limiter: RateLimiter<K, Table<K>, NodeClock, NoOpMiddleware<Nanos>>,
+    table: Table<K>,
+    /// After how long a bucket gains one.
+    step: Nanos,
 }
 
 impl<K: Eq + Hash + Clone> Buckets<K> {
-    fn new(burst: u32, per_second: u32) -> Self {
+    fn new(burst: u32, per_second: u32, clock: &NodeClock) -> Self {
+        let at_least_one = |count: u32| NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN);
+        let quota = Quota::per_second(at_least_one(per_second)).allow_burst(at_least_one(burst));
+        let table = Table(Arc::new(Cache::new(KEYS_MAX)));
         Self {
-            burst: burst.max(1),
-            per_second: per_second.max(1),
-            full_at: Mutex::default(),
+            limiter: RateLimiter::new(quota, table.clone(), clock.clone()),
+            table,
+            step: quota.replenish_interval().into(),
         }
-    }
-
-    fn step(&self) -> Duration {
-        Duration::from_secs(1) / self.per_second
     }
 
     /// Takes one; an error says after how long there is one.
-    fn take(&self, key: &K, now: Time) -> Result<(), Duration> {
-        let mut table = self.full_at.lock();
-        let full_at = table.get(key).copied().unwrap_or(now).max(now);
-        let after = full_at + self.step();
-        let room = self.step() * self.burst;
-        let ahead = (after - now).to_std().unwrap_or_default();
-        if ahead > room {
-            return Err(ahead - room);
-        }
-        if table.len() >= KEYS_MAX && !table.contains_key(key) {
-            table.retain(|_, full_at| *full_at > now);
-            if table.len() >= KEYS_MAX {
-                // More keys at once than anybody keeps books of: the node's own bucket is left.
-                return Ok(());
-            }
-        }
-        table.insert(key.clone(), after);
-        Ok(())
+    fn take(&self, key: &K) -> Result<(), Duration> {
+        let clock = self.limiter.clock();
+        self.limiter
+            .check_key(key)
+            .map_err(|until| until.wait_time_from(governor::clock::Clock::now(clock)))
     }
 
     /// Puts one back.
     fn put_back(&self, key: &K) {
-        if let Some(full_at) = self.full_at.lock().get_mut(key) {
-            *full_at -= self.step();
-        }
+        self.table.0.entry(key, None, |_, full_at| {
+            *full_at = full_at.saturating_sub(self.step);
+            EntryAction::Retain(())
+        });
     }
 }
 
@@ -119,19 +159,20 @@ pub(crate) struct Rates {
 
 impl Rates {
     /// `per_caller`: how many requests a second one token may make; `None`: any number.
-    pub(crate) fn new(per_caller: Option<u32>) -> Self {
+    pub(crate) fn new(per_caller: Option<u32>, clock: Arc<dyn Clock>) -> Self {
+        let clock = NodeClock(clock);
         Self {
-            by_peer: Buckets::new(UNKNOWN_BURST, UNKNOWN_PER_SECOND),
-            of_node: Buckets::new(UNKNOWN_NODE_BURST, UNKNOWN_NODE_PER_SECOND),
-            by_caller: per_caller.map(|rate| Buckets::new(rate, rate)),
+            by_peer: Buckets::new(UNKNOWN_BURST, UNKNOWN_PER_SECOND, &clock),
+            of_node: Buckets::new(UNKNOWN_NODE_BURST, UNKNOWN_NODE_PER_SECOND, &clock),
+            by_caller: per_caller.map(|rate| Buckets::new(rate, rate, &clock)),
         }
     }
 
     /// Before a token that nobody knows is looked up: 429 when this address, or all together, have shown too many.
-    pub(crate) fn of_unknown(&self, peer: Peer, now: Time) -> Result<(), Problem> {
+    pub(crate) fn of_unknown(&self, peer: Peer) -> Result<(), Problem> {
         self.by_peer
-            .take(&peer, now)
-            .and_then(|()| self.of_node.take(&(), now))
+            .take(&peer)
+            .and_then(|()| self.of_node.take(&()))
             .map_err(|wait| too_many("too many unknown tokens", wait))
     }
 
@@ -142,11 +183,11 @@ impl Rates {
     }
 
     /// 429 when a caller asks more often than is configured.
-    pub(crate) fn of_callers(&self, actor: &str, now: Time) -> Result<(), Problem> {
+    pub(crate) fn of_callers(&self, actor: &str) -> Result<(), Problem> {
         match &self.by_caller {
             None => Ok(()),
             Some(buckets) => buckets
-                .take(&actor.to_owned(), now)
+                .take(&actor.to_owned())
                 .map_err(|wait| too_many("this token makes more requests than this node takes of one", wait)),
         }
     }
@@ -159,39 +200,63 @@ fn too_many(what: &str, wait: Duration) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heddle_domain::Time;
+    use parking_lot::Mutex;
 
-    fn at(millis: i64) -> Time {
-        Time::from_timestamp_millis(1_700_000_000_000 + millis).unwrap()
+    /// A clock that stands where the test puts it, in milliseconds after some instant.
+    #[derive(Debug)]
+    struct Held(Mutex<i64>);
+
+    impl Clock for Held {
+        fn now(&self) -> Time {
+            Time::from_timestamp_millis(1_700_000_000_000 + *self.0.lock()).unwrap()
+        }
+    }
+
+    fn held() -> (Arc<Held>, NodeClock) {
+        let clock = Arc::new(Held(Mutex::new(0)));
+        (clock.clone(), NodeClock(clock))
     }
 
     #[test]
     fn a_bucket_empties_and_fills() {
-        let buckets = Buckets::new(3, 2);
+        let (time, clock) = held();
+        let buckets = Buckets::new(3, 2, &clock);
         for _ in 0..3 {
-            assert_eq!(buckets.take(&"a", at(0)), Ok(()));
+            assert_eq!(buckets.take(&"a"), Ok(()));
         }
-        assert_eq!(buckets.take(&"a", at(0)), Err(Duration::from_millis(500)));
-        assert_eq!(buckets.take(&"b", at(0)), Ok(()), "another's is its own");
-        assert_eq!(buckets.take(&"a", at(500)), Ok(()));
-        assert!(buckets.take(&"a", at(500)).is_err());
+        assert_eq!(buckets.take(&"a"), Err(Duration::from_millis(500)));
+        assert_eq!(buckets.take(&"b"), Ok(()), "another's is its own");
+        *time.0.lock() = 200;
+        assert_eq!(buckets.take(&"a"), Err(Duration::from_millis(300)));
+        *time.0.lock() = 500;
+        assert_eq!(buckets.take(&"a"), Ok(()));
+        assert!(buckets.take(&"a").is_err());
         buckets.put_back(&"a");
-        assert_eq!(buckets.take(&"a", at(500)), Ok(()));
+        assert_eq!(buckets.take(&"a"), Ok(()));
+        *time.0.lock() = 60_000;
         for _ in 0..3 {
-            assert_eq!(buckets.take(&"a", at(60_000)), Ok(()));
+            assert_eq!(buckets.take(&"a"), Ok(()));
         }
-        assert!(buckets.take(&"a", at(60_000)).is_err());
+        assert!(buckets.take(&"a").is_err());
     }
 
+    /// A crowd of others neither grows the table nor makes it forget who is over his rate and keeps asking.
     #[test]
     fn a_table_is_bounded() {
-        let buckets = Buckets::new(1, 1);
-        for key in 0..KEYS_MAX + 10 {
-            assert_eq!(buckets.take(&key, at(0)), Ok(()));
+        let (_, clock) = held();
+        let buckets = Buckets::new(1, 1, &clock);
+        let asks_on = usize::MAX;
+        assert_eq!(buckets.take(&asks_on), Ok(()));
+        for key in 0..4 * KEYS_MAX {
+            assert_eq!(buckets.take(&key), Ok(()));
+            if key % 100 == 0 {
+                assert!(buckets.take(&asks_on).is_err(), "forgotten after {key} others");
+            }
         }
-        assert!(buckets.full_at.lock().len() <= KEYS_MAX);
-        assert!(buckets.take(&0, at(0)).is_err());
-        assert_eq!(buckets.take(&(KEYS_MAX + 1), at(2_000)), Ok(()));
-        assert_eq!(buckets.full_at.lock().len(), 1);
+        assert!(buckets.table.0.len() <= KEYS_MAX);
+        buckets.put_back(&usize::MIN);
+        assert!(buckets.table.0.len() <= KEYS_MAX);
     }
 
     #[test]
@@ -205,13 +270,23 @@ mod tests {
 
     #[test]
     fn refusals_say_when_to_come_back() {
-        let rates = Rates::new(Some(1));
-        assert!(rates.of_callers("a", at(0)).is_ok());
-        let problem = rates.of_callers("a", at(0)).unwrap_err();
+        let (time, _) = held();
+        let rates = Rates::new(Some(1), time.clone());
+        assert!(rates.of_callers("a").is_ok());
+        let problem = rates.of_callers("a").unwrap_err();
         assert_eq!((problem.status.as_u16(), problem.retry_after), (429, Some(1)));
-        assert!(Rates::new(None).of_callers("a", at(0)).is_ok());
+        assert!(Rates::new(None, time.clone()).of_callers("a").is_ok());
         let peer = Peer::new("1.2.3.4".parse().unwrap());
-        let taken = (0..10 * UNKNOWN_BURST).filter(|_| rates.of_unknown(peer, at(0)).is_ok());
-        assert_eq!(taken.count(), UNKNOWN_BURST as usize);
+        let taken = |rates: &Rates| {
+            (0..10 * UNKNOWN_BURST)
+                .filter(|_| rates.of_unknown(peer).is_ok())
+                .count()
+        };
+        assert_eq!(taken(&rates), UNKNOWN_BURST as usize);
+        assert_eq!(taken(&rates), 0);
+        rates.was_known(peer);
+        assert_eq!(taken(&rates), 1, "a token in force is no guess");
+        *time.0.lock() = 1_000;
+        assert_eq!(taken(&rates), UNKNOWN_PER_SECOND as usize);
     }
 }

@@ -263,7 +263,7 @@ pub(super) async fn recheck(app: &App, peer: Peer, key: Key, now: Time) -> Resul
 /// The table's answer.
 async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now: Time) -> Result<Arc<Token>, Problem> {
     if !was_good {
-        app.rates.of_unknown(peer, now)?;
+        app.rates.of_unknown(peer)?;
     }
     let row = match key {
         (Shown::Token, hash) => app.store.token_by_hash(&hash, now).await?,

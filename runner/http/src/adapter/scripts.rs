@@ -9,8 +9,8 @@ use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_domain::{Clock, Fault};
 use heddle_engine::heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompileError, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
-    Limits, LogLevel, LogLine, Outcome, digest_of, outbound, runtime_id,
+    AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits, LogLevel,
+    LogLine, Outcome, digest_of, outbound, runtime_id,
 };
 use heddle_engine::{Engine, EngineError, ScriptFacts};
 use parking_lot::Mutex;
@@ -149,33 +149,18 @@ struct Console {
     lines: Mutex<Vec<LogLine>>,
 }
 
-fn refused<T: Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, String>> {
-    let why = format!("{what}: an invocation without a run has none");
-    Box::pin(async move { Err(why) })
-}
-
 impl HostServices for Console {
-    fn upstream(&self, _task: &str) -> BoxFuture<'_, Result<String, String>> {
-        refused("upstream")
+    fn refusal(&self, what: &str) -> String {
+        format!("{what}: an invocation without a run has none")
     }
 
     fn state_get(&self, _key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
         Box::pin(async { Ok(None) })
     }
 
-    fn secret(&self, _name: &str) -> BoxFuture<'_, Result<String, String>> {
-        refused("secret")
-    }
-
-    fn connection(&self, _name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
-        refused("sql connection")
-    }
-
     fn log(&self, line: LogLine) {
         self.lines.lock().push(line);
     }
-
-    fn progress(&self, _fraction: f64, _note: String) {}
 }
 
 pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocation, Refusal> {

@@ -371,7 +371,7 @@ async fn graph(request: Request) -> Outcome {
     let mut nodes = Vec::with_capacity(spec.tasks.len());
     let mut edges = Vec::new();
     for (task, written) in &spec.tasks {
-        let executor = executor_of(written).map(|executor| format!("{executor:?}").to_lowercase());
+        let executor = executor_of(written).ok().map(|executor| executor.as_str().to_owned());
         nodes.push(GraphNode {
             task: task.to_string(),
             executor,

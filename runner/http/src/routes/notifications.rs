@@ -146,7 +146,7 @@ async fn resend(mut request: Request) -> Outcome {
     match request.app.store.resend(request.by(), id).await? {
         Resend::NotFound => Err(Problem::not_found("notification", &id.to_string())),
         Resend::Done => {
-            request.app.engine.ring_notifier();
+            request.app.engine.wake_notifier();
             ok(&whole(find(&request, id).await?))
         }
     }

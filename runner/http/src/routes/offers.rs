@@ -9,6 +9,7 @@ use heddle_domain::bounded::or_trouble;
 use heddle_domain::dispatch::{Offer as Compiled, check_audience};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
+use heddle_store::Store;
 use heddle_store::offer::{OccurrenceCounts, OfferDelete, OfferPut, OfferRow};
 use serde::Deserialize;
 use serde_json::Value;
@@ -261,7 +262,71 @@ fn occurrence_of(offer: &Compiled, row: &OfferRow, at: Time, counts: OccurrenceC
     }
 }
 
-/// A long function: the bounds of time, page and number are narrowed by each offer that is read, so all of it sees them.
+/// The first occurrences of many offers, one more than are listed: each offer that is read narrows the time in which those
+/// of others are of interest.
+struct FirstOccurrences {
+    /// The last one of the page before: its instant, and its offer.
+    after: Option<(Time, i64)>,
+    from: Time,
+    to: Time,
+    limit: usize,
+    first: BTreeMap<(Time, i64), Arc<(Compiled, OfferRow)>>,
+}
+
+impl FirstOccurrences {
+    /// Adds an offer's; answers up to which instant occurrences are still of interest.
+    fn add(&mut self, row: OfferRow) -> Result<Time, Problem> {
+        let spec: OfferSpec = typed(row.spec.clone(), "")?;
+        let id = row.id;
+        let shown = Arc::new((Compiled::compile(spec, row.starts_at).map_err(Problem::invalid)?, row));
+        let mut next = shown.0.first_from(self.from);
+        while let Some(at) = next.filter(|at| *at <= self.to) {
+            let listed = self.after.is_some_and(|last| (at, id) <= last);
+            if !listed {
+                if self.is_full() && self.first.last_key_value().is_some_and(|(last, _)| (at, id) > *last) {
+                    break;
+                }
+                self.first.insert((at, id), shown.clone());
+                if self.first.len() > self.limit + 1 {
+                    self.first.pop_last();
+                }
+            }
+            next = shown.0.next_after(at);
+        }
+        let last = self.first.last_key_value().filter(|_| self.is_full());
+        Ok(last.map_or(self.to, |(last, _)| last.0))
+    }
+
+    fn is_full(&self) -> bool {
+        self.first.len() > self.limit
+    }
+
+    /// Adds those of all offers, or of an audience's.
+    async fn add_all(&mut self, store: &Store, audience: Option<&str>) -> Result<(), Problem> {
+        let (mut behind, mut until, mut seen) = (0, self.to, 0);
+        loop {
+            let rows = store
+                .offers_due(audience, (self.from, until), behind, OFFERS_PAGE)
+                .await?;
+            let full = rows.len() as i64 == OFFERS_PAGE;
+            seen += rows.len();
+            for row in rows {
+                behind = row.id;
+                until = self.add(row)?;
+            }
+            if !full {
+                return Ok(());
+            }
+            if seen >= OFFERS_MAX {
+                return Err(Problem::invalid(Fault::at(
+                    "/audience",
+                    format!("more than {OFFERS_MAX} offers may be due then: say which `audience`, or less time"),
+                )));
+            }
+        }
+    }
+}
+
 async fn occurrences(request: Request) -> Outcome {
     let limit = request.limit()? as usize;
     let (from, to) = stretch(&request)?;
@@ -269,62 +334,26 @@ async fn occurrences(request: Request) -> Outcome {
     if let Some(audience) = audience {
         check_audience(audience).map_err(|detail| Problem::invalid(Fault::at("/audience", detail)))?;
     }
-    let cursor = parse_cursor(&request)?;
+    let after = parse_cursor(&request)?;
     let store = &request.app.store;
-    let start = cursor.map_or(from, |(at, _)| at.max(from));
-    // The first ones of all offers, one more than are listed.
-    let mut first = BTreeMap::new();
-    let mut note = |row: OfferRow| -> Result<Time, Problem> {
-        let spec: OfferSpec = typed(row.spec.clone(), "")?;
-        let id = row.id;
-        let shown = Arc::new((Compiled::compile(spec, row.starts_at).map_err(Problem::invalid)?, row));
-        let mut next = shown.0.first_from(start);
-        while let Some(at) = next.filter(|at| *at <= to) {
-            let listed = cursor.is_some_and(|last| (at, id) <= last);
-            if !listed {
-                if first.len() > limit && first.last_key_value().is_some_and(|(last, _)| (at, id) > *last) {
-                    break;
-                }
-                first.insert((at, id), shown.clone());
-                if first.len() > limit + 1 {
-                    first.pop_last();
-                }
-            }
-            next = shown.0.next_after(at);
-        }
-        let full = first.len() > limit;
-        Ok(first.last_key_value().filter(|_| full).map_or(to, |(last, _)| last.0))
+    let start = after.map_or(from, |(at, _)| at.max(from));
+    let mut occurrences = FirstOccurrences {
+        after,
+        from: start,
+        to,
+        limit,
+        first: BTreeMap::new(),
     };
     match request.query_name("offer") {
         Some(id) => {
             let row = store.offer(&id).await?;
-            row.filter(|row| audience.is_none_or(|a| a == row.audience))
-                .map(&mut note)
-                .transpose()?;
-        }
-        None => {
-            let (mut behind, mut until, mut seen) = (0, to, 0);
-            loop {
-                let rows = store.offers_due(audience, (start, until), behind, OFFERS_PAGE).await?;
-                let full = rows.len() as i64 == OFFERS_PAGE;
-                seen += rows.len();
-                for row in rows {
-                    behind = row.id;
-                    until = note(row)?;
-                }
-                if !full {
-                    break;
-                }
-                if seen >= OFFERS_MAX {
-                    return Err(Problem::invalid(Fault::at(
-                        "/audience",
-                        format!("more than {OFFERS_MAX} offers may be due then: say which `audience`, or less time"),
-                    )));
-                }
+            if let Some(row) = row.filter(|row| audience.is_none_or(|audience| audience == row.audience)) {
+                occurrences.add(row)?;
             }
         }
+        None => occurrences.add_all(store, audience).await?,
     }
-    let mut found: Vec<_> = first.into_iter().collect();
+    let mut found: Vec<_> = occurrences.first.into_iter().collect();
     let more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = match found.last() {

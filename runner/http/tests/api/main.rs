@@ -16,7 +16,7 @@ use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use heddle_domain::{Chance, Clock, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig};
+use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, ShortWays};
 use heddle_http::{App, AppParts, HttpConfig, router};
 use heddle_postgres::{TestCluster, TestDatabase, stamp};
 use heddle_store::Store;
@@ -82,7 +82,7 @@ async fn engine(store: &Store, keys: &SecretKeys, directory: &std::path::Path) -
             mail_dir: None,
             stalled_after: Duration::from_secs(60),
         },
-        short_ways: true,
+        short_ways: ShortWays::ALL,
     };
     let chance = Arc::new(Counting(AtomicU64::new(1 << 32)));
     let engine = Engine::start(config, store.clone(), sandbox, Arc::new(keys.clone()), clock, chance);

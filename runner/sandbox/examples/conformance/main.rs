@@ -17,8 +17,8 @@ use futures::StreamExt;
 use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompilerCommand, ConnectionTarget, Context, Grants, HostServices, Interval, Language,
-    Limits, LogLine, Outcome, Sandbox, SandboxConfig, Script, code_key,
+    AttemptRequest, BoxFuture, CompilerCommand, Context, Grants, HostServices, Interval, Language, Limits, LogLine,
+    Outcome, Sandbox, SandboxConfig, Script, code_key,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -133,34 +133,12 @@ impl Clock for RealClock {
 #[derive(Default)]
 struct Last(Mutex<String>);
 
-fn nothing<T: Send + 'static>() -> BoxFuture<'static, Result<T, String>> {
-    Box::pin(async { Err("there is none".to_owned()) })
-}
-
 impl HostServices for Last {
-    fn upstream(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
-        nothing()
-    }
-
-    fn state_get(&self, _: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
-        nothing()
-    }
-
-    fn secret(&self, _: &str) -> BoxFuture<'_, Result<String, String>> {
-        nothing()
-    }
-
-    fn connection(&self, _: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
-        nothing()
-    }
-
     fn log(&self, line: LogLine) {
         if let Some(test) = line.message.strip_prefix("begins ") {
             *self.0.lock().expect("no panic") = test.to_owned();
         }
     }
-
-    fn progress(&self, _: f64, _: String) {}
 }
 
 fn sandbox() -> (Sandbox, tempfile::TempDir) {

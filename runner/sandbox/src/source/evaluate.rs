@@ -118,7 +118,7 @@ pub(crate) async fn job(
         SourceFault::new(format!("its top level needs more than {limit} MiB of memory"))
     };
     let result = match ended {
-        None if signals.spent(limits.cpu) => {
+        None if signals.exceeds(limits.cpu) => {
             let max = limits.cpu.unwrap_or_default();
             Err(SourceFault::new(format!(
                 "its top level runs longer than {max:?} of processor time"

@@ -1,16 +1,16 @@
-//! Backfills: the object, and the turns in which any node moves it on.
+//! Backfills: the object, and the rounds in which any node moves it on.
 //!
 //! # The story
 //!
-//! A backfill belongs to nobody. Whenever one of its runs ends, the node that recorded the end takes a *turn*: it locks
+//! A backfill belongs to nobody. Whenever one of its runs ends, the node that recorded the end takes a *round*: it locks
 //! the backfill's row (skipping it if another node is at it; that one, or the next look, sees the end as well), counts
 //! its live runs, reckons the next instants from the row's `position`, sees which of them have runs already, registers
 //! the rest in *run_instants*, creates their runs and moves the position: all in one transaction. A node that dies in
-//! the middle leaves nothing behind but the row as it was, and the next node's turn is the same turn again.
+//! the middle leaves nothing behind but the row as it was, and the next node's round is the same round again.
 //!
-//! Where one run follows the other (`max_active` 1), what a turn costs beside the run itself is round trips. A node that
-//! knows from its last turn which instants come next and that nothing stands there takes a [step](Store::step_backfill):
-//! the same turn as one statement, which does nothing unless all is as the node believes.
+//! Where one run follows the other (`max_active` 1), what a round costs beside the run itself is round trips. A node that
+//! knows from its last round which instants come next and that nothing stands there takes a [step](Store::step_backfill):
+//! the same round as one statement, which does nothing unless all is as the node believes.
 //!
 //! # Invariants
 //!
@@ -19,7 +19,7 @@
 //!   backfills, never make two runs for it. A row is taken over only if it still names the run that was seen.
 //! * How its runs stand is counted from the runs.
 
-mod turn;
+mod round;
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-use turn::standing;
-pub use turn::{BackfillTurn, Moved};
+use round::occupancy;
+pub use round::{BackfillRound, Moved};
 
 /// How a backfill stands; `cancelling` says that its active runs are yet to be cancelled.
 pub const CANCELLING: i16 = 6;
@@ -176,7 +176,7 @@ pub struct NewBackfill {
 
 /// What stands at an instant.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct Occupancy {
     /// The instant.
     pub at: Time,
     /// The last run that was made for it, with its state and script versions.
@@ -424,7 +424,7 @@ impl Store {
     }
 
     /// What stands at the instants of a group between two: those at which nothing stands are left out.
-    pub async fn standings_between(&self, group_id: i64, from: Time, to: Time) -> Result<Vec<Standing>, StoreError> {
+    pub async fn occupancies_between(&self, group_id: i64, from: Time, to: Time) -> Result<Vec<Occupancy>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT coalesce(r.logical_time, i.logical_time) AS "at!", r.id AS "id?", r.state AS "state?",
                       r.resolution_id AS "resolution_id?", i.run AS "registered?", i.skipped AS "skipped?"
@@ -448,7 +448,7 @@ impl Store {
         .await?;
         rows.into_iter()
             .map(|row| {
-                standing(
+                occupancy(
                     row.at,
                     row.id,
                     row.state,

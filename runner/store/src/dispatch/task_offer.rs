@@ -49,31 +49,14 @@ pub struct OfferSettlement {
 /// How many offers without a run are withdrawn at a time.
 const WITHDRAWN_MAX: i64 = 200;
 
-impl Store {
-    /// Hands an attempt of an audience task over to its offer, which is made, or opened again for a new attempt.
-    /// `false`: the attempt is not this node's any more. A long function, since most of it is the text of four statements.
-    pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
-        let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
-        let offer = &task.offer;
-        transaction!(self, pool, "hand_to_offer", |tx| {
-            let handed = sqlx::query!(
-            "UPDATE heddle.running SET lease = 0 WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
-            run,
-            key.task as i16,
-            key.item_number(),
-            at.attempt as i32,
-            task.ended.lease
-        )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected()
-            == 1;
-            if !handed {
-                return Ok(false);
-            }
-            // The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does
-            // what was completed when the run ended, and the offer with it, before it was restarted.
-            let opened = sqlx::query!(
+/// Opens a task run's offer again for a new attempt; `None`: it has none yet.
+///
+/// The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does what was
+/// completed when the run ended, and the offer with it, before it was restarted.
+async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
+    let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
+    let offer = &task.offer;
+    let opened = sqlx::query!(
             "UPDATE heddle.offers
                 SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
                     audience = $8, repeats = $9, max_hold = $10,
@@ -92,13 +75,16 @@ impl Store {
             offer.max_hold.map(|hold| hold.micros() as i64),
             task.spec
         )
-        .fetch_optional(&mut *tx)
-        .await?
-        .map(|row| (row.id, row.version));
-            let (id, version) = match opened {
-                Some(opened) => opened,
-                None => {
-                    let id = sqlx::query_scalar!(
+        .fetch_optional(tx)
+    .await?;
+    Ok(opened.map(|row| (row.id, row.version)))
+}
+
+/// Makes the offer of a task run.
+async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, StoreError> {
+    let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
+    let offer = &task.offer;
+    let id = sqlx::query_scalar!(
                     "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
                          max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at)
                      VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14)
@@ -118,10 +104,36 @@ impl Store {
                     task.overdue_at,
                     now
                 )
-                .fetch_one(&mut *tx)
-                .await?;
-                    (id, 1)
-                }
+                .fetch_one(tx)
+    .await?;
+    Ok(id)
+}
+
+impl Store {
+    /// Hands an attempt of an audience task over to its offer, which is made, or opened again for a new attempt.
+    /// `false`: the attempt is not this node's any more.
+    pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
+        let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
+        let offer = &task.offer;
+        transaction!(self, pool, "hand_to_offer", |tx| {
+            let handed = sqlx::query!(
+            "UPDATE heddle.running SET lease = 0 WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
+            run,
+            key.task as i16,
+            key.item_number(),
+            at.attempt as i32,
+            task.ended.lease
+        )
+        .execute(&mut *tx)
+        .await?
+        .rows_affected()
+            == 1;
+            if !handed {
+                return Ok(false);
+            }
+            let (id, version) = match open_again(&mut tx, task, now).await? {
+                Some(opened) => opened,
+                None => (make(&mut tx, task, now).await?, 1),
             };
             sqlx::query!(
                 "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",

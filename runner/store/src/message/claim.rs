@@ -27,7 +27,7 @@ pub const AHEAD_MAX: i64 = 2;
 
 /// What is wanted of a topic.
 #[derive(Clone, Debug)]
-pub struct BatchWish {
+pub struct BatchTerms {
     pub topic: i32,
     /// The node's.
     pub lease: i64,
@@ -100,7 +100,7 @@ impl Store {
         &self,
         topic: i32,
         finish: Option<&Finish>,
-        wish: Option<&BatchWish>,
+        terms: Option<&BatchTerms>,
     ) -> Result<(Finished, Claimed), StoreError> {
         transaction!(self, pool, "next_message_batch", once, |tx| {
             let Some(drain) = lock_topic(&mut tx, topic, Plans::Kept).await? else {
@@ -114,12 +114,12 @@ impl Store {
                 // Rolled back: the caller records failures instead.
                 return Ok((finished, Claimed::Later(0)));
             }
-            let claimed = match wish {
-                Some(wish) => {
-                    let allowed = wish
+            let claimed = match terms {
+                Some(terms) => {
+                    let allowed = terms
                         .rate
                         .map(|(count, per_ms)| (drain.allowance + drain.since_ms * count / per_ms).min(count));
-                    let claimed = claim_in(&mut tx, wish, allowed, finish.is_none()).await?;
+                    let claimed = claim_in(&mut tx, terms, allowed, finish.is_none()).await?;
                     if let (Claimed::Batch(batch), Some(allowed)) = (&claimed, allowed) {
                         sqlx::query!(
                         "UPDATE heddle.topic_drains SET allowance = $2, allowed_at = clock_timestamp() WHERE topic = $1",
@@ -146,29 +146,29 @@ impl Store {
 
 async fn claim_in(
     connection: &mut PgSession,
-    wish: &BatchWish,
+    terms: &BatchTerms,
     allowed: Option<f64>,
     only_claims: bool,
 ) -> Result<Claimed, StoreError> {
-    let look = sqlx::query_file!("src/sql/message_look.sql", wish.topic, wish.lease, only_claims)
+    let look = sqlx::query_file!("src/sql/message_look.sql", terms.topic, terms.lease, only_claims)
         .fetch_one(&mut *connection)
         .await?;
     if !look.alive {
         return Ok(Claimed::Refused);
     }
     if let Some(lost) = look.lost {
-        if wish.concurrency.is_none() && look.mine > 0 {
+        if terms.concurrency.is_none() && look.mine > 0 {
             // What was left behind is tried alone: a batch that costs nodes takes no other with it.
             return Ok(Claimed::Full);
         }
-        return take_over(connection, wish, lost).await;
+        return take_over(connection, terms, lost).await;
     }
-    let full = match wish.concurrency {
+    let full = match terms.concurrency {
         // Each node has its share, so that none sends alone while others wait.
         Some(most) => {
             let nodes = look.nodes.max(1);
             let share = (i64::from(most) + nodes - 1) / nodes;
-            look.in_hand >= i64::from(most) || !wish.queued && look.mine >= share
+            look.in_hand >= i64::from(most) || !terms.queued && look.mine >= share
         }
         None => look.mine >= AHEAD_MAX,
     };
@@ -177,11 +177,11 @@ async fn claim_in(
     }
     let limit = match allowed {
         Some(allowed) if allowed < 1.0 => {
-            let (count, per_ms) = wish.rate.unwrap_or((1.0, 1.0));
+            let (count, per_ms) = terms.rate.unwrap_or((1.0, 1.0));
             return Ok(Claimed::Later(((1.0 - allowed) * per_ms / count).ceil() as u64));
         }
-        Some(allowed) => wish.messages_max.min(allowed as i64),
-        None => wish.messages_max,
+        Some(allowed) => terms.messages_max.min(allowed as i64),
+        None => terms.messages_max,
     };
     let head = match (look.day, look.slice, look.bucket, look.id, look.sealed) {
         (Some(day), Some(slice), Some(bucket), Some(id), Some(sealed)) => Some(Head {
@@ -197,9 +197,9 @@ async fn claim_in(
         _ => None,
     };
     match (look.retry_day, head) {
-        (Some(day), None) => claim_retries(connection, wish, day, limit).await,
-        (Some(day), Some(_)) if wish.retries_first => claim_retries(connection, wish, day, limit).await,
-        (_, Some(head)) => claim_slices(connection, wish, head, limit).await,
+        (Some(day), None) => claim_retries(connection, terms, day, limit).await,
+        (Some(day), Some(_)) if terms.retries_first => claim_retries(connection, terms, day, limit).await,
+        (_, Some(head)) => claim_slices(connection, terms, head, limit).await,
         (None, None) => Ok(Claimed::Nothing),
     }
 }
@@ -247,12 +247,12 @@ pub(super) async fn by_ids(
 /// A batch that a node left behind, with the same messages but for those that were cancelled meanwhile. (And for those
 /// that do not fit: the topic went to a script when it was claimed and goes to a queue now, which takes less at a time.
 /// They become retries that are due, for nobody could ever take such a batch.)
-async fn take_over(connection: &mut PgSession, wish: &BatchWish, lost: Uuid) -> Result<Claimed, StoreError> {
+async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -> Result<Claimed, StoreError> {
     let row = sqlx::query!(
         "UPDATE heddle.message_batches SET lease = $2, losses = losses + 1, claimed_at = clock_timestamp()
           WHERE id = $1 RETURNING day, ids, retries, losses",
         lost,
-        wish.lease
+        terms.lease
     )
     .fetch_optional(&mut *connection)
     .await?;
@@ -261,7 +261,7 @@ async fn take_over(connection: &mut PgSession, wish: &BatchWish, lost: Uuid) -> 
         return Ok(Claimed::Later(0));
     };
     let mut tried: Vec<Tried> = read_tried(lost, row.retries)?;
-    let found = by_ids(connection, wish.topic, row.day, &row.ids).await?;
+    let found = by_ids(connection, terms.topic, row.day, &row.ids).await?;
     if !tried.is_empty() {
         let kept: std::collections::HashSet<Uuid> =
             found.iter().filter(|entry| !entry.1).map(|entry| entry.0.id).collect();
@@ -270,12 +270,12 @@ async fn take_over(connection: &mut PgSession, wish: &BatchWish, lost: Uuid) -> 
     }
     let (stopped, kept): (Vec<_>, Vec<_>) = found.into_iter().partition(|entry| entry.1);
     let mut messages: Vec<HeldMessage> = kept.into_iter().map(|entry| entry.0).collect();
-    let rest = messages.split_off(fitting(&messages, wish));
+    let rest = messages.split_off(fitting(&messages, terms));
     if !stopped.is_empty() || !rest.is_empty() || messages.is_empty() {
         let stopped: Vec<Uuid> = stopped.into_iter().map(|entry| entry.0.id).collect();
-        super::cancel::record_in(connection, wish.topic, row.day, &stopped).await?;
+        super::cancel::record_in(connection, terms.topic, row.day, &stopped).await?;
         let tried_of_rest = tried.split_off(messages.len().min(tried.len()));
-        set_aside(connection, wish.topic, row.day, &rest, &tried_of_rest).await?;
+        set_aside(connection, terms.topic, row.day, &rest, &tried_of_rest).await?;
         let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
         let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
         sqlx::query!(
@@ -311,7 +311,7 @@ pub(super) fn read_tried(batch: Uuid, value: Option<Value>) -> Result<Vec<Tried>
 /// Writes the row that says that a batch is in hand.
 pub(super) async fn hold(
     connection: &mut PgSession,
-    wish: &BatchWish,
+    terms: &BatchTerms,
     day: NaiveDate,
     messages: Vec<HeldMessage>,
     tried: Vec<Tried>,
@@ -323,17 +323,17 @@ pub(super) async fn hold(
     let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
     sqlx::query!(
         "INSERT INTO heddle.message_batches (id, topic, day, lease, ids, retries) VALUES ($1, $2, $3, $4, $5, $6)",
-        wish.id,
-        wish.topic,
+        terms.id,
+        terms.topic,
         day,
-        wish.lease,
+        terms.lease,
         &ids,
         retries
     )
     .execute(connection)
     .await?;
     Ok(Claimed::Batch(MessageBatch {
-        id: wish.id,
+        id: terms.id,
         day,
         messages,
         tried,
@@ -358,7 +358,7 @@ struct Head {
 
 async fn claim_slices(
     connection: &mut PgSession,
-    wish: &BatchWish,
+    terms: &BatchTerms,
     mut head: Head,
     limit: i64,
 ) -> Result<Claimed, StoreError> {
@@ -366,42 +366,42 @@ async fn claim_slices(
         let day = head.day;
         // A topic of days has one slice that is open; others have many, which are sealed.
         let by_day = head.front.slice <= 0;
-        if by_day && !head.sealed && !seal(connection, wish.topic, day, head.front.slice).await? {
+        if by_day && !head.sealed && !seal(connection, terms.topic, day, head.front.slice).await? {
             // Ingest that began before midnight has not committed.
             return Ok(Claimed::Later(20));
         }
         let mut fronts = match by_day {
             true => vec![head.front],
-            false => due_slices(connection, wish.topic, day).await?,
+            false => due_slices(connection, terms.topic, day).await?,
         };
         let messages = match by_day {
-            true => next_of_day(connection, wish, day, &mut fronts[0], limit).await?,
-            false => next_of_slices(connection, wish, day, &mut fronts, limit).await?,
+            true => next_of_day(connection, terms, day, &mut fronts[0], limit).await?,
+            false => next_of_slices(connection, terms, day, &mut fronts, limit).await?,
         };
         sqlx::query_file!(
             "src/sql/message_advance.sql",
-            wish.topic,
+            terms.topic,
             day,
             &fronts.iter().map(|front| front.slice).collect::<Vec<_>>(),
             &fronts.iter().map(|front| front.bucket).collect::<Vec<_>>(),
             &fronts.iter().map(|front| front.id).collect::<Vec<_>>(),
             &fronts.iter().map(|front| front.done).collect::<Vec<_>>(),
-            wish.id,
-            wish.lease,
+            terms.id,
+            terms.lease,
             &messages.iter().map(|message| message.id).collect::<Vec<_>>()
         )
         .execute(&mut *connection)
         .await?;
         if !messages.is_empty() {
             return Ok(Claimed::Batch(MessageBatch {
-                id: wish.id,
+                id: terms.id,
                 day,
                 messages,
                 tried: Vec::new(),
                 hopeless: false,
             }));
         }
-        match first_slice(connection, wish.topic).await? {
+        match first_slice(connection, terms.topic).await? {
             Some(next) => head = next,
             None => return Ok(Claimed::Nothing),
         }
@@ -474,28 +474,28 @@ async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<He
 }
 
 /// How many of the messages fit into the bytes, at least one.
-pub(super) fn fitting(messages: &[HeldMessage], wish: &BatchWish) -> usize {
+pub(super) fn fitting(messages: &[HeldMessage], terms: &BatchTerms) -> usize {
     let mut bytes = 0;
     let fit = messages.iter().take_while(|message| {
-        bytes += match wish.queued {
+        bytes += match terms.queued {
             true => queued_bytes(&message.payload),
             false => message.payload.len(),
         };
-        bytes <= wish.bytes_max
+        bytes <= terms.bytes_max
     });
     fit.count().max(1).min(messages.len())
 }
 
 async fn next_of_day(
     connection: &mut PgSession,
-    wish: &BatchWish,
+    terms: &BatchTerms,
     day: NaiveDate,
     front: &mut Front,
     limit: i64,
 ) -> Result<Vec<HeldMessage>, StoreError> {
     let rows = sqlx::query_file!(
         "src/sql/messages_of_day.sql",
-        wish.topic,
+        terms.topic,
         day,
         front.slice,
         front.bucket,
@@ -515,7 +515,7 @@ async fn next_of_day(
             payload: row.payload,
         })
         .collect();
-    let fit = fitting(&messages, wish);
+    let fit = fitting(&messages, terms);
     front.done = (messages.len() as i64) < limit && fit == messages.len();
     messages.truncate(fit);
     if let Some(last) = messages.last() {
@@ -526,14 +526,14 @@ async fn next_of_day(
 
 async fn next_of_slices(
     connection: &mut PgSession,
-    wish: &BatchWish,
+    terms: &BatchTerms,
     day: NaiveDate,
     fronts: &mut Vec<Front>,
     limit: i64,
 ) -> Result<Vec<HeldMessage>, StoreError> {
     let rows = sqlx::query_file!(
         "src/sql/messages_of_slices.sql",
-        wish.topic,
+        terms.topic,
         day,
         &fronts.iter().map(|front| front.slice).collect::<Vec<_>>(),
         &fronts.iter().map(|front| front.bucket).collect::<Vec<_>>(),
@@ -556,7 +556,7 @@ async fn next_of_slices(
             payload: row.payload,
         });
     }
-    let fit = fitting(&messages, wish);
+    let fit = fitting(&messages, terms);
     let cut = full || fit < messages.len();
     messages.truncate(fit);
     // Slices before the last that gave a message are at their end; behind a cut nobody has looked.

@@ -51,7 +51,7 @@ mod retry;
 pub mod topic;
 
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
-pub use claim::{AHEAD_MAX, BatchWish, Claimed, HeldMessage, MessageBatch, Tried};
+pub use claim::{AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried};
 pub use day::{BucketRow, DayCounts, DayRow};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
 pub use ingest::{DaySlice, MessageIngest, NewMessage};

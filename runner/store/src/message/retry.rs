@@ -3,19 +3,19 @@
 use chrono::NaiveDate;
 use uuid::Uuid;
 
-use super::claim::{BatchWish, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
+use super::claim::{BatchTerms, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
 use crate::StoreError;
 use crate::database::PgSession;
 
 /// Claims retries that are due: as many as fit into a batch.
 pub(super) async fn claim_retries(
     connection: &mut PgSession,
-    wish: &BatchWish,
+    terms: &BatchTerms,
     day: NaiveDate,
     limit: i64,
 ) -> Result<Claimed, StoreError> {
     // Batches of what has failed often are small: a message that makes the script trap takes ever fewer along.
-    let rows = sqlx::query_file!("src/sql/message_retries.sql", wish.topic, day, limit)
+    let rows = sqlx::query_file!("src/sql/message_retries.sql", terms.topic, day, limit)
         .fetch_all(&mut *connection)
         .await?;
     let mut ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
@@ -26,7 +26,7 @@ pub(super) async fn claim_retries(
             retry: row.retry,
         })
         .collect();
-    let mut messages: Vec<HeldMessage> = by_ids(connection, wish.topic, day, &ids)
+    let mut messages: Vec<HeldMessage> = by_ids(connection, terms.topic, day, &ids)
         .await?
         .into_iter()
         .map(|entry| entry.0)
@@ -35,12 +35,12 @@ pub(super) async fn claim_retries(
         return Err(StoreError::unreadable(
             "message_retries",
             "id",
-            format!("of topic {} and {day}", wish.topic),
+            format!("of topic {} and {day}", terms.topic),
             format!("that of {} messages which are missing", ids.len() - messages.len()),
         ));
     }
     // They failed in batches that fitted, and come together here from many of them.
-    let fit = fitting(&messages, wish);
+    let fit = fitting(&messages, terms);
     messages.truncate(fit);
     ids.truncate(fit);
     tried.truncate(fit);
@@ -52,13 +52,13 @@ pub(super) async fn claim_retries(
                  CROSS JOIN LATERAL (SELECT r.ctid AS place FROM heddle.message_retries r
                                       WHERE r.topic = $1 AND r.day = $2 AND r.bucket = heddle.message_bucket(i.id)
                                         AND r.id = i.id LIMIT 1) AS f))",
-        wish.topic,
+        terms.topic,
         day,
         &ids
     )
     .execute(&mut *connection)
     .await?;
-    hold(connection, wish, day, messages, tried).await
+    hold(connection, terms, day, messages, tried).await
 }
 
 /// Makes messages that were in hand due again, by themselves, with what is known of their attempts.

@@ -175,8 +175,8 @@ impl Store {
             let Some(row) = row else {
                 return Ok(Resend::NotFound);
             };
-            let lane = if row.called_back {
-                lane_of_url(&row.channel)
+            let destination = if row.called_back {
+                destination_of_url(&row.channel)
             } else {
                 row.channel
             };
@@ -184,7 +184,7 @@ impl Store {
                 "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
              ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
                 id,
-                lane,
+                destination,
                 by.at
             )
             .execute(&mut *tx)
@@ -216,8 +216,8 @@ impl Store {
     }
 }
 
-/// The lane of a URL that is called back: its host and port.
-pub fn lane_of_url(url: &str) -> String {
+/// The destination of a URL that is called back: its host and port.
+pub fn destination_of_url(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     format!("://{}", host.rsplit('@').next().unwrap_or(host).to_lowercase())

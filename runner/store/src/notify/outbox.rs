@@ -40,7 +40,7 @@ pub struct NewNotification {
     /// A channel's name, or a URL.
     pub channel: String,
     /// What may be slow without slowing others.
-    pub lane: String,
+    pub destination: String,
     /// What it is about.
     pub event: Event,
     /// What it says.
@@ -297,7 +297,7 @@ async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> 
             sqlx::query!(
                 "INSERT INTO heddle.outgoing (notification, lane, due_at, digest, lease) VALUES ($1, $2, $3, $4, $5)",
                 row.id,
-                row.lane,
+                row.destination,
                 row.due_at,
                 row.digest,
                 lease
@@ -316,8 +316,8 @@ pub struct Outgoing {
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// Its lane.
-    pub lane: String,
+    /// The channel, or the host that is called back.
+    pub destination: String,
     /// What it is about.
     pub event: Event,
     /// The run.
@@ -388,24 +388,24 @@ impl Store {
         Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
     }
 
-    /// Takes notifications that are due, at most `lane_max` of a lane and `limit` altogether; `busy` tells how many of
-    /// each lane this node has in hand, `in_hand` which. See `sql/take_outgoing.sql`.
+    /// Takes notifications that are due, at most `of_one_max` of a destination and `limit` altogether; `busy` tells how many of
+    /// each destination this node has in hand, `in_hand` which. See `sql/take_outgoing.sql`.
     pub async fn take_outgoing(
         &self,
         lease: i64,
-        lane_max: i64,
+        of_one_max: i64,
         limit: i64,
         busy: &BTreeMap<String, i64>,
         in_hand: &[Uuid],
     ) -> Result<Vec<Outgoing>, StoreError> {
-        let lanes: Vec<String> = busy.keys().cloned().collect();
+        let destinations: Vec<String> = busy.keys().cloned().collect();
         let counts: Vec<i64> = busy.values().copied().collect();
         let rows = sqlx::query_file!(
             "src/sql/take_outgoing.sql",
             lease,
-            lane_max,
+            of_one_max,
             limit,
-            &lanes,
+            &destinations,
             &counts,
             in_hand
         )
@@ -416,7 +416,7 @@ impl Store {
                 Ok(Outgoing {
                     id: row.id,
                     channel: row.channel,
-                    lane: row.lane,
+                    destination: row.lane,
                     event: Event::from_word(&row.event)
                         .ok_or_else(|| StoreError::unreadable("notifications", "event", row.id, &row.event))?,
                     run: row.run.map(RunId),

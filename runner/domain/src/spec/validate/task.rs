@@ -57,13 +57,7 @@ pub(super) fn check(
     faults: &mut Faults,
 ) {
     check_description(task.description.as_deref(), place, faults);
-    let executor = executor_of(task);
-    if executor.is_none() {
-        faults.add(
-            place,
-            "a task has exactly one executor: `script`, `queue`, `http`, `audience`, `group` or `query`",
-        );
-    }
+    let executor = executor_of(task).map_err(|detail| faults.add(place, detail)).ok();
     if let Some(script) = &task.script {
         check_script(script, place, catalog, faults);
     }

@@ -283,7 +283,7 @@ impl Provider {
         let code = code.ok_or(Astray::NotBegun)?;
         // As with a wrong token: whoever makes up codes has the provider asked so often, and no oftener.
         let peer = Peer::of(parts);
-        app.rates.of_unknown(peer, now)?;
+        app.rates.of_unknown(peer)?;
         let tokens = self
             .remote
             .exchange(code, &flow.verifier(), &redirect, &app.clock)

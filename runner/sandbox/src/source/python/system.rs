@@ -269,9 +269,11 @@ fn add_environment(linker: &mut Linker<Guest>) -> Result<()> {
     Ok(())
 }
 
-/// The one file, which is the archive, in the one directory. A long function, since it is a list: a host function each.
+/// What the functions of files are called by.
+const FILES: &str = "wasi:filesystem/types@0.2.0";
+
+/// The one file, which is the archive, in the one directory: how it is found.
 fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
-    let types = "wasi:filesystem/types@0.2.0";
     linker.func_wrap_async(
         "wasi:filesystem/preopens@0.2.0",
         "get-directories",
@@ -284,15 +286,15 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
             })
         },
     )?;
-    linker.func_wrap(types, "[resource-drop]descriptor", |_: u32| {})?;
-    linker.func_wrap(types, "[resource-drop]directory-entry-stream", |_: u32| {})?;
+    linker.func_wrap(FILES, "[resource-drop]descriptor", |_: u32| {})?;
+    linker.func_wrap(FILES, "[resource-drop]directory-entry-stream", |_: u32| {})?;
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.get-flags",
         |mut caller: Caller<'_, Guest>, _: u32, at: u32| wasi::put(&mut caller, at, &[0, 1]),
     )?;
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.stat",
         |mut caller: Caller<'_, Guest>, handle: u32, at: u32| {
             let kind = if handle == ARCHIVE { REGULAR_FILE } else { DIRECTORY };
@@ -300,7 +302,7 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
         },
     )?;
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.stat-at",
         |mut caller: Caller<'_, Guest>, _: u32, _: u32, path: u32, length: u32, at: u32| {
             let found = look_up(&caller, path, length)?;
@@ -308,7 +310,7 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
         },
     )?;
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.open-at",
         |mut caller: Caller<'_, Guest>, _: u32, _: u32, path: u32, length: u32, create: u32, mode: u32, at: u32| {
             // `open-flags` (create, …) and `descriptor-flags` (read: 1, write: 2, …).
@@ -322,13 +324,18 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
             wasi::put(&mut caller, at, &words(&answer))
         },
     )?;
+    add_contents(linker)
+}
+
+/// How it is told from others, and read.
+fn add_contents(linker: &mut Linker<Guest>) -> Result<()> {
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.metadata-hash",
         |mut caller: Caller<'_, Guest>, handle: u32, at: u32| give_hash(&mut caller, handle, at),
     )?;
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.metadata-hash-at",
         |mut caller: Caller<'_, Guest>, _: u32, _: u32, path: u32, length: u32, at: u32| {
             let kind = look_up(&caller, path, length)?;
@@ -337,7 +344,7 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
         },
     )?;
     linker.func_wrap(
-        types,
+        FILES,
         "[method]descriptor.read-via-stream",
         |mut caller: Caller<'_, Guest>, _: u32, offset: u64, at: u32| {
             let stream = open(&mut caller.data_mut().source.python.streams, offset, FIRST_STREAM)?;
@@ -345,7 +352,7 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
         },
     )?;
     linker.func_wrap_async(
-        types,
+        FILES,
         "[method]descriptor.read",
         |mut caller: Caller<'_, Guest>, (_, length, offset, at): (u32, u64, u64, u32)| {
             Box::new(async move {

@@ -63,7 +63,7 @@ pub struct ClaimKey {
 
 /// A claim to be made.
 #[derive(Clone, Debug)]
-pub struct ClaimWish<'a> {
+pub struct ClaimTerms<'a> {
     /// From which queue.
     pub queue: &'a str,
     /// By whom.
@@ -130,7 +130,7 @@ pub struct Overdue {
 
 /// Why a token does not hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClaimFate {
+pub struct ClaimStatus {
     /// The run's state; `None`: there is no such run.
     pub run: Option<RunState>,
     /// How the attempt ended, if it has.
@@ -187,23 +187,23 @@ pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &Que
 
 async fn claim_in(
     connection: &mut PgSession,
-    wish: &ClaimWish<'_>,
+    terms: &ClaimTerms<'_>,
     limit: i64,
     rated: bool,
 ) -> Result<QueueClaims, StoreError> {
-    let ids: Vec<Uuid> = wish.fresh.iter().map(|fresh| fresh.0).collect();
-    let leases: Vec<i64> = wish.fresh.iter().map(|fresh| fresh.1).collect();
+    let ids: Vec<Uuid> = terms.fresh.iter().map(|fresh| fresh.0).collect();
+    let leases: Vec<i64> = terms.fresh.iter().map(|fresh| fresh.1).collect();
     let rows = sqlx::query_file!(
         "src/sql/queue_claim.sql",
-        wish.queue,
-        wish.tags,
+        terms.queue,
+        terms.tags,
         limit,
         &ids,
         &leases,
-        wish.worker,
-        wish.lease_ms,
+        terms.worker,
+        terms.lease_ms,
         rated,
-        wish.bytes_max
+        terms.bytes_max
     )
     .fetch_all(connection)
     .await?;
@@ -236,27 +236,27 @@ async fn claim_in(
 
 impl Store {
     /// Claims what comes next on a queue, within its rate limit.
-    pub async fn claim_queued(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
+    pub async fn claim_queued(&self, terms: &ClaimTerms<'_>) -> Result<QueueClaims, StoreError> {
         let mut connection = self.pool.acquire().await?;
-        let claims = claim_in(&mut connection, wish, wish.fresh.len() as i64, false).await?;
+        let claims = claim_in(&mut connection, terms, terms.fresh.len() as i64, false).await?;
         if claims.claimed.is_empty() {
             // There is nothing, or a rate limit.
             let rated = sqlx::query_scalar!(
                 r#"SELECT true AS "rated!" FROM heddle.queues WHERE name = $1 AND rate_count IS NOT NULL AND NOT paused"#,
-                wish.queue
+                terms.queue
             )
             .fetch_optional(&mut *connection)
             .await?;
             if rated.is_some() {
                 drop(connection);
-                return self.claim_rated(wish).await;
+                return self.claim_rated(terms).await;
             }
         }
         Ok(claims)
     }
 
     /// Takes from the queue's bucket, whose row serialises the claims of all nodes.
-    async fn claim_rated(&self, wish: &ClaimWish<'_>) -> Result<QueueClaims, StoreError> {
+    async fn claim_rated(&self, terms: &ClaimTerms<'_>) -> Result<QueueClaims, StoreError> {
         transaction!(self, pool, "claim_rated", once, |tx| {
             let bucket = sqlx::query!(
                 r#"UPDATE heddle.queues q
@@ -266,17 +266,17 @@ impl Store {
                       allowed_at = clock_timestamp()
                 WHERE q.name = $1 AND q.rate_count IS NOT NULL
                RETURNING q.allowance, q.rate_count AS "rate_count!", q.rate_per_ms AS "rate_per_ms!""#,
-                wish.queue
+                terms.queue
             )
             .fetch_optional(&mut *tx)
             .await?;
             let limit = match &bucket {
-                Some(bucket) => (bucket.allowance.floor().max(0.0) as i64).min(wish.fresh.len() as i64),
-                None => wish.fresh.len() as i64,
+                Some(bucket) => (bucket.allowance.floor().max(0.0) as i64).min(terms.fresh.len() as i64),
+                None => terms.fresh.len() as i64,
             };
             let mut claims = QueueClaims::default();
             if limit > 0 {
-                claims = claim_in(&mut tx, wish, limit, true).await?;
+                claims = claim_in(&mut tx, terms, limit, true).await?;
             } else if let Some(bucket) = bucket {
                 let missing = (1.0 - bucket.allowance) * bucket.rate_per_ms as f64 / f64::from(bucket.rate_count);
                 claims.limited_ms = Some(missing.ceil().max(1.0) as u64);
@@ -284,7 +284,7 @@ impl Store {
             if !claims.claimed.is_empty() {
                 sqlx::query!(
                     "UPDATE heddle.queues SET allowance = allowance - $2 WHERE name = $1",
-                    wish.queue,
+                    terms.queue,
                     claims.claimed.len() as f64
                 )
                 .execute(&mut *tx)
@@ -387,7 +387,7 @@ impl Store {
     }
 
     /// What became of a claim whose token was refused.
-    pub async fn claim_fate(&self, claim: &ClaimKey) -> Result<ClaimFate, StoreError> {
+    pub async fn claim_status(&self, claim: &ClaimKey) -> Result<ClaimStatus, StoreError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT state FROM heddle.runs_live WHERE id = $1
                        UNION ALL SELECT state FROM heddle.runs_done WHERE id = $1 LIMIT 1) AS run_state,
@@ -406,7 +406,7 @@ impl Store {
         )
         .fetch_one(&self.pool)
         .await?;
-        Ok(ClaimFate {
+        Ok(ClaimStatus {
             run: row.run_state.and_then(RunState::from_number),
             attempt: row.attempt_state.and_then(AttemptState::from_number),
             holds: row.lease_expires_at.is_some_and(|at| at > row.now),

@@ -1,4 +1,4 @@
-//! The turns in which nodes move a backfill on.
+//! The rounds in which nodes move a backfill on.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use uuid::Uuid;
 
-use super::{BackfillRow, Standing};
+use super::{BackfillRow, Occupancy};
 use crate::live::{Created, NewRun, create_in};
 use crate::transaction::Open;
 use crate::{Store, StoreError};
 
-/// A turn: a backfill's row, locked. Dropped without [`BackfillTurn::commit`] it changes nothing.
-pub struct BackfillTurn {
+/// A round: a backfill's row, locked. Dropped without [`BackfillRound::commit`] it changes nothing.
+pub struct BackfillRound {
     tx: Open,
     /// The row.
     pub row: BackfillRow,
-    /// How many of its own runs are active, if the statement that locked the row could see the last turn.
+    /// How many of its own runs are active, if the statement that locked the row could see the last round.
     active: Option<i64>,
 }
 
-/// How far a turn has moved a backfill.
+/// How far a round has moved a backfill.
 #[derive(Clone, Debug, Default)]
 pub struct Moved {
     /// The instant that was decided last.
     pub position: Option<Time>,
     /// See the migration.
     pub catching_up: bool,
-    /// Instants left alone in this turn.
+    /// Instants left alone in this round.
     pub skipped: i64,
     /// Why it makes no runs although it could.
     pub note: Option<String>,
@@ -49,11 +49,11 @@ impl Moved {
 }
 
 impl Store {
-    /// Takes a backfill's turn; `None` if another node has it, or there is nothing to do.
-    pub async fn backfill_turn(&self, id: Uuid) -> Result<Option<BackfillTurn>, StoreError> {
+    /// Takes a backfill's round; `None` if another node has it, or there is nothing to do.
+    pub async fn backfill_round(&self, id: Uuid) -> Result<Option<BackfillRound>, StoreError> {
         let mut tx = self.open("backfill_turn").await?;
         // The row is read as it is once it is locked; what is counted beside it, as it was when the statement began. A
-        // turn that ended in between has changed the row, which `seen` then does not know.
+        // round that ended in between has changed the row, which `seen` then does not know.
         let found = sqlx::query!(
             r#"SELECT b.id, b.group_id, g.name AS group_name, g.deleted_at IS NOT NULL AS "group_deleted!",
                       b.calendar_revision_id, b.state, b.from_at, b.to_at, b.step_micros, b.descending, b.max_active,
@@ -69,7 +69,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        Ok(found.map(|found| BackfillTurn {
+        Ok(found.map(|found| BackfillRound {
             tx,
             active: (found.seen == found.made).then_some(found.active),
             row: BackfillRow {
@@ -104,7 +104,7 @@ impl Store {
         }))
     }
 
-    /// A turn in one statement; see `sql/step_backfill.sql`. `row` is how the last turn left the backfill, `run` the
+    /// A round in one statement; see `sql/step_backfill.sql`. `row` is how the last round left the backfill, `run` the
     /// one for the next instant, [plain](NewRun::is_plain). `None`: something is not as believed, and nothing was done;
     /// else whether what was meant for this node came to it.
     pub async fn step_backfill(
@@ -150,7 +150,7 @@ impl Store {
     }
 }
 
-pub(super) fn standing(
+pub(super) fn occupancy(
     at: Time,
     run: Option<Uuid>,
     state: Option<i16>,
@@ -174,8 +174,8 @@ pub(super) fn standing(
     Ok(Standing { at, last, registered })
 }
 
-impl BackfillTurn {
-    /// How many of its own runs are active: at least all that the last turn made.
+impl BackfillRound {
+    /// How many of its own runs are active: at least all that the last round made.
     pub async fn active(&mut self) -> Result<i64, StoreError> {
         if let Some(active) = self.active {
             return Ok(active);
@@ -190,7 +190,7 @@ impl BackfillTurn {
     }
 
     /// What stands at these instants, one for each, in their order.
-    pub async fn standings(&mut self, instants: &[Time]) -> Result<Vec<Standing>, StoreError> {
+    pub async fn occupancies(&mut self, instants: &[Time]) -> Result<Vec<Occupancy>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
                       i.run AS "registered?", i.skipped AS "skipped?"
@@ -214,7 +214,7 @@ impl BackfillTurn {
         .await?;
         rows.into_iter()
             .map(|row| {
-                standing(
+                occupancy(
                     row.at,
                     row.id,
                     row.state,
@@ -227,7 +227,7 @@ impl BackfillTurn {
     }
 
     /// Registers instants to runs: `(instant, run, the run that it was seen registered to)`. Answers the runs that
-    /// got theirs; at the other instants somebody was faster. Writes how far the turn has come, all of `moved` but how
+    /// got theirs; at the other instants somebody was faster. Writes how far the round has come, all of `moved` but how
     /// many runs were made, which it counts itself.
     pub async fn register(
         &mut self,
@@ -253,7 +253,7 @@ impl BackfillTurn {
         Ok(got.into_iter().map(RunId).collect())
     }
 
-    /// Ends a turn whose runs are [registered](Self::register) and made.
+    /// Ends a round whose runs are [registered](Self::register) and made.
     pub async fn commit_made(self) -> Result<(), StoreError> {
         self.tx.commit().await?;
         Ok(())
@@ -286,7 +286,7 @@ impl BackfillTurn {
             .collect()
     }
 
-    /// Writes how far it has come without making runs, and ends the turn.
+    /// Writes how far it has come without making runs, and ends the round.
     pub async fn commit(mut self, moved: &Moved, now: Time) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.backfills

@@ -1,6 +1,6 @@
-//! Turns at what there is little of, so that nobody takes all of it.
+//! Slots of what there is little of, so that nobody takes all of it.
 //!
-//! There is a bound for all, and a smaller one for each owner. Who waits for the end of a turn of its own does not stand
+//! There is a bound for all, and a smaller one for each owner. Who waits for a slot of its own to be free does not stand
 //! in the queue of all: whatever one owner brings, others pass it.
 
 use std::collections::HashMap;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Turns that many owners share.
+/// Slots that many owners share.
 #[derive(Debug)]
-pub struct Turns {
+pub struct FairSlots {
     all: Arc<Semaphore>,
     all_max: usize,
     each_max: usize,
@@ -20,14 +20,14 @@ pub struct Turns {
 
 #[derive(Debug)]
 struct Owner {
-    turns: Arc<Semaphore>,
-    /// How many hold a turn or wait for one.
+    slots: Arc<Semaphore>,
+    /// How many hold a slot or wait for one.
     present: usize,
 }
 
-/// A turn, until it is dropped.
+/// A slot, until it is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct FairSlot {
     // Given back before the owner is forgotten.
     _held: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
     _present: Option<Present>,
@@ -36,14 +36,14 @@ pub struct Turn {
 /// An owner that is known for as long as somebody waits or holds for it.
 #[derive(Debug)]
 struct Present {
-    turns: Arc<Turns>,
+    slots: Arc<FairSlots>,
     owner: Arc<str>,
     own: Arc<Semaphore>,
 }
 
 impl Drop for Present {
     fn drop(&mut self) {
-        let mut owners = self.turns.owners.lock();
+        let mut owners = self.slots.owners.lock();
         if let Some(owner) = owners.get_mut(&self.owner) {
             owner.present -= 1;
             if owner.present == 0 {
@@ -53,7 +53,7 @@ impl Drop for Present {
     }
 }
 
-impl Turns {
+impl FairSlots {
     /// So many for all, and so many for each owner; at least one of both.
     pub fn new(all_max: usize, each_max: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -69,38 +69,38 @@ impl Turns {
         self.all.available_permits()
     }
 
-    /// Whether nobody holds a turn.
+    /// Whether nobody holds a slot.
     pub fn is_idle(&self) -> bool {
         self.free() == self.all_max
     }
 
-    /// A turn if there is one now.
-    pub fn try_take(self: &Arc<Self>, owner: &str) -> Option<Turn> {
+    /// A slot if there is one now.
+    pub fn try_take(self: &Arc<Self>, owner: &str) -> Option<FairSlot> {
         let present = self.enter(owner, usize::MAX)?;
         let own = Arc::clone(&present.own).try_acquire_owned().ok()?;
         let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some(Turn {
+        Some(FairSlot {
             _held: (all, Some(own)),
             _present: Some(present),
         })
     }
 
-    /// Waits for a turn. `None`: so many hold or wait for one of this owner already.
-    pub async fn take(self: &Arc<Self>, owner: &str, present_max: usize) -> Option<Turn> {
+    /// Waits for a slot. `None`: so many hold or wait for one of this owner already.
+    pub async fn take(self: &Arc<Self>, owner: &str, present_max: usize) -> Option<FairSlot> {
         let present = self.enter(owner, present_max)?;
         // Neither is ever closed.
         let own = Arc::clone(&present.own).acquire_owned().await.ok()?;
         let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(Turn {
+        Some(FairSlot {
             _held: (all, Some(own)),
             _present: Some(present),
         })
     }
 
-    /// Waits for a turn that is nobody's own: what everybody needs.
-    pub async fn take_for_all(self: &Arc<Self>) -> Option<Turn> {
+    /// Waits for a slot that is nobody's own: what everybody needs.
+    pub async fn take_for_all(self: &Arc<Self>) -> Option<FairSlot> {
         let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(Turn {
+        Some(FairSlot {
             _held: (all, None),
             _present: None,
         })
@@ -110,16 +110,16 @@ impl Turns {
         let mut owners = self.owners.lock();
         let (owner, own) = match owners.get_key_value(owner) {
             Some((_, known)) if known.present >= present_max => return None,
-            Some((name, known)) => (Arc::clone(name), Arc::clone(&known.turns)),
+            Some((name, known)) => (Arc::clone(name), Arc::clone(&known.slots)),
             None => (Arc::from(owner), Arc::new(Semaphore::new(self.each_max))),
         };
         let known = owners.entry(Arc::clone(&owner)).or_insert_with(|| Owner {
-            turns: Arc::clone(&own),
+            slots: Arc::clone(&own),
             present: 0,
         });
         known.present += 1;
         Some(Present {
-            turns: Arc::clone(self),
+            slots: Arc::clone(self),
             owner,
             own,
         })
@@ -132,28 +132,28 @@ mod tests {
 
     #[tokio::test]
     async fn one_owner_leaves_room_for_others() {
-        let turns = Turns::new(4, 2);
-        let first = turns.try_take("a").expect("a turn");
-        let _second = turns.try_take("a").expect("a turn");
-        assert!(turns.try_take("a").is_none());
-        let _third = turns.try_take("b").expect("a turn");
-        assert_eq!(turns.free(), 1);
+        let slots = FairSlots::new(4, 2);
+        let first = slots.try_take("a").expect("a slot");
+        let _second = slots.try_take("a").expect("a slot");
+        assert!(slots.try_take("a").is_none());
+        let _third = slots.try_take("b").expect("a slot");
+        assert_eq!(slots.free(), 1);
         drop(first);
-        let _fourth = turns.try_take("a").expect("a turn");
-        let _fifth = turns.try_take("c").expect("a turn");
-        assert!(turns.try_take("d").is_none());
+        let _fourth = slots.try_take("a").expect("a slot");
+        let _fifth = slots.try_take("c").expect("a slot");
+        assert!(slots.try_take("d").is_none());
     }
 
     /// Many of one owner wait; another comes last, and is next.
     #[tokio::test]
     async fn whoever_waits_for_itself_is_passed() {
-        let turns = Turns::new(1, 1);
-        let held = turns.take("a", usize::MAX).await.expect("a turn");
+        let slots = FairSlots::new(1, 1);
+        let held = slots.take("a", usize::MAX).await.expect("a slot");
         let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
         let waiting = |owner: &'static str| {
-            let (turns, ended) = (Arc::clone(&turns), ended.clone());
+            let (slots, ended) = (Arc::clone(&slots), ended.clone());
             tokio::spawn(async move {
-                let _turn = turns.take(owner, usize::MAX).await.expect("a turn");
+                let _turn = slots.take(owner, usize::MAX).await.expect("a slot");
                 let _ = ended.send(owner);
             })
         };
@@ -175,19 +175,19 @@ mod tests {
 
     #[tokio::test]
     async fn an_owner_waits_for_so_many_and_is_forgotten() {
-        let turns = Turns::new(2, 1);
-        let held = turns.take("a", 2).await.expect("a turn");
+        let slots = FairSlots::new(2, 1);
+        let held = slots.take("a", 2).await.expect("a slot");
         let second = tokio::spawn({
-            let turns = Arc::clone(&turns);
-            async move { turns.take("a", 2).await.is_some() }
+            let slots = Arc::clone(&slots);
+            async move { slots.take("a", 2).await.is_some() }
         });
-        while turns.owners.lock()["a"].present < 2 {
+        while slots.owners.lock()["a"].present < 2 {
             tokio::task::yield_now().await;
         }
-        assert!(turns.take("a", 2).await.is_none());
+        assert!(slots.take("a", 2).await.is_none());
         drop(held);
         assert!(second.await.expect("no panic"));
-        assert!(turns.owners.lock().is_empty());
-        assert_eq!(turns.free(), 2);
+        assert!(slots.owners.lock().is_empty());
+        assert_eq!(slots.free(), 2);
     }
 }

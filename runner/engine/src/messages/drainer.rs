@@ -1,22 +1,21 @@
-//! A lane: one batch after another of one topic.
+//! A drainer: one batch after another of one topic.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::Time;
-use heddle_domain::retry::{self, RetryState};
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{
-    AttemptRequest, AttemptResult, Batch, Context, Effect, Grants, HostPattern, Interval, Limits, Message,
-    MessageOutcome, Outcome, Script, World,
+    AttemptRequest, AttemptResult, Batch, Context, Grants, HostPattern, Interval, Limits, Message, Outcome, Script,
+    World,
 };
-use heddle_store::message::{
-    BatchWish, Claimed, FailedMessage, Finish, Finished, HeldMessage, MessageBatch, MessageEffect, Tried,
-};
+use heddle_store::StoreError;
+use heddle_store::message::{BatchTerms, Claimed, Finish, Finished, HeldMessage, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,9 +23,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
-use super::{Messages, Sending, Turns, compile, queue};
+use super::outcome::{MessageEnd, every, finish_of, read_effects};
+use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
-use crate::node::Node;
+use crate::node::short_ways::ShortWay;
 use crate::runs::ending::Ending;
 
 /// About how many bytes of payload a batch has at most.
@@ -38,27 +38,24 @@ const READ_BYTES_MAX: u64 = 32 << 20;
 /// How long to wait before the database is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// A lane does not wait longer than this for its rate: the look-out finds the topic again.
+/// A drainer does not wait longer than this for its rate: the look-out finds the topic again.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// The longest error that is kept of a message, in characters.
-const ERROR_CHARS_MAX: usize = 1_000;
-
-/// A lane, for as long as there is something to be sent.
-pub(super) struct Lane {
+/// A drainer, for as long as there is something to be sent.
+pub(super) struct Drainer {
     messages: Arc<Messages>,
     row: TopicRow,
     topic: Arc<Topic>,
     /// The changes that the topic was read after.
     seen: u64,
     retries_first: bool,
-    turn: Arc<Turns>,
+    asking: Arc<Asking>,
     sending: Arc<Sending>,
 }
 
-impl Drop for Lane {
+impl Drop for Drainer {
     fn drop(&mut self) {
-        self.messages.end_lane(self.row.id);
+        self.messages.end_drainer(self.row.id);
     }
 }
 
@@ -90,38 +87,17 @@ struct Pending<'a> {
     began: Time,
     /// If its effects may be refused: the batch, to say of it that it failed.
     batch: Option<MessageBatch>,
-    /// Until they are, no other lane of the topic sends here.
+    /// Until they are, no other drainer of the topic sends here.
     sending: Option<OwnedSemaphorePermit>,
     _holding: Holding<'a>,
 }
 
-/// What a message came to.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum MessageEnd {
-    Sent,
-    Failed {
-        message: String,
-        fatal: bool,
-        retry_after: Option<Duration>,
-    },
-}
-
-impl MessageEnd {
-    pub(super) fn failed(message: impl Into<String>) -> Self {
-        Self::Failed {
-            message: message.into(),
-            fatal: false,
-            retry_after: None,
-        }
-    }
-}
-
-impl Lane {
+impl Drainer {
     pub(super) fn new(
         messages: Arc<Messages>,
         row: TopicRow,
         topic: Arc<Topic>,
-        turn: Arc<Turns>,
+        asking: Arc<Asking>,
         sending: Arc<Sending>,
     ) -> Self {
         let seen = messages.changes.load(Ordering::Acquire);
@@ -131,119 +107,146 @@ impl Lane {
             topic,
             seen,
             retries_first: true,
-            turn,
+            asking,
             sending,
         }
     }
 
-    /// Claims and sends until nothing is left, or others have all that may be in hand. A long function, since each round
-    /// goes on with what the last one left (outcomes to be recorded, who may claim, who may send): parts of it would pass all
-    /// of that to and fro.
+    /// Claims and sends until nothing is left, or others have all that may be in hand.
     pub(super) async fn run(mut self) {
         let own = self.messages.clone();
         // The last batch's outcomes, until they are recorded.
-        let mut finish: Option<Pending<'_>> = None;
+        let mut last: Option<Pending<'_>> = None;
         loop {
-            let consumer = match self.is_willing().await {
-                Ok(consumer) => consumer,
-                Err(error) => {
-                    tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot send messages");
-                    None
-                }
-            };
-            if consumer.is_none() && finish.is_none() {
+            let consumer = self.consumer().await;
+            if consumer.is_none() && last.is_none() {
                 return;
             }
-            // Another lane waits until this is recorded, and has claimed what comes next.
-            let only_records = finish.as_ref().is_some_and(|pending| pending.sending.is_some());
-            let wish = (consumer.is_some() && !only_records).then(|| self.wish());
+            // Another drainer waits until this is recorded, and has claimed what comes next.
+            let only_records = last.as_ref().is_some_and(|last| last.sending.is_some());
+            let terms = (consumer.is_some() && !only_records).then(|| self.terms());
             // Before the question: its answer may get lost.
-            let asking = wish.as_ref().map(|wish| Holding::of(&own, wish.id));
-            let last = finish.as_ref().map(|pending| &pending.finish);
-            let plain = last.filter(|last| own.node.short_ways && only_records && last.is_plain());
-            let answer = if let Some(last) = plain {
-                let finished = own.node.store.finish_plain(self.row.id, last).await;
-                finished.map(|finished| (finished, Claimed::Nothing))
-            } else {
-                let _turn = self.turn.enter().await;
-                let _place = own.claims.enter().await;
-                own.node.store.next_batch(self.row.id, last, wish.as_ref()).await
-            };
-            let claimed = match answer {
+            let asked = terms.as_ref().map(|terms| Holding::of(&own, terms.id));
+            let claimed = match self.record_and_claim(last.as_ref(), terms.as_ref(), only_records).await {
                 Ok((finished, claimed)) => {
-                    if let Some(mut pending) = finish.take() {
-                        if let (Finished::Refused(why), Some(batch)) = (&finished, pending.batch.take()) {
-                            let ends = every(&batch, &MessageEnd::failed(why.as_str()));
-                            pending.finish = self.finish(&batch, pending.finish.lease, ends);
-                            finish = Some(pending);
-                            continue;
-                        }
-                        self.count(&pending, &finished);
+                    last = last.take().and_then(|last| self.recorded(last, &finished));
+                    if last.is_some() {
+                        continue;
                     }
                     claimed
                 }
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages");
                     // What was sent is recorded as soon as may be; without a lease it is not ours to record.
-                    if finish.is_none() || own.node.is_fenced() {
+                    if last.is_none() || own.node.is_fenced() || !self.pauses(AGAIN_AFTER).await {
                         return;
                     }
-                    tokio::select! {
-                        () = tokio::time::sleep(AGAIN_AFTER) => continue,
-                        () = own.node.stop.cancelled() => return,
-                    }
+                    continue;
                 }
             };
             match claimed {
                 Claimed::Batch(batch) => {
-                    if wish
-                        .as_ref()
-                        .is_some_and(|wish| batch.messages.len() as i64 == wish.messages_max)
-                    {
-                        // There is more where these came from.
-                        own.start_lane(&self.row, &self.topic);
-                    }
-                    let holding = match asking {
-                        Some(asking) if asking.batch == batch.id => asking,
+                    let holding = match asked {
+                        Some(asked) if asked.batch == batch.id => asked,
                         _ => Holding::of(&own, batch.id),
                     };
-                    let began = own.node.now();
-                    self.retries_first = batch.tried.is_empty();
-                    let lease = wish.map_or(0, |wish| wish.lease);
-                    let mut sending = None;
-                    let sent = match consumer {
-                        Some(Consumer::Script(script)) => {
-                            if self.topic.concurrency().is_none() {
-                                sending = self.sending.enter().await;
-                            }
-                            if !own.node.is_active() || own.node.lease() != lease {
-                                // It waited for so long that it is not to be sent, or not by this node.
-                                self.give_back(&batch, lease).await;
-                                return;
-                            }
-                            self.send(&script, &batch, lease).await
-                        }
-                        _ => queue::hand_over(&own, &self.row, &self.topic, &batch, lease).await,
-                    };
-                    finish = sent.map(|finish| Pending {
-                        batch: (!finish.effects.is_empty()).then_some(batch),
-                        finish,
-                        began,
-                        sending,
-                        _holding: holding,
-                    });
+                    if terms
+                        .as_ref()
+                        .is_some_and(|terms| batch.messages.len() as i64 == terms.messages_max)
+                    {
+                        // There is more where these came from.
+                        own.start_drainer(&self.row, &self.topic);
+                    }
+                    let lease = terms.map_or(0, |terms| terms.lease);
+                    match self.work_on(consumer, batch, lease, holding).await {
+                        ControlFlow::Continue(pending) => last = pending,
+                        ControlFlow::Break(()) => return,
+                    }
                 }
                 Claimed::Later(millis) => {
-                    drop(asking);
-                    tokio::select! {
-                        () = tokio::time::sleep(Duration::from_millis(millis).min(PAUSE_MAX)) => {}
-                        () = own.node.stop.cancelled() => return,
+                    drop(asked);
+                    if !self.pauses(Duration::from_millis(millis).min(PAUSE_MAX)).await {
+                        return;
                     }
                 }
                 Claimed::Nothing if only_records => {}
                 Claimed::Full | Claimed::Nothing | Claimed::Refused => return,
             }
         }
+    }
+
+    /// Waits; `false`: the node ends meanwhile.
+    async fn pauses(&self, wait: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            () = self.messages.node.stop.cancelled() => false,
+        }
+    }
+
+    /// Records the last batch's outcomes, and claims the next batch if one is wanted, in one transaction.
+    async fn record_and_claim(
+        &self,
+        last: Option<&Pending<'_>>,
+        terms: Option<&BatchTerms>,
+        only_records: bool,
+    ) -> Result<(Finished, Claimed), StoreError> {
+        let own = &self.messages;
+        let last = last.map(|last| &last.finish);
+        let plain =
+            last.filter(|last| own.node.short_ways.take(ShortWay::PlainMessages) && only_records && last.is_plain());
+        if let Some(last) = plain {
+            let finished = own.node.store.finish_plain(self.row.id, last).await?;
+            return Ok((finished, Claimed::Nothing));
+        }
+        let _asking = self.asking.enter().await;
+        let _claiming = own.claims.enter().await;
+        own.node.store.next_batch(self.row.id, last, terms).await
+    }
+
+    /// Counts what was recorded. Where the effects were refused, the batch has failed, and that is to be recorded.
+    fn recorded<'a>(&self, mut last: Pending<'a>, finished: &Finished) -> Option<Pending<'a>> {
+        if let (Finished::Refused(why), Some(batch)) = (finished, last.batch.take()) {
+            let ends = every(&batch, &MessageEnd::failed(why.as_str()));
+            last.finish = self.finish(&batch, last.finish.lease, ends);
+            return Some(last);
+        }
+        self.count(&last, finished);
+        None
+    }
+
+    /// Has a batch sent, and says what is to be recorded of it, if anything is. It breaks when the batch has waited for so
+    /// long that it is not to be sent, or not by this node.
+    async fn work_on<'a>(
+        &mut self,
+        consumer: Option<Consumer>,
+        batch: MessageBatch,
+        lease: i64,
+        holding: Holding<'a>,
+    ) -> ControlFlow<(), Option<Pending<'a>>> {
+        let own = self.messages.clone();
+        let began = own.node.now();
+        self.retries_first = batch.tried.is_empty();
+        let mut sending = None;
+        let sent = match consumer {
+            Some(Consumer::Script(script)) => {
+                if self.topic.concurrency().is_none() {
+                    sending = self.sending.enter().await;
+                }
+                if !own.node.is_active() || own.node.lease() != lease {
+                    self.give_back(&batch, lease).await;
+                    return ControlFlow::Break(());
+                }
+                self.send(&script, &batch, lease).await
+            }
+            _ => queue::hand_over(&own, &self.row, &self.topic, &batch, lease).await,
+        };
+        ControlFlow::Continue(sent.map(|finish| Pending {
+            batch: (!finish.effects.is_empty()).then_some(batch),
+            finish,
+            began,
+            sending,
+            _holding: holding,
+        }))
     }
 
     fn count(&self, pending: &Pending<'_>, finished: &Finished) {
@@ -259,11 +262,11 @@ impl Lane {
         self.messages.runs.trace_batch(&self.row.name, finish, pending.began);
     }
 
-    fn wish(&self) -> BatchWish {
+    fn terms(&self) -> BatchTerms {
         let own = &self.messages;
         let spec = &self.topic.spec;
         let queued = spec.queue.is_some();
-        BatchWish {
+        BatchTerms {
             topic: self.row.id,
             lease: own.node.lease(),
             id: own.node.new_id(own.node.now()),
@@ -284,7 +287,17 @@ impl Lane {
     }
 
     /// What takes the next batch; `None`: nothing is to be claimed now.
-    async fn is_willing(&mut self) -> Result<Option<Consumer>, EngineError> {
+    async fn consumer(&mut self) -> Option<Consumer> {
+        match self.find_consumer().await {
+            Ok(consumer) => consumer,
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot send messages");
+                None
+            }
+        }
+    }
+
+    async fn find_consumer(&mut self) -> Result<Option<Consumer>, EngineError> {
         let own = self.messages.clone();
         if !own.node.is_active() {
             return Ok(None);
@@ -480,99 +493,6 @@ impl Lane {
 enum Consumer {
     Script(Script),
     Queue,
-}
-
-fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
-    vec![end.clone(); batch.messages.len()]
-}
-
-/// What is to be recorded of a batch: its messages, what is known of them, and what each came to.
-pub(super) fn finish_of(
-    node: &Node,
-    topic: &Topic,
-    batch: Uuid,
-    day: chrono::NaiveDate,
-    lease: i64,
-    (messages, tried): (Vec<(Uuid, i16)>, &[Tried]),
-    ends: Vec<MessageEnd>,
-) -> Finish {
-    let now = node.now();
-    let mut sent: BTreeMap<i16, i64> = BTreeMap::new();
-    let mut failed = Vec::new();
-    for (place, ((id, bucket), end)) in messages.into_iter().zip(ends).enumerate() {
-        match end {
-            MessageEnd::Sent => *sent.entry(bucket).or_default() += 1,
-            MessageEnd::Failed {
-                message,
-                fatal,
-                retry_after,
-            } => {
-                let before = tried.get(place);
-                let mut state: RetryState = before
-                    .and_then(|tried| serde_json::from_value(tried.retry.clone()).ok())
-                    .unwrap_or_default();
-                let due_at = topic.retry.as_ref().filter(|_| !fatal).and_then(|policy| {
-                    retry::next(policy, &mut state, now, topic.zone, retry_after, node.chance.bits())
-                });
-                failed.push(FailedMessage {
-                    id,
-                    bucket,
-                    attempt: before.map_or(0, |tried| tried.attempt).saturating_add(1),
-                    retry: serde_json::to_value(state).unwrap_or_default(),
-                    due_at,
-                    error: message
-                        .replace('\0', "\u{fffd}")
-                        .chars()
-                        .take(ERROR_CHARS_MAX)
-                        .collect(),
-                });
-            }
-        }
-    }
-    Finish {
-        batch,
-        day,
-        lease,
-        sent: sent.into_iter().collect(),
-        failed,
-        effects: Vec::new(),
-    }
-}
-
-/// What a script wants written together with its outcomes.
-fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
-    effects
-        .into_iter()
-        .map(|effect| match effect {
-            Effect::Enqueue { group, params, key } => Ok(MessageEffect::Enqueue {
-                params: serde_json::from_str(&params).map_err(|error| format!("enqueue of `{group}`: {error}"))?,
-                group,
-                key,
-            }),
-            Effect::Notify { channel, subject, body } => Ok(MessageEffect::Notify { channel, subject, body }),
-            Effect::StateSet { .. } | Effect::StateCompareAndSet { .. } | Effect::StateDelete { .. } => {
-                Err("a consumer of messages has no state: that belongs to groups".into())
-            }
-        })
-        .collect()
-}
-
-impl From<MessageOutcome> for MessageEnd {
-    fn from(outcome: MessageOutcome) -> Self {
-        match outcome {
-            // There was nothing to do.
-            MessageOutcome::Handled | MessageOutcome::Skipped(_) => Self::Sent,
-            MessageOutcome::Failed {
-                fatal,
-                message,
-                retry_after,
-            } => Self::Failed {
-                message,
-                fatal,
-                retry_after,
-            },
-        }
-    }
 }
 
 #[derive(Serialize)]

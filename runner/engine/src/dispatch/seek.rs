@@ -1,0 +1,344 @@
+//! A poll's search: look, choose, take, until the user has something or there is nothing.
+//!
+//! A *round* begins with a look at the user, and goes by it: candidates are proposed one after another, until one is given,
+//! none is left, or the database answers that the look is old. Refusals are counted over all rounds, since they bound
+//! what one poll may cost.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use heddle_domain::dispatch::{AssignmentState, Mode, OfferKind, Rank, Window};
+use heddle_store::assignment::{AssignmentRow, Proposal, UserFacts, Verdict};
+use heddle_store::exhausted::TakenEnd;
+use uuid::Uuid;
+
+use super::cache::{Candidate, Cell, Offers, Quiet};
+use super::{DispatchError, Dispatcher, Nothing, peek};
+
+/// How often a poll looks anew when others are in its way, before it answers that there is nothing.
+const ROUNDS_MAX: usize = 16;
+
+/// How often a poll is refused what it proposes before it answers that there is nothing for the moment.
+const REFUSALS_MAX: usize = 1_000;
+
+/// After so many refusals for want of stock the database is asked what else is used up: others have given what this node
+/// has not heard of. One or two are nothing but a hot occurrence that many want.
+const REFUSALS_PER_LOOK: usize = 4;
+
+/// How often a poll asks what is used up; from then on it leaves out what is older than what was read first.
+const LOOKS_MAX: usize = 16;
+
+/// For how long nothing is said from memory at most without asking the database again.
+const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
+
+/// After so long a poll is worth repeating when the database was not to be convinced.
+const SOON: TimeDelta = TimeDelta::milliseconds(20);
+
+/// The smallest difference between two instants.
+pub(super) const INSTANT: TimeDelta = TimeDelta::microseconds(1);
+
+/// What becomes of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It is the user's, if the database says so.
+    Take,
+    /// The database is asked, and nothing is kept.
+    Peek,
+}
+
+impl How {
+    /// How often it is refused what it proposes before it answers that there is nothing for the moment.
+    pub(super) fn refusals_max(self) -> usize {
+        match self {
+            Self::Take => REFUSALS_MAX,
+            Self::Peek => peek::REFUSALS_MAX,
+        }
+    }
+}
+
+/// What a look and a choice came to.
+pub(super) enum Sought {
+    Given(Box<AssignmentRow>, bool),
+    Nothing(Nothing),
+}
+
+/// What a round goes by.
+struct View {
+    /// What was known of stock, of members and of offers before the look.
+    marks: u64,
+    members: u64,
+    versions: u64,
+    cells: Arc<[Arc<Cell>]>,
+    offers: Vec<Arc<Offers>>,
+}
+
+/// What a poll has been refused so far, over all its rounds.
+#[derive(Default)]
+struct Refusals {
+    all: usize,
+    /// For want of stock.
+    without_stock: usize,
+    /// How often the database was asked what else is used up.
+    looks: usize,
+    /// It was asked often enough: what is older than what was read first is left out.
+    newest_only: bool,
+}
+
+impl Dispatcher {
+    /// Looks, chooses, takes; or finds out what a take would come to.
+    pub(super) async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
+        let dispatch = &self.dispatch;
+        let mut refusals = Refusals::default();
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            let (marks, members) = (dispatch.cache.marks(), dispatch.cache.members());
+            let mut facts = dispatch.batches.look(uid).await?;
+            if let Some(held) = facts.held.take() {
+                return Ok(Sought::Given(Box::new(held), true));
+            }
+            let cells = dispatch.cache.cells(uid, &facts.groups);
+            let mut offers = Vec::with_capacity(cells.len());
+            for cell in cells.iter() {
+                offers.push(dispatch.offers_of(cell).await?);
+            }
+            let view = View {
+                marks,
+                members,
+                versions: offers.iter().map(|offers| offers.version).sum(),
+                cells,
+                offers,
+            };
+            if let Some(sought) = self.round(uid, how, &facts, &view, &mut refusals).await? {
+                return Ok(sought);
+            }
+            if rounds >= ROUNDS_MAX {
+                let until = dispatch.node.now() + SOON;
+                return Ok(Sought::Nothing(view.nothing(Some(until), until)));
+            }
+        }
+    }
+
+    /// Proposes what a user may be given, one after another. `None`: the look is old.
+    async fn round(
+        &self,
+        uid: &str,
+        how: How,
+        facts: &UserFacts,
+        view: &View,
+        refusals: &mut Refusals,
+    ) -> Result<Option<Sought>, DispatchError> {
+        let dispatch = &self.dispatch;
+        let horizon = dispatch.config.horizon;
+        let mut had = Had {
+            before: facts.had.iter().copied().collect(),
+            refused: HashSet::new(),
+        };
+        let mut doubtful = false;
+        loop {
+            let now = dispatch.node.now();
+            let window = Window::new(facts.last_finished, now, horizon);
+            let (best, next) = choose(&view.offers, &had, window, refusals.newest_only);
+            let too_many = refusals.all >= how.refusals_max();
+            doubtful |= refusals.newest_only || too_many;
+            let Some((audience, candidate, occurrence)) = best.filter(|_| !too_many) else {
+                let next = doubtful.then_some(now + SOON).or(next);
+                let until = next.unwrap_or(now + QUIET_MAX).min(now + QUIET_MAX);
+                if !doubtful && dispatch.cache.marks() == view.marks {
+                    dispatch.cache.set_quiet(uid, view.quiet(next, until));
+                }
+                return Ok(Some(Sought::Nothing(view.nothing(next, until))));
+            };
+            let id = dispatch.node.new_id(now);
+            let proposal = Proposal {
+                id,
+                uid: uid.to_owned(),
+                offer_id: candidate.id,
+                version: candidate.version,
+                audience: audience.audience.clone(),
+                occurrence,
+            };
+            let (verdict, assigned_at) = match how {
+                How::Take => dispatch.batches.take(proposal).await?,
+                How::Peek => (dispatch.node.store.would_take(&proposal, horizon, now).await?, now),
+            };
+            refusals.all += 1;
+            match verdict {
+                Verdict::Given => {
+                    let row = assignment(id, uid, audience, candidate, occurrence, assigned_at);
+                    return Ok(Some(Sought::Given(Box::new(row), false)));
+                }
+                Verdict::NoStock => self.without_stock(audience, candidate, occurrence, refusals).await?,
+                Verdict::Had => drop(had.refused.insert((candidate.id, occurrence))),
+                Verdict::NotDue => {
+                    had.refused.insert((candidate.id, occurrence));
+                    doubtful = true;
+                }
+                Verdict::Changed => {
+                    dispatch.cache.changed(&audience.audience);
+                    return Ok(None);
+                }
+                Verdict::NotMember => {
+                    dispatch.cache.members_changed();
+                    return Ok(None);
+                }
+                Verdict::Holds | Verdict::MovedOn => return Ok(None),
+            }
+        }
+    }
+
+    /// Remembers that an occurrence has no stock left, and asks at times what else has none.
+    async fn without_stock(
+        &self,
+        audience: &Offers,
+        candidate: &Candidate,
+        occurrence: Time,
+        refusals: &mut Refusals,
+    ) -> Result<(), DispatchError> {
+        // Counted before it is remembered: who comes by it knows then that its look may be older.
+        self.dispatch.cache.marked();
+        audience.mark(candidate, occurrence);
+        refusals.without_stock += 1;
+        if refusals.without_stock.is_multiple_of(REFUSALS_PER_LOOK) {
+            refusals.newest_only = refusals.looks == LOOKS_MAX;
+            if !refusals.newest_only {
+                refusals.looks += 1;
+                self.learn_exhausted(audience, occurrence).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns at one look what else of an audience is used up from an instant on, unless somebody else just has.
+    async fn learn_exhausted(&self, offers: &Offers, from: Time) -> Result<(), DispatchError> {
+        let looks = offers.looks();
+        let _alone = offers.looking.lock().await;
+        if offers.looks() == looks {
+            let (ids, repeating) = offers.ids();
+            let store = &self.dispatch.node.store;
+            let exhausted = store.exhausted(&ids, repeating, from, TakenEnd::Earliest).await?;
+            self.dispatch.cache.marked();
+            offers.learn(exhausted);
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    fn nothing(&self, next: Option<Time>, until: Time) -> Nothing {
+        Nothing {
+            next,
+            until,
+            cells: self.cells.clone(),
+            versions: self.versions,
+            members: self.members,
+        }
+    }
+
+    fn quiet(&self, next: Option<Time>, until: Time) -> Quiet {
+        Quiet {
+            next,
+            until,
+            members: self.members,
+            versions: self.versions,
+            cells: self.cells.clone(),
+        }
+    }
+}
+
+/// What a user is not given again.
+pub(super) struct Had {
+    /// As the look told.
+    pub(super) before: HashSet<(i64, Time)>,
+    /// As the database told when it was asked for.
+    pub(super) refused: HashSet<(i64, Time)>,
+}
+
+impl Had {
+    /// Whether the user has had it. Of a task's offer only a refusal counts: a new attempt is for those again who did
+    /// not complete the last one.
+    pub(super) fn has(&self, candidate: &Candidate, occurrence: Time) -> bool {
+        self.refused.contains(&(candidate.id, occurrence))
+            || !candidate.of_task && self.before.contains(&(candidate.id, occurrence))
+    }
+
+    pub(super) fn again(&self, candidate: &Candidate, occurrence: Time) -> bool {
+        candidate.offer.mode == Mode::Repeat
+            && !self.refused.contains(&(candidate.id, occurrence))
+            && self.before.contains(&(candidate.id, occurrence))
+    }
+}
+
+/// A user's next occurrence, and when something else comes due.
+type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
+
+/// The least of what is due and may be given, and the next instant at which more is due. `newest_only`: of an audience
+/// with very many occurrences that somebody has taken, the newest alone.
+fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
+    let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
+    let mut next: Option<Time> = None;
+    for audience in offers {
+        let marks = audience.marks.lock();
+        for candidate in &audience.candidates {
+            let offer = &candidate.offer;
+            // A task's offer stays due until it is done: neither the horizon nor what was finished hides it.
+            let from = if candidate.of_task {
+                offer.starts_at
+            } else if newest_only && offer.kind != OfferKind::Once {
+                window.from.max(audience.known_from)
+            } else {
+                window.from
+            };
+            let open_from = |from| match marks.get(&candidate.id) {
+                Some(marks) => marks.open_from(offer, from),
+                None => offer.first_from(from),
+            };
+            let mut at = open_from(from);
+            while let Some(due) = at.filter(|due| *due <= window.to) {
+                let again = had.again(candidate, due);
+                if again || !had.has(candidate, due) {
+                    let rank = Rank::new(due, again, offer.priority, candidate.id);
+                    if best.as_ref().is_none_or(|best| rank < best.0) {
+                        best = Some((rank, audience, candidate, due));
+                    }
+                    break;
+                }
+                at = open_from(due + INSTANT);
+            }
+            if let Some(later) = candidate.offer.next_after(window.to) {
+                next = Some(next.map_or(later, |next| next.min(later)));
+            }
+        }
+        if let Some(until) = audience.complete_until.filter(|until| *until > window.to) {
+            next = Some(next.map_or(until, |next| next.min(until)));
+        }
+    }
+    (
+        best.map(|(_, audience, candidate, due)| (audience, candidate, due)),
+        next,
+    )
+}
+
+fn assignment(
+    id: Uuid,
+    uid: &str,
+    audience: &Offers,
+    candidate: &Candidate,
+    occurrence: Time,
+    assigned_at: Time,
+) -> AssignmentRow {
+    AssignmentRow {
+        id,
+        offer: candidate.name.clone(),
+        uid: uid.to_owned(),
+        audience: audience.audience.clone(),
+        occurrence,
+        params: serde_json::Value::Object(candidate.offer.params.clone()),
+        state: AssignmentState::Assigned,
+        assigned_at,
+        finished_at: None,
+        result: None,
+    }
+}

@@ -1,0 +1,129 @@
+//! What messages came to, as consumers and workers say it, and as it is recorded.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use heddle_domain::retry::{self, RetryState};
+use heddle_domain::topic::Topic;
+use heddle_sandbox::{Effect, MessageOutcome};
+use heddle_store::message::{FailedMessage, Finish, MessageBatch, MessageEffect, Tried};
+use uuid::Uuid;
+
+use crate::node::Node;
+
+/// The longest error that is kept of a message, in characters.
+const ERROR_CHARS_MAX: usize = 1_000;
+
+/// What a message came to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum MessageEnd {
+    Sent,
+    Failed {
+        message: String,
+        fatal: bool,
+        retry_after: Option<Duration>,
+    },
+}
+
+impl MessageEnd {
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::Failed {
+            message: message.into(),
+            fatal: false,
+            retry_after: None,
+        }
+    }
+}
+
+pub(super) fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
+    vec![end.clone(); batch.messages.len()]
+}
+
+/// What is to be recorded of a batch: its messages, what is known of them, and what each came to.
+pub(super) fn finish_of(
+    node: &Node,
+    topic: &Topic,
+    batch: Uuid,
+    day: chrono::NaiveDate,
+    lease: i64,
+    (messages, tried): (Vec<(Uuid, i16)>, &[Tried]),
+    ends: Vec<MessageEnd>,
+) -> Finish {
+    let now = node.now();
+    let mut sent: BTreeMap<i16, i64> = BTreeMap::new();
+    let mut failed = Vec::new();
+    for (place, ((id, bucket), end)) in messages.into_iter().zip(ends).enumerate() {
+        match end {
+            MessageEnd::Sent => *sent.entry(bucket).or_default() += 1,
+            MessageEnd::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => {
+                let before = tried.get(place);
+                let mut state: RetryState = before
+                    .and_then(|tried| serde_json::from_value(tried.retry.clone()).ok())
+                    .unwrap_or_default();
+                let due_at = topic.retry.as_ref().filter(|_| !fatal).and_then(|policy| {
+                    retry::next(policy, &mut state, now, topic.zone, retry_after, node.chance.bits())
+                });
+                failed.push(FailedMessage {
+                    id,
+                    bucket,
+                    attempt: before.map_or(0, |tried| tried.attempt).saturating_add(1),
+                    retry: serde_json::to_value(state).unwrap_or_default(),
+                    due_at,
+                    error: message
+                        .replace('\0', "\u{fffd}")
+                        .chars()
+                        .take(ERROR_CHARS_MAX)
+                        .collect(),
+                });
+            }
+        }
+    }
+    Finish {
+        batch,
+        day,
+        lease,
+        sent: sent.into_iter().collect(),
+        failed,
+        effects: Vec::new(),
+    }
+}
+
+/// What a script wants written together with its outcomes.
+pub(super) fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
+    effects
+        .into_iter()
+        .map(|effect| match effect {
+            Effect::Enqueue { group, params, key } => Ok(MessageEffect::Enqueue {
+                params: serde_json::from_str(&params).map_err(|error| format!("enqueue of `{group}`: {error}"))?,
+                group,
+                key,
+            }),
+            Effect::Notify { channel, subject, body } => Ok(MessageEffect::Notify { channel, subject, body }),
+            Effect::StateSet { .. } | Effect::StateCompareAndSet { .. } | Effect::StateDelete { .. } => {
+                Err("a consumer of messages has no state: that belongs to groups".into())
+            }
+        })
+        .collect()
+}
+
+impl From<MessageOutcome> for MessageEnd {
+    fn from(outcome: MessageOutcome) -> Self {
+        match outcome {
+            // There was nothing to do.
+            MessageOutcome::Handled | MessageOutcome::Skipped(_) => Self::Sent,
+            MessageOutcome::Failed {
+                fatal,
+                message,
+                retry_after,
+            } => Self::Failed {
+                message,
+                fatal,
+                retry_after,
+            },
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Short ways beside general ones. ARCHITECTURE.md lists them, with what each earns; each asks here, where it begins,
+//! whether it may be taken. A node takes all of them, but in tests that compare what both leave behind, and in the
+//! benchmark that measures what one is worth.
+
+use std::str::FromStr;
+
+/// A way to do what is common in fewer statements, or with less asked, than the general way would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortWay {
+    /// The end of a single-task run in one statement.
+    SingleTaskEnd,
+    /// The same of one that a worker has done.
+    SingleTaskClaim,
+    /// Runs made by one statement, without a transaction around it.
+    PlainRuns,
+    /// A backfill's next run in one statement.
+    BackfillStep,
+    /// An attempt that begins at once, without a task of its own that prepares it.
+    BeginAtOnce,
+    /// Params handed on as they were given.
+    ParamsAsGiven,
+    /// A row in a queue that is written with the transition that makes the task run ready.
+    QueuedAtOnce,
+    /// A batch of messages recorded by one statement.
+    PlainMessages,
+    /// A poll for offers answered from memory.
+    QuietPoll,
+    /// Log lines that are written with the outcome.
+    LinesWithOutcome,
+}
+
+impl ShortWay {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::SingleTaskEnd,
+        Self::SingleTaskClaim,
+        Self::PlainRuns,
+        Self::BackfillStep,
+        Self::BeginAtOnce,
+        Self::ParamsAsGiven,
+        Self::QueuedAtOnce,
+        Self::PlainMessages,
+        Self::QuietPoll,
+        Self::LinesWithOutcome,
+    ];
+
+    /// What it is called.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SingleTaskEnd => "single_task_end",
+            Self::SingleTaskClaim => "single_task_claim",
+            Self::PlainRuns => "plain_runs",
+            Self::BackfillStep => "backfill_step",
+            Self::BeginAtOnce => "begin_at_once",
+            Self::ParamsAsGiven => "params_as_given",
+            Self::QueuedAtOnce => "queued_at_once",
+            Self::PlainMessages => "plain_messages",
+            Self::QuietPoll => "quiet_poll",
+            Self::LinesWithOutcome => "lines_with_outcome",
+        }
+    }
+}
+
+/// Which short ways a node takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortWays {
+    left_out: u16,
+}
+
+impl ShortWays {
+    /// Each of them.
+    pub const ALL: Self = Self { left_out: 0 };
+
+    /// These but for one.
+    #[must_use]
+    pub fn without(self, way: ShortWay) -> Self {
+        Self {
+            left_out: self.left_out | (1 << way as u16),
+        }
+    }
+
+    /// Whether this one is taken.
+    pub fn take(self, way: ShortWay) -> bool {
+        self.left_out & (1 << way as u16) == 0
+    }
+}
+
+/// Those that are left out: `all` of them, or their names, separated by commas.
+impl FromStr for ShortWays {
+    type Err = String;
+
+    fn from_str(left_out: &str) -> Result<Self, String> {
+        let all = left_out == "all";
+        let names: Vec<&str> = match all {
+            true => ShortWay::ALL.map(ShortWay::as_str).to_vec(),
+            false => left_out.split(',').filter(|name| !name.is_empty()).collect(),
+        };
+        names.into_iter().try_fold(Self::ALL, |ways, name| {
+            let way = ShortWay::ALL.into_iter().find(|way| way.as_str() == name);
+            way.map(|way| ways.without(way))
+                .ok_or_else(|| format!("`{name}` is no short way"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_left_out_by_name() {
+        let none: ShortWays = "all".parse().unwrap();
+        assert!(ShortWay::ALL.iter().all(|way| !none.take(*way)));
+        assert_eq!("".parse(), Ok(ShortWays::ALL));
+        let some: ShortWays = "plain_runs,quiet_poll".parse().unwrap();
+        let left_out = |way: &ShortWay| !some.take(*way);
+        let names: Vec<_> = ShortWay::ALL.iter().filter(|way| left_out(way)).collect();
+        assert_eq!(names, [&ShortWay::PlainRuns, &ShortWay::QuietPoll]);
+        assert!("quick".parse::<ShortWays>().is_err());
+    }
+}
