@@ -124,6 +124,8 @@ GET    /v1/runs/{id}/tasks/{task}/logs                view
 POST   /v1/runs/{id}/tasks/{task}/clear               operate
 POST   /v1/runs/{id}/tasks/{task}/retry               operate
 PUT    /v1/runs/{id}/tasks/{task}/state               operate
+GET    /v1/runtimes                                   view
+POST   /v1/runtimes/{tag}/retire                      admin
 GET    /v1/scripts                                    view
 DELETE /v1/scripts/{name}                             author
 GET    /v1/scripts/{name}                             view

@@ -54,6 +54,7 @@ mod queues;
 mod reading;
 mod retention;
 mod retries;
+mod runtimes;
 mod sandbox;
 mod schedules;
 mod scripts;

@@ -23,6 +23,7 @@ mod notify;
 mod problem;
 mod queue;
 mod run;
+mod runtime;
 mod script;
 mod session;
 mod submission;
@@ -61,6 +62,7 @@ pub use notify::{Channel, Notification, NotificationState};
 pub use problem::{Problem, ProblemFault};
 pub use queue::{Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker};
 pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
+pub use runtime::{RecheckedScript, RetiredRuntime, Runtime, RuntimeState};
 pub use script::{
     ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,
 };

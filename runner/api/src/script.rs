@@ -35,6 +35,10 @@ pub struct ScriptVersion {
     pub world: String,
     /// The interpreter that a text was checked with; null for wasm.
     pub runtime: Option<String>,
+    /// The tag of the runtime that a text runs on, until it is retired; null for wasm, and for a text that was uploaded
+    /// before there were runtimes, which runs on that of the program.
+    #[serde(default)]
+    pub runtime_tag: Option<String>,
     /// A JSON Schema for its params, if it says so.
     pub params_schema: Option<Value>,
     /// Params that it takes where a task gives none: an object.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    apply, backfill, dispatch, group, named, nodes, open, queue, retention, run, script, token, topic,
+    apply, backfill, dispatch, group, named, nodes, open, queue, retention, run, runtime, script, token, topic,
 };
 use crate::config::{NodeOptions, ServeOptions};
 use crate::session::Connection;
@@ -40,6 +40,9 @@ pub enum Command {
     /// Write, build, upload and try scripts
     #[command(subcommand)]
     Script(script::ScriptCommand),
+    /// Look at the runtimes of text scripts, and retire one after an upgrade
+    #[command(subcommand, alias = "runtimes")]
+    Runtime(runtime::RuntimeCommand),
     /// Look at and switch groups
     #[command(subcommand, alias = "groups")]
     Group(group::GroupCommand),

@@ -41,9 +41,10 @@ const fn by(list: &'static str, field: &'static str) -> Named {
 }
 
 /// What the commands below a noun name.
-const NOUNS: [(&str, Named); 18] = [
+const NOUNS: [(&str, Named); 19] = [
     ("group", by("groups", "name")),
     ("script", by("scripts", "name")),
+    ("runtime", by("runtimes", "tag")),
     ("invoke", by("scripts", "name")),
     ("queue", by("queues", "name")),
     ("topic", by("topics", "name")),

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
+use heddle_api::{
+    ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, RetiredRuntime, Runtime, Script, ScriptVersion,
+};
 
 use crate::{Client, Result};
 
+/// Every script of a runtime is checked with another one.
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// Compiling a large component takes the server its time.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -50,6 +54,21 @@ impl Client {
     pub async fn script_versions(&self, name: &str, cursor: Option<&str>) -> Result<List<ScriptVersion>> {
         self.get(&["v1", "scripts", name, "versions"])
             .query_if("cursor", cursor)
+            .send()
+            .await
+    }
+
+    /// One page of the runtimes that scripts which are text were checked with.
+    pub async fn runtimes(&self, cursor: Option<&str>) -> Result<List<Runtime>> {
+        self.get(&["v1", "runtimes"]).query_if("cursor", cursor).send().await
+    }
+
+    /// Has the scripts of a runtime run on that of the program that answers; with `force` also those that would change, or not
+    /// be accepted any more.
+    pub async fn retire_runtime(&self, tag: &str, force: bool) -> Result<RetiredRuntime> {
+        self.post(&["v1", "runtimes", tag, "retire"])
+            .query_if("force", force.then_some("true"))
+            .timeout(RETIRE_TIMEOUT)
             .send()
             .await
     }

@@ -19,6 +19,7 @@
 //! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | lines of attempts that are under way, or that wrote many |
 //! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
 //! | preparer | `runs/scripts.rs` | every second, until it is done | makes Python ready on a node that is idle |
+//! | rechecker | `runs/runtimes.rs` | once | says which scripts run on kept runtimes, and what its own would make of them |
 //! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
 //! | ear | `node/changes.rs` | notifications | hears other nodes |
@@ -85,6 +86,7 @@ pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, Qu
 pub use retention::Pruned;
 pub use runs::batch_run::group_name as topic_group_name;
 pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
+pub use runs::runtimes::{Recheck, Retirement};
 pub use runs::submit::{Submission, SubmitError, Submitted};
 pub use runs::trace;
 pub use runs::watch::RunWatch;
@@ -240,6 +242,7 @@ impl Services {
         loops.spawn(drive(messages::Days::of(node.clone())));
         loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
         loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
+        loops.spawn(drive(runs::runtimes::Rechecker(runs.clone())));
     }
 }
 

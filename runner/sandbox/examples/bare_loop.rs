@@ -10,7 +10,7 @@ use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
     AttemptRequest, CompilerCommand, Context, Grants, HostServices, Interval, Language, Limits, Outcome, Sandbox,
-    SandboxConfig, bare_engine, code_key,
+    SandboxConfig, bare_engine,
 };
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -193,7 +193,7 @@ async fn uploaded(sandbox: &Sandbox, code: Bytes, language: Option<Language>) ->
         println!("{what}: {:?}", began.elapsed());
     }
     let compiled = sandbox.compile_source(language, code).await.expect("the script");
-    code_key(&compiled.digest, compiled.world.as_str())
+    compiled.key()
 }
 
 async fn sandboxed(code: Bytes, language: Option<Language>, params: String) {

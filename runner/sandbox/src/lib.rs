@@ -69,7 +69,10 @@ pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, We
 pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
-pub use source::{Language, MAX_SOURCE_BYTES, SourceFault, code_key, runtime_id, split_key, trace_of_file};
+pub use source::{
+    Key, Language, MAX_SOURCE_BYTES, RuntimeBundle, RuntimeId, SourceFault, code_key, has_interface, own_runtime,
+    split_key, trace_of_file,
+};
 
 /// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
 #[doc(hidden)]

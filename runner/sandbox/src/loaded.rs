@@ -86,6 +86,17 @@ impl<S: Clone> Loaded<S> {
         }
     }
 
+    /// Takes out those that something is true of.
+    pub fn take(&mut self, which: impl Fn(&S) -> bool) -> Vec<S> {
+        let found: Vec<String> = self
+            .scripts
+            .iter()
+            .filter(|(_, entry)| which(&entry.script))
+            .map(|(digest, _)| digest.clone())
+            .collect();
+        found.iter().filter_map(|digest| self.remove(digest)).collect()
+    }
+
     fn remove(&mut self, digest: &str) -> Option<S> {
         let entry = self.scripts.remove(digest)?;
         self.bytes -= entry.bytes;

@@ -12,9 +12,10 @@ use crate::loaded::{self, Loaded};
 use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
+use crate::source::interpreter::Kept;
 use crate::source::python::Python;
 use crate::source::runtime::Runtime;
-use crate::source::{SourceFault, split_key};
+use crate::source::{RuntimeId, SourceFault, code_key, split_key};
 use bytes::Bytes;
 use heddle_domain::Chain;
 use heddle_domain::Clock;
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     /// What runs scripts that are text, from the first of them on.
     pub javascript: tokio::sync::OnceCell<Arc<Runtime>>,
     pub python: tokio::sync::OnceCell<Arc<Python>>,
+    /// The same of those that other programs have kept.
+    pub kept: Kept,
     loaded: Arc<Mutex<Loaded>>,
     /// One lock per script that is being loaded.
     loading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -55,6 +58,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    pub fn loaded(&self) -> &Mutex<Loaded> {
+        &self.loaded
+    }
+
     /// Compiles wasm in a child process.
     pub async fn compile(&self, wasm: Bytes, whom: For<'_>) -> Result<Artefact, CompileError> {
         self.compile_within(wasm, whom, self.config.compile_timeout).await
@@ -108,6 +115,8 @@ pub struct Compiled {
     pub digest: String,
     /// What it is written for.
     pub world: World,
+    /// What a text was checked with.
+    pub runtime: Option<RuntimeId>,
     /// The JSON Schema of its params: an object, not yet checked to be a valid schema.
     pub params_schema: Option<Value>,
     /// Its default params.
@@ -116,6 +125,14 @@ pub struct Compiled {
     pub description: Option<String>,
     /// The bytes that were uploaded.
     pub size: usize,
+}
+
+impl Compiled {
+    /// What the sandbox calls its code.
+    pub fn key(&self) -> String {
+        let runtime = self.runtime.as_ref().map(|runtime| runtime.tag.as_str());
+        code_key(&self.digest, self.world.as_str(), runtime)
+    }
 }
 
 /// Why a script was not accepted.
@@ -217,6 +234,7 @@ impl Sandbox {
                 interpreters,
                 javascript: tokio::sync::OnceCell::new(),
                 python: tokio::sync::OnceCell::new(),
+                kept: Kept::default(),
                 loaded,
                 loading: Mutex::default(),
                 runner: Arc::new(runner),
@@ -266,6 +284,7 @@ impl Sandbox {
         Ok(Compiled {
             digest,
             world: script.world(),
+            runtime: None,
             params_schema: description.params.map(Value::Object),
             defaults: description.defaults.unwrap_or_default(),
             description: description.description,
@@ -298,36 +317,53 @@ impl Sandbox {
     }
 
     /// Makes an accepted script ready on this node: from memory, else from the disk, else by compiling what `fetch`
-    /// gives. Of concurrent calls for one script, one does the work. `digest` is its key, as [`crate::code_key`] makes it.
+    /// gives. Of concurrent calls for one script, one does the work. `digest` is its key, as [`crate::code_key`] makes it;
+    /// a text's runtime is this program's own, or one that was taken up before.
     pub async fn load<E>(
         &self,
         digest: &str,
         fetch: impl Future<Output = Result<Bytes, E>> + Send,
     ) -> Result<Script, LoadError<E>> {
+        self.load_kept(digest, async { Ok(None) }, fetch).await
+    }
+
+    /// The same of a text that may have been checked with a runtime that another program has kept: `kept` gives its
+    /// bundle, if there is one.
+    pub async fn load_kept<E>(
+        &self,
+        digest: &str,
+        kept: impl Future<Output = Result<Option<Vec<u8>>, E>> + Send,
+        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+    ) -> Result<Script, LoadError<E>> {
         if let Some(script) = self.inner.loaded.lock().get(digest) {
             return Ok(script);
         }
+        if let Some(language) = split_key(digest).language {
+            return self.load_source(digest, language, kept, fetch).await;
+        }
         let _alone = self.alone(digest).await;
-        let (plain, language) = split_key(digest);
-        let ready = match language {
-            Some(language) => self.ready_source(digest, language).await?,
-            None => self.ready(digest).await,
-        };
-        if let Some(script) = ready {
+        if let Some(script) = self.ready(digest).await {
             return Ok(script);
         }
-        let bytes = fetch.await.map_err(LoadError::Fetch)?;
-        let wanted = plain.to_owned();
-        let (same, bytes) = blocking(move || (digest_of(&bytes) == wanted, bytes)).await?;
-        if !same {
-            return Err(CompileError::Internal(format!("the bytes of {plain} have another digest")).into());
-        }
-        let script = match language {
-            Some(language) => self.build_source(digest, language, bytes).await?,
-            None => self.build(digest, bytes, For::Runs).await?,
-        };
+        let bytes = self.fetched(digest, fetch).await?;
+        let script = self.build(digest, bytes, For::Runs).await?;
         self.keep(&script);
         Ok(script)
+    }
+
+    /// What was uploaded, if it still is that.
+    pub(crate) async fn fetched<E>(
+        &self,
+        digest: &str,
+        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+    ) -> Result<Bytes, LoadError<E>> {
+        let bytes = fetch.await.map_err(LoadError::Fetch)?;
+        let wanted = digest.to_owned();
+        let (same, bytes) = blocking(move || (digest_of(&bytes) == wanted, bytes)).await?;
+        match same {
+            true => Ok(bytes),
+            false => Err(CompileError::Internal(format!("the bytes of {digest} have another digest")).into()),
+        }
     }
 
     /// Starts an attempt on the guest threads and returns at once. `done` is called exactly once, as a rule on a guest

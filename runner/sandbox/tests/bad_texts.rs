@@ -6,7 +6,7 @@ use crate::outcomes::failure;
 use crate::texts::{bench, compiled, fault, run, script, shared};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{CompileError, Language, Outcome, Sandbox, World, code_key};
+use heddle_sandbox::{CompileError, Language, Outcome, Sandbox, World};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -224,7 +224,7 @@ pub async fn two_versions_of_the_runtime(_: Bench) {
         let done = run(&bench, language, text).await;
         assert_eq!(done.outcome, Outcome::Succeeded("\"both\"".into()), "{language:?}");
         let compiled = compiled(&bench, language, text).await.unwrap();
-        let key = code_key(&compiled.digest, compiled.world.as_str());
+        let key = compiled.key();
         let own = snapshot(shared(), &key).expect("a snapshot");
         let (name, tag) = own
             .to_str()

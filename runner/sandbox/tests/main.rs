@@ -13,6 +13,7 @@ mod python;
 mod queries;
 mod rehearsals;
 mod requests;
+mod runtimes;
 mod sources;
 mod texts;
 
@@ -94,6 +95,9 @@ const TESTS: &[Test] = tests![
     python::messages_of_texts,
     python::snapshots_of_python,
     rehearsals::python,
+    runtimes::both_at_once,
+    runtimes::tried_again_after_a_while,
+    runtimes::nonsense,
     bad_texts::in_each_language,
     bad_texts::too_large_or_no_text,
     bad_texts::two_versions_of_the_runtime,

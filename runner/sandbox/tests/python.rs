@@ -5,7 +5,7 @@ use crate::outcomes::failure;
 use crate::texts::{bench, compiled, fault, load, run, script, serve, shared, succeeded};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{Effect, Language, LogLevel, Outcome, Sandbox, World, code_key};
+use heddle_sandbox::{Effect, Language, LogLevel, Outcome, Sandbox, World};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -518,7 +518,7 @@ pub async fn snapshots_of_python(_: Bench) {
     let mut own = config(bench.cache.path());
     own.cache_dir = shared().to_owned();
     let sandbox = Sandbox::new(own, Arc::new(RealClock)).unwrap();
-    let key = code_key(&first.digest, first.world.as_str());
+    let key = first.key();
     assert!(!sandbox.is_ready(&key));
     let never = async { unreachable!() as Result<Bytes, Infallible> };
     let script = sandbox.load(&key, never).await.unwrap();

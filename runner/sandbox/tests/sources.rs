@@ -5,7 +5,7 @@ use crate::outcomes::failure;
 use crate::texts::{bench, compiled, fault, run, script, serve, succeeded};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{AttemptResult, Effect, Language, LogLevel, Outcome, Sandbox, World, code_key};
+use heddle_sandbox::{AttemptResult, Effect, Language, LogLevel, Outcome, Sandbox, World};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -591,7 +591,7 @@ pub async fn snapshots_are_kept(_: Bench) {
         let mut own = config(&cache);
         own.max_loaded_bytes = 1;
         let sandbox = Sandbox::new(own, Arc::new(RealClock)).unwrap();
-        let key = code_key(&first.digest, first.world.as_str());
+        let key = first.key();
         assert!(!sandbox.is_ready(&key));
         let bytes = async { Ok::<_, Infallible>(Bytes::from_static(b"export default () => 'kept'")) };
         let script = sandbox.load(&key, bytes).await.unwrap();

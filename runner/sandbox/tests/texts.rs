@@ -2,9 +2,7 @@
 
 use crate::guests::Bench;
 use bytes::Bytes;
-use heddle_sandbox::{
-    AttemptResult, CompileError, Compiled, Language, Outcome, Sandbox, Script, SourceFault, code_key,
-};
+use heddle_sandbox::{AttemptResult, CompileError, Compiled, Language, Outcome, Sandbox, Script, SourceFault};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::Path;
@@ -39,7 +37,7 @@ pub async fn script(bench: &Bench, language: Language, text: &str) -> Script {
 
 /// A script that was compiled just now.
 pub async fn load(sandbox: &Sandbox, compiled: &Compiled) -> Script {
-    let key = code_key(&compiled.digest, compiled.world.as_str());
+    let key = compiled.key();
     let never = async { unreachable!() as Result<Bytes, Infallible> };
     sandbox.load(&key, never).await.unwrap()
 }

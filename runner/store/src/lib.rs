@@ -23,7 +23,8 @@ pub mod schedule;
 pub mod transaction;
 
 pub use config::{
-    blob, category, connection, pool, rotate, script, secret, session, setting, template, timer_task, token, usage,
+    blob, category, connection, pool, rotate, runtime, script, secret, session, setting, template, timer_task, token,
+    usage,
 };
 pub use dispatch::{assignment, audience, exhausted, offer};
 pub use error::StoreError;

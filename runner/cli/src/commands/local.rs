@@ -14,8 +14,8 @@ use heddle_domain::{Chance, Clock, Span, Time};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, Compiled, ConnectionTarget, Context, Effect, Grants, HostPattern,
-    HostServices, Interval, Language, Limits, LogLine, MapItem, Outcome, Rehearsal, Sandbox, SandboxConfig, Script,
-    code_key,
+    HostServices, Interval, Language, Limits, LogLine, MapItem, Outcome, Rehearsal, RuntimeId, Sandbox, SandboxConfig,
+    Script,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -194,6 +194,11 @@ impl Local {
         }
     }
 
+    /// What this program runs a language on.
+    pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId> {
+        Ok(self.sandbox.own_runtime(language).await?)
+    }
+
     /// Compiles a file.
     pub async fn load(&self, file: &str) -> Result<Loaded> {
         let bytes = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
@@ -205,7 +210,7 @@ impl Local {
             }
             None => None,
         };
-        let key = code_key(&compiled.digest, compiled.world.as_str());
+        let key = compiled.key();
         let there = async { Err::<bytes::Bytes, _>("it was compiled just now".to_owned()) };
         let script = self.sandbox.load(&key, there).await;
         let shown = Path::new(file)

@@ -20,6 +20,7 @@ pub(crate) mod run;
 mod run_control;
 pub(crate) mod run_ref;
 mod run_show;
+pub(crate) mod runtime;
 pub(crate) mod script;
 mod serve;
 pub(crate) mod token;
@@ -66,6 +67,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             Command::Diff(diff) => apply::diff(session, &diff).await,
             Command::Export(export) => apply::export(session, &export).await,
             Command::Script(command) => script::run(session, command).await,
+            Command::Runtime(command) => runtime::run(session, command).await,
             Command::Invoke(invoke) => script::invoke(session, &invoke).await,
             Command::Group(command) => group::run(session, command).await,
             Command::Run(command) => run::run(session, command).await,

@@ -49,7 +49,8 @@ pub enum ScriptCommand {
     /// Check the scripts in use on a server with this program: its interpreters, its compiler
     ///
     /// Before an upgrade, by the new program: each active version, and each that a group or a topic names. Exits with 1 if
-    /// one is not accepted any more, or says something else of itself.
+    /// one is not accepted any more, or says something else of itself. A text that keeps its runtime is held against this
+    /// program's own: what would become of it if its runtime were retired.
     Check(versions::Check),
     /// What a script wrote in the last runs with it, whatever their groups; the oldest run first
     Logs {

@@ -1,16 +1,16 @@
 //! Versions of scripts beside one another: `heddle script diff`; and beside what this program makes of them: `heddle script
 //! check`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use bytes::Bytes;
 use clap::Args;
-use heddle_client::ScriptVersion;
+use heddle_client::{Runtime, ScriptVersion};
 use heddle_domain::schema::changes as schema;
-use heddle_sandbox::{CompileError, Compiled, Language, runtime_id};
+use heddle_sandbox::{CompileError, Compiled, Language, has_interface};
 use serde_json::{Value, json};
 use similar::TextDiff;
 
@@ -291,10 +291,22 @@ fn changes(version: &ScriptVersion, compiled: &Compiled) -> Vec<&'static str> {
         .collect()
 }
 
+/// Kept runtimes by their tags: which version of the host's interface each asks for.
+async fn kept_runtimes(session: &Session) -> Result<BTreeMap<String, i32>> {
+    let request = session.client.get(&["v1", "runtimes"]);
+    let all: Vec<Runtime> = request.send_for_all(&session.client, MAX_LISTED).await?;
+    Ok(all
+        .into_iter()
+        .map(|runtime| (runtime.tag, runtime.interface))
+        .collect())
+}
+
 pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode> {
     let used = in_use(session, &wanted.names).await?;
     let local = Local::new()?;
     let mut told = Vec::new();
+    // Asked for when a version names one: an older server has none.
+    let mut kept: Option<BTreeMap<String, i32>> = None;
     for (name, number) in used {
         let found: ScriptVersion = session
             .client
@@ -302,6 +314,21 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
             .send()
             .await?;
         let language = Language::of_world(&found.world);
+        let own = match language {
+            Some(language) => Some(local.own_runtime(language).await?),
+            None => None,
+        };
+        // Whether this program would go on with the runtime that the version was checked with, which is not its own.
+        let keeps = match (&found.runtime_tag, own) {
+            (Some(tag), Some(own)) if *tag != own.tag => {
+                if kept.is_none() {
+                    kept = Some(kept_runtimes(session).await?);
+                }
+                let interface = kept.as_ref().and_then(|kept| kept.get(tag)).copied();
+                interface.is_some_and(|interface| u32::try_from(interface).is_ok_and(has_interface))
+            }
+            _ => false,
+        };
         let compiled = local.compile(language, bytes_of(session, &found).await?).await;
         let (result, changed, error) = match &compiled {
             Ok(compiled) => match changes(&found, compiled) {
@@ -314,7 +341,8 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
         };
         told.push(json!({
             "name": name, "version": number, "world": found.world,
-            "checked_with": found.runtime, "runtime": language.map(runtime_id),
+            "checked_with": found.runtime, "runtime": own.map(ToString::to_string),
+            "runtime_tag": found.runtime_tag, "own_tag": own.map(|own| &own.tag), "keeps": keeps,
             "result": result, "changed": changed, "error": error,
         }));
     }
@@ -323,7 +351,10 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
         let mut rows = Rows::new(["SCRIPT", "WORLD", "RUNTIME", "RESULT"]);
         for script in items(list) {
             let runtime = match (&script["checked_with"], &script["runtime"]) {
-                (Value::String(before), Value::String(now)) if before != now => format!("{now} (was {before})"),
+                (Value::String(before), Value::String(now)) if before != now => match script["keeps"] == true {
+                    true => format!("{now} (keeps {before} until that is retired)"),
+                    false => format!("{now} (was {before})"),
+                },
                 (_, Value::String(now)) => now.clone(),
                 _ => "-".into(),
             };

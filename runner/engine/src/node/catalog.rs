@@ -1,7 +1,8 @@
 //! What nodes know of groups, revisions and scripts without asking the database each time.
 //!
-//! Revisions, script versions and resolutions are immutable and cached for as long as there is room. What a *name*
-//! stands for changes: those entries are dropped when the change log says so, at once on the node that took the change.
+//! Revisions, script versions and resolutions are immutable and cached for as long as there is room, but for the runtimes
+//! that versions run on. What a *name* stands for changes, and so does a runtime: those entries are dropped when the change
+//! log says so, at once on the node that took the change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub struct ScriptFacts {
     pub digest: String,
     /// What the sandbox calls its code.
     pub code: String,
+    /// The tag of the runtime that it runs on, if it is a text that names one.
+    pub runtime: Option<String>,
     /// What its module is called in traces, if it is a text.
     pub file: Option<&'static str>,
     /// What params must satisfy.
@@ -224,6 +227,13 @@ impl Catalog {
                 self.current.clear();
                 self.active.clear();
             }
+            // Any script may have been moved to another.
+            "runtime" => {
+                self.groups.clear();
+                self.current.clear();
+                self.resolutions.clear();
+                self.versions.clear();
+            }
             "template" => self.groups.clear(),
             "channel" => drop(self.channels.remove(name)),
             _ => {}
@@ -390,8 +400,7 @@ impl Catalog {
             let rows: Vec<i64> = unresolved.iter().map(|revision| revision.id).collect();
             let ids = self.store.resolutions(&rows, &named).await?;
             for ((revision, id), scripts) in unresolved.into_iter().zip(ids).zip(scripts) {
-                let resolution = Resolution::new(id, &revision, scripts);
-                self.resolutions.insert(id, resolution.clone());
+                let resolution = self.keep_resolution(generation, id, &revision, scripts);
                 if self.generation.load(Ordering::Acquire) == generation {
                     self.current.insert(revision.id, resolution.clone());
                 }
@@ -442,18 +451,33 @@ impl Catalog {
     }
 
     async fn resolve_with(&self, revision: &Revision, kept: &Value) -> Result<Arc<Resolution>, EngineError> {
+        let generation = self.generation.load(Ordering::Acquire);
         let (named, scripts) = self.name_scripts(revision, kept).await?;
         let id = self.store.resolution(revision.id, &named).await?;
-        let resolution = Resolution::new(id, revision, scripts);
-        self.resolutions.insert(id, resolution.clone());
-        Ok(resolution)
+        Ok(self.keep_resolution(generation, id, revision, scripts))
     }
 
-    /// A resolution, for ever the same.
+    /// A resolution of scripts as they were in a generation.
+    fn keep_resolution(
+        &self,
+        generation: u64,
+        id: i64,
+        revision: &Revision,
+        scripts: Vec<Option<Arc<ScriptFacts>>>,
+    ) -> Arc<Resolution> {
+        let resolution = Resolution::new(id, revision, scripts);
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.resolutions.insert(id, resolution.clone());
+        }
+        resolution
+    }
+
+    /// A resolution, for ever the same but for its scripts' runtimes.
     pub async fn resolution(&self, id: i64, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
         if let Some(resolution) = self.resolutions.get(&id) {
             return Ok(resolution);
         }
+        let generation = self.generation.load(Ordering::Acquire);
         let named = self
             .store
             .resolved_scripts(id)
@@ -468,9 +492,7 @@ impl Catalog {
             };
             scripts.push(facts);
         }
-        let resolution = Resolution::new(id, revision, scripts);
-        self.resolutions.insert(id, resolution.clone());
-        Ok(resolution)
+        Ok(self.keep_resolution(generation, id, revision, scripts))
     }
 
     /// A script by its name, in a version or the active one.
@@ -502,6 +524,7 @@ impl Catalog {
         if let Some(facts) = self.versions.get(&key) {
             return Ok(Some(facts));
         }
+        let generation = self.generation.load(Ordering::Acquire);
         let Some(row) = self.store.recorded_script_version(name, version).await? else {
             return Ok(None);
         };
@@ -511,7 +534,8 @@ impl Catalog {
             .as_ref()
             .map(|schema| Schema::of_kept(schema, &format!("script `{}@{}`", row.name, row.version)));
         let facts = Arc::new(ScriptFacts {
-            code: heddle_sandbox::code_key(&row.digest, &row.world),
+            code: heddle_sandbox::code_key(&row.digest, &row.world, row.runtime_tag.as_deref()),
+            runtime: row.runtime_tag,
             name: row.name,
             version: row.version,
             digest: format!("sha256:{}", row.digest),
@@ -519,7 +543,9 @@ impl Catalog {
             schema,
             defaults: row.defaults.as_object().cloned().unwrap_or_default(),
         });
-        self.versions.insert(key, facts.clone());
+        if self.generation.load(Ordering::Acquire) == generation {
+            self.versions.insert(key, facts.clone());
+        }
         Ok(Some(facts))
     }
 }

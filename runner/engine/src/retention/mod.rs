@@ -51,6 +51,10 @@ const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
 /// How long the log of changes is kept: a node that has not followed it for so long has lost its lease long ago.
 const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
 
+/// How long a runtime is kept that was retired: what is in hand of runs may go on on it, and an older program, put back in the
+/// place of the present one, finds its own.
+const RUNTIMES_KEPT: TimeDelta = TimeDelta::days(30);
+
 /// How long windows of storms are remembered: twice the longest, so that one that old cannot go on.
 const STORMS_KEPT: TimeDelta = TimeDelta::days(2);
 
@@ -364,7 +368,11 @@ impl Pruner {
         prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
         prune!(store.prune_nodes(now - NODES_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_leases(ROWS_MAX), unnamed);
-        tracing::debug!(rows = unnamed, "pruned storms, changes, sessions, nodes and leases");
+        prune!(store.prune_runtimes(now - RUNTIMES_KEPT, ROWS_MAX), unnamed);
+        tracing::debug!(
+            rows = unnamed,
+            "pruned storms, changes, sessions, nodes, leases and runtimes"
+        );
         Ok(())
     }
 

@@ -15,6 +15,12 @@ impl Part for Runs {
         async move {
             match change.kind.as_str() {
                 "script" => signals.raise(Signal::Scripts),
+                // Its scripts are on another one from now on: nobody takes them from memory, and snapshots are to be made.
+                "runtime" => {
+                    self.contexts.clear();
+                    self.scripts.sandbox.forget_runtime(&change.name);
+                    signals.raise(Signal::Scripts);
+                }
                 // Its bounds may have changed, and with them whose turn it is.
                 "group" if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
                 "pool" => signals.raise(Signal::Pools),

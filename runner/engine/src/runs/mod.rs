@@ -30,6 +30,7 @@ pub(crate) mod recorder;
 pub(crate) mod redact;
 pub(crate) mod retry_after;
 pub(crate) mod room;
+pub(crate) mod runtimes;
 pub(crate) mod scripts;
 pub(crate) mod single_task;
 pub(crate) mod submit;

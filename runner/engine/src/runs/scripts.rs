@@ -119,6 +119,12 @@ impl Service for Preparer {
 impl Runs {
     /// Makes a script runnable on this node.
     pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
+        // Of a run that is in hand the facts may be old: its runtime may have been retired since.
+        let now = match &script.runtime {
+            Some(_) => self.node.catalog.script(&script.name, Some(script.version)).await?,
+            None => None,
+        };
+        let script = now.as_deref().unwrap_or(script);
         let store = self.node.store.clone();
         let digest = script.digest.trim_start_matches("sha256:").to_owned();
         let fetch = async move {
@@ -128,7 +134,14 @@ impl Runs {
                 Err(error) => Err(LoadTrouble::Store(error)),
             }
         };
-        match self.scripts.sandbox.load(&script.code, fetch).await {
+        let store = self.node.store.clone();
+        let kept = async move {
+            match &script.runtime {
+                Some(tag) => store.runtime_bytes(tag).await.map_err(LoadTrouble::Store),
+                None => Ok(None),
+            }
+        };
+        match self.scripts.sandbox.load_kept(&script.code, kept, fetch).await {
             Ok(loaded) => Ok(Ok(loaded)),
             Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
             Err(error @ LoadError::Compile(CompileError::Internal(_))) => Err(EngineError::Unreadable(format!(

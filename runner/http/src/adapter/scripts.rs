@@ -10,7 +10,7 @@ use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_domain::{Clock, Fault};
 use heddle_engine::heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits, LogLevel,
-    LogLine, Outcome, digest_of, outbound, runtime_id,
+    LogLine, Outcome, digest_of, outbound,
 };
 use heddle_engine::{Engine, EngineError, ScriptFacts};
 use parking_lot::Mutex;
@@ -26,8 +26,9 @@ pub(crate) struct CompiledScript {
     pub(crate) digest: String,
     /// `heddle:task/task`, `source/javascript`, …
     pub(crate) world: String,
-    /// The interpreter that a text was checked with.
+    /// The interpreter that a text was checked with, and its runtime's tag.
     pub(crate) runtime: Option<String>,
+    pub(crate) runtime_tag: Option<String>,
     /// What it takes, if it says so.
     pub(crate) params_schema: Option<Value>,
     /// An object.
@@ -66,11 +67,16 @@ pub(crate) async fn compile(
         Some(language) => engine.sandbox().compile_source(language, bytes).await,
         None => engine.sandbox().compile_for(Some(&actor), bytes).await,
     };
+    if let (Ok(_), Some(language)) = (&compiled, language) {
+        // Before there is a version that names it.
+        engine.keep_runtime(language).await?;
+    }
     match compiled {
         Ok(compiled) => Ok(CompiledScript {
             digest: compiled.digest.trim_start_matches("sha256:").to_owned(),
             world: compiled.world.as_str().to_owned(),
-            runtime: language.map(runtime_id),
+            runtime: compiled.runtime.as_ref().map(ToString::to_string),
+            runtime_tag: compiled.runtime.map(|runtime| runtime.tag),
             params_schema: compiled.params_schema,
             defaults: Value::Object(compiled.defaults),
             description: compiled.description.unwrap_or_default(),

@@ -22,6 +22,7 @@ mod pools;
 mod queues;
 mod run_controls;
 mod runs;
+mod runtimes;
 mod scripts;
 mod secrets;
 mod session;
@@ -36,6 +37,7 @@ use crate::table::Table;
 pub fn table() -> Table {
     Table::new(vec![
         ("scripts", scripts::routes()),
+        ("scripts", runtimes::routes()),
         ("categories", categories::routes()),
         ("templates", templates::routes()),
         ("groups", groups::routes()),

@@ -35,6 +35,7 @@ fn version_of(row: ScriptVersionRow, active_version: Option<i32>) -> ScriptVersi
         digest: row.digest,
         world: row.world,
         runtime: row.runtime,
+        runtime_tag: row.runtime_tag,
         params_schema: row.params_schema,
         defaults: row.defaults,
         description: row.description,
@@ -56,7 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, of::<List<Script>>()),
         Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
-            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`, with `text/x-python` one that has `def run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one.")
+            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`, with `text/x-python` one that has `def run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one, unless that was checked with another runtime.")
             .query("activate", "`false`: the version that is active stays so.")
             .takes_as("application/wasm", "Wasm")
             .takes_as("text/javascript", "Source")
@@ -165,6 +166,7 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
                 bytes: &bytes,
                 world: &compiled.world,
                 runtime: compiled.runtime.as_deref(),
+                runtime_tag: compiled.runtime_tag.as_deref(),
                 params_schema: compiled.params_schema.as_ref(),
                 defaults: &compiled.defaults,
                 description: &compiled.description,

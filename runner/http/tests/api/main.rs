@@ -225,6 +225,7 @@ async fn script(fixture: &Fixture, name: &str, bytes: &[u8], activate: bool) {
         bytes,
         world: "heddle:task/task",
         runtime: None,
+        runtime_tag: None,
         params_schema: Some(&json!({"type": "object", "properties": {"n": {"type": "integer"}}})),
         defaults: &json!({}),
         description: "small",

@@ -18,7 +18,7 @@ use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use heddle_sandbox::{
     AttemptRequest, BoxFuture, CompilerCommand, Context, Grants, HostServices, Interval, Language, Limits, LogLine,
-    Outcome, Sandbox, SandboxConfig, Script, code_key,
+    Outcome, Sandbox, SandboxConfig, Script,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -445,7 +445,7 @@ async fn python(directory: &Path, wanted: &[&str]) {
         .compile_source(Language::Python, text)
         .await
         .unwrap_or_else(|error| panic!("{error}"));
-    let key = code_key(&compiled.digest, compiled.world.as_str());
+    let key = compiled.key();
     let script = sandbox
         .load(&key, async { Err::<Bytes, _>(()) })
         .await

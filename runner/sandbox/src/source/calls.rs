@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use wasmtime::{Caller, Linker, Memory, Result, TypedFunc};
 
@@ -28,20 +29,44 @@ pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
 /// How many random bytes one call gives.
 const MAX_RANDOM_BYTES: usize = 1 << 16;
 
-/// The modules that every script finds beside its own.
-const MODULES: [(&str, &str); 3] = [
+/// Our own modules: they may import each other, a script `heddle:task` alone.
+const MODULES: [(&str, &str); 4] = [
+    (MAIN, include_str!("js/main.js")),
     ("heddle:runtime", include_str!("js/runtime.js")),
     ("heddle:web", include_str!("js/web.js")),
-    ("heddle:task", include_str!("js/task.js")),
+    (TASK, include_str!("js/task.js")),
 ];
 /// The module that everything begins with.
-pub(super) const MAIN: (&str, &str) = ("heddle:main", include_str!("js/main.js"));
+pub(super) const MAIN: &str = "heddle:main";
+/// The module that scripts may import.
+const TASK: &str = "heddle:task";
 /// What it calls the script.
 const SCRIPT: &str = "heddle:script";
 
-/// All our JavaScript, for telling one version of it from another.
-pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
-    MODULES.iter().chain([&MAIN]).map(|(_, text)| *text)
+/// Our own modules, as this program has them.
+pub(super) fn own_modules() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MODULES.into_iter()
+}
+
+/// A runtime's own modules, by name.
+pub(crate) struct Modules(BTreeMap<String, String>);
+
+impl Modules {
+    pub fn new(texts: BTreeMap<String, String>) -> Result<Self, String> {
+        match [MAIN, TASK].into_iter().find(|name| !texts.contains_key(*name)) {
+            Some(missing) => Err(format!("its module `{missing}` is missing")),
+            None => Ok(Self(texts)),
+        }
+    }
+
+    /// The module that everything begins with.
+    pub fn main(&self) -> &str {
+        self.0.get(MAIN).map_or("", String::as_str)
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
 }
 
 /// A store's part of a script that is text.
@@ -49,6 +74,8 @@ pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
 pub(crate) struct SourceState {
     pub memory: Option<Memory>,
     pub realloc: Option<TypedFunc<(u32, u32, u32, u32), u32>>,
+    /// Of the runtime that it runs on.
+    pub modules: Option<Arc<Modules>>,
     /// The text whose top level is being evaluated, and what its module is called.
     pub loading: Option<(Arc<str>, &'static str)>,
     /// How the script ended: JSON.
@@ -169,18 +196,18 @@ async fn give(caller: &mut Caller<'_, Guest>, at: u32, result: Result<String, St
 
 /// Which module a name means; what is ours is for our own modules, but for `heddle:task`.
 fn resolve(state: &SourceState, from: &str, name: &str) -> Result<String, String> {
-    let own = from == MAIN.0 || MODULES.iter().any(|(module, _)| *module == from);
+    let is_own = |name: &str| state.modules.as_ref().is_some_and(|own| own.get(name).is_some());
     match (&state.loading, name) {
-        (Some((_, module)), SCRIPT) if from == MAIN.0 => Ok((*module).to_owned()),
-        (_, "heddle:task") => Ok(name.to_owned()),
-        (_, "heddle:runtime" | "heddle:web") if own => Ok(name.to_owned()),
+        (Some((_, module)), SCRIPT) if from == MAIN => Ok((*module).to_owned()),
+        (_, TASK) => Ok(name.to_owned()),
+        (_, name) if name != MAIN && is_own(from) && is_own(name) => Ok(name.to_owned()),
         _ => Err("a script that is text may import `heddle:task` alone".to_owned()),
     }
 }
 
 fn load(state: &SourceState, name: &str) -> Result<String, String> {
-    if let Some((_, text)) = MODULES.iter().find(|(module, _)| *module == name) {
-        return Ok((*text).to_owned());
+    if let Some(text) = state.modules.as_ref().and_then(|own| own.get(name)) {
+        return Ok(text.to_owned());
     }
     match &state.loading {
         Some((text, module)) if *module == name => Ok(text.to_string()),
@@ -445,6 +472,31 @@ fn decode(label: &str, fatal: bool, keep_bom: bool, bytes: &[u8]) -> Result<Stri
         Some(rest) if !keep_bom => rest.to_owned(),
         _ => text,
     })
+}
+
+/// The operations by number.
+#[cfg(test)]
+pub(super) fn numbers() -> impl Iterator<Item = (&'static str, u32)> {
+    let numbers = [LOG, RESULT, SYNC, START, CANCEL, DESCRIPTION, NESTING];
+    let names = ["log", "result", "sync", "start", "cancel", "description", "nesting"];
+    names.into_iter().zip(numbers)
+}
+
+/// The operations that a message names.
+#[cfg(test)]
+pub(super) fn operations() -> Vec<String> {
+    named::<Call>()
+}
+
+/// The names of all kinds of a message: what serde says it knows.
+#[cfg(test)]
+pub(super) fn named<T: serde::de::DeserializeOwned>() -> Vec<String> {
+    let error = serde_json::from_str::<T>(r#"{"op": "?"}"#)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    let (_, known) = error.split_once("expected one of").unwrap();
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

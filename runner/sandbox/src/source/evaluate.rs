@@ -1,7 +1,7 @@
 //! Evaluating a script's top level, once, and keeping what the memory holds then.
 
 use super::calls::MAIN;
-use super::image::{PAGE_BYTES, STACK_BYTES};
+use super::image::PAGE_BYTES;
 use super::runtime::{Exported, Running, Runtime};
 use super::{Interpreter, Language, SourceFault};
 use crate::attempt::AttemptRequest;
@@ -89,7 +89,7 @@ pub(crate) async fn job(
             let mut store = runner.store(request, &journal, Arc::clone(&meter), None);
             match (&interpreter, &code) {
                 (Interpreter::JavaScript(runtime), Code::Text(text, language)) => {
-                    evaluate(&mut store, runtime, MAIN.1, text, *language).await
+                    evaluate(&mut store, runtime, runtime.modules.main(), text, *language).await
                 }
                 (Interpreter::JavaScript(runtime), Code::Main(main)) => {
                     evaluate(&mut store, runtime, main, "", Language::JavaScript).await
@@ -156,8 +156,8 @@ async fn evaluate(
 ) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
     store.data_mut().source.loading = Some((Arc::from(code), language.file()));
     let running = runtime.instantiate(store, &runtime.base).await?;
-    running.initialize(store, &runtime.layout).await?;
-    if let Err(why) = running.evaluate(store, main, MAIN.0).await? {
+    running.initialize(store, runtime).await?;
+    if let Err(why) = running.evaluate(store, main, MAIN).await? {
         return Ok(Err(unsettled(&why)));
     }
     if store.data().source.description.is_none() {
@@ -180,7 +180,7 @@ async fn evaluate(
     limit_recursion(store, &running, runtime);
     let mut memory = running.memory.data(&*store).to_vec();
     // The stack is empty by now; what it held is garbage.
-    memory[..STACK_BYTES as usize].fill(0);
+    memory[..runtime.layout.stack as usize].fill(0);
     debug_assert!(memory.len().is_multiple_of(PAGE_BYTES as usize));
     Ok(Ok(Snapshot { memory, described }))
 }
@@ -261,20 +261,20 @@ fn position(trace: &str, file: &str) -> Option<(u32, u32)> {
 /// found in exactly one place, deep recursion stays a trap.
 fn limit_recursion(store: &mut Store<Guest>, running: &Running, runtime: &Runtime) {
     let memory = running.memory.data_mut(store);
-    let heap = runtime.layout.heap as usize;
+    let (heap, stack) = (runtime.layout.heap as usize, runtime.layout.stack);
     let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let mut places = (heap..memory.len().saturating_sub(24)).step_by(4).filter(|at| {
         let words = &memory[*at..*at + 24];
         let top = word(&words[4..]);
         word(words) == 0
-            && (STACK_BYTES - MAX_STACK_AT_START..=STACK_BYTES).contains(&top)
+            && (stack.saturating_sub(MAX_STACK_AT_START)..=stack).contains(&top)
             && word(&words[8..]) == 0
             && word(&words[12..]) == 0
             && word(&words[16..]) == 4
             && word(&words[20..]) == 0
     });
     if let (Some(at), None) = (places.next(), places.next()) {
-        memory[at + 8..at + 12].copy_from_slice(&(STACK_BYTES - RECURSION_BYTES).to_le_bytes());
+        memory[at + 8..at + 12].copy_from_slice(&stack.saturating_sub(RECURSION_BYTES).to_le_bytes());
     }
 }
 

@@ -3,6 +3,7 @@
 //! Such a module has no code. Wasmtime maps its memory copy-on-write, so that an instance costs the pages that it writes
 //! to and no others.
 
+use super::bundle::RuntimeBundle;
 use super::library::Library;
 use wasm_encoder::{
     ConstExpr, DataSection, ExportKind, ExportSection, GlobalSection, GlobalType, MemorySection, MemoryType, Module,
@@ -13,15 +14,19 @@ pub(crate) const PAGE_BYTES: u32 = 64 << 10;
 /// What a run of zeros has to have to be left out.
 const BLOCK_BYTES: usize = 4 << 10;
 /// The interpreter's own stack, at the bottom of the memory: one that overflows runs into address 0 and traps.
-pub(crate) const STACK_BYTES: u32 = 1 << 20;
+const STACK_BYTES: u32 = 1 << 20;
 /// Room for what describes our functions to the interpreter.
 pub(crate) const INTERFACE_BYTES: u32 = 4 << 10;
+/// The largest table: QuickJS has some thousand functions in it.
+const MAX_FUNCTIONS: u32 = 1 << 20;
 /// Functions of ours that the interpreter calls by the table.
 pub(crate) const OWN_FUNCTIONS: u32 = 3;
 
 /// Where everything is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
+    /// Where the interpreter's stack begins: at its top.
+    pub stack: u32,
     /// Where the interpreter's data begins.
     pub memory_base: u32,
     /// Where its functions begin in the table.
@@ -43,12 +48,43 @@ impl Layout {
         let heap = interface + INTERFACE_BYTES;
         let table_base = 1;
         Self {
+            stack: STACK_BYTES,
             memory_base,
             table_base,
             own_functions: table_base + library.table_elements,
             interface,
             heap,
             pages: heap.div_ceil(PAGE_BYTES),
+        }
+    }
+
+    /// By name, as a bundle has them.
+    pub fn numbers(&self) -> [(&'static str, u32); 7] {
+        [
+            ("stack", self.stack),
+            ("memory_base", self.memory_base),
+            ("table_base", self.table_base),
+            ("own_functions", self.own_functions),
+            ("interface", self.interface),
+            ("heap", self.heap),
+            ("pages", self.pages),
+        ]
+    }
+
+    pub fn of_bundle(bundle: &RuntimeBundle) -> Result<Self, String> {
+        let layout = Self {
+            stack: bundle.number("stack")?,
+            memory_base: bundle.number("memory_base")?,
+            table_base: bundle.number("table_base")?,
+            own_functions: bundle.number("own_functions")?,
+            interface: bundle.number("interface")?,
+            heap: bundle.number("heap")?,
+            pages: bundle.number("pages")?,
+        };
+        let pages = bundle.memory()?.len() / PAGE_BYTES as usize;
+        match layout.pages as usize == pages && layout.own_functions <= MAX_FUNCTIONS {
+            true => Ok(layout),
+            false => Err("its numbers do not fit its memory".into()),
         }
     }
 }
@@ -77,7 +113,7 @@ pub(crate) fn module(layout: &Layout, memory: &[u8]) -> Vec<u8> {
     exports.export("table", ExportKind::Table, 0);
     let mut globals = GlobalSection::new();
     for (index, (name, mutable, value)) in [
-        ("stack_pointer", true, STACK_BYTES),
+        ("stack_pointer", true, layout.stack),
         ("memory_base", false, layout.memory_base),
         ("table_base", false, layout.table_base),
         ("heap_base", true, layout.heap),

@@ -2,17 +2,16 @@
 
 use super::attempt::{Ready, SourceScript};
 use super::evaluate::{self, Code, Described, Snapshot};
-use super::python::{self, Change, Python};
-use super::runtime::Runtime;
-use super::{Interpreter, Language, MAX_SOURCE_BYTES, SourceFault, calls, code_key, image};
+use super::python::Change;
+use super::{Interpreter, Key, Language, MAX_SOURCE_BYTES, SourceFault, code_key, image, split_key};
 use crate::artefact::digest_of;
 use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
-use crate::compiler::{Artefact, For};
+use crate::compiler::Artefact;
 use crate::describe::{self, Description};
 use crate::lanes::Signals;
 use crate::run::Export;
-use crate::sandbox::{CompileError, Compiled, Sandbox, blocking};
+use crate::sandbox::{CompileError, Compiled, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Linked, Script, World};
 use bytes::Bytes;
 use heddle_domain::bounded::or_trouble;
@@ -44,64 +43,37 @@ const LOAD_LIMITS: Limits = Limits {
     cpu: Some(Duration::from_secs(5)),
 };
 /// What setting an interpreter up may take, on a busy machine too.
-const BOOT_LIMITS: Limits = Limits {
+pub(super) const BOOT_LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     output_bytes: 1 << 20,
     log_bytes: 64 << 10,
     timeout: Some(BUSY_TIMEOUT),
     cpu: None,
 };
-/// How long compiling one may take: CPython needs ten seconds of two idle cores.
-const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
-/// How many hexadecimal digits tell one version of the interpreter, and of what is around it, from another.
-const TAG_DIGITS: usize = 16;
+/// How many hexadecimal digits tell one version of what is around runtimes from another.
+const HOST_DIGITS: usize = 8;
 
-/// The command that checks texts: its digest.
-static CHECKER: LazyLock<String> = LazyLock::new(|| digest_of(heddle_runtimes::CHECKER));
-
-/// What a snapshot depends on beside the text: the interpreter, what is ours in its language, the checker.
-static JAVASCRIPT_TAG: LazyLock<String> = LazyLock::new(|| {
-    let wasm = [heddle_runtimes::JAVASCRIPT.wasm, heddle_runtimes::CHECKER];
-    let linking = [
+/// What a snapshot depends on beside its text and its runtime: what of the host shapes it, or is noted in it.
+pub(super) static HOST: LazyLock<String> = LazyLock::new(|| {
+    let texts = [
+        include_str!("attempt.rs"),
+        include_str!("calls.rs"),
+        include_str!("evaluate.rs"),
         include_str!("image.rs"),
-        include_str!("library.rs"),
+        include_str!("load.rs"),
+        include_str!("pending.rs"),
         include_str!("runtime.rs"),
+        include_str!("wasi.rs"),
+        include_str!("python/change.rs"),
+        include_str!("python/mod.rs"),
+        include_str!("python/system.rs"),
     ];
-    let own = calls::own_texts().chain(linking);
-    tag_of(wasm.into_iter().chain(own.map(str::as_bytes)))
-});
-static PYTHON_TAG: LazyLock<String> = LazyLock::new(|| {
-    let python = &heddle_runtimes::PYTHON;
-    let packed = python.libraries.iter().copied().chain([python.standard_library]);
-    tag_of(packed.chain(python::own_texts().map(str::as_bytes)))
-});
-
-/// What the memory that texts in Python begin with is called on disk.
-static BASE: LazyLock<String> = LazyLock::new(|| {
-    let runtime = digest_of(python::RUNTIME.as_bytes());
-    format!("{runtime}.base-{}", tag(Language::Python))
-});
-
-fn tag_of<'a>(parts: impl Iterator<Item = &'a [u8]>) -> String {
     let mut digest = Sha256::new();
-    parts.for_each(|part| digest.update(part));
-    let mut tag: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    tag.truncate(TAG_DIGITS);
-    tag
-}
-
-fn tag(language: Language) -> &'static str {
-    match language {
-        Language::JavaScript | Language::TypeScript => &JAVASCRIPT_TAG,
-        Language::Python => &PYTHON_TAG,
-    }
-}
-
-/// The interpreter that this build runs a language on, and the version of what is around it: what a script was checked
-/// with.
-pub fn runtime_id(language: Language) -> String {
-    format!("{} {}", language.interpreter(), tag(language))
-}
+    texts.iter().for_each(|text| digest.update(text));
+    let mut host: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    host.truncate(HOST_DIGITS);
+    host
+});
 
 /// What the checker says.
 #[derive(Deserialize)]
@@ -130,18 +102,35 @@ struct Header {
 }
 
 impl Sandbox {
-    /// Checks a script that is text, evaluates its top level, describes it, and keeps the snapshot.
+    /// Checks a script that is text on this program's own runtime, evaluates its top level, describes it, and keeps the
+    /// snapshot.
     pub async fn compile_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
+        let (compiled, script) = self.checked(language, text).await?;
+        self.keep(&script);
+        Ok(compiled)
+    }
+
+    /// The same of one that is not going to run here soon: the snapshot stays on the disk.
+    pub async fn check_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
+        Ok(self.checked(language, text).await?.0)
+    }
+
+    async fn checked(&self, language: Language, text: Bytes) -> Result<(Compiled, Script), CompileError> {
         let size = text.len();
         if size > MAX_SOURCE_BYTES {
             return Err(CompileError::TooLarge(MAX_SOURCE_BYTES));
         }
         let digest = digest_of(&text);
-        let key = code_key(&digest, language.world());
+        let interpreter = self.interpreter(language).await?;
+        let key = code_key(&digest, language.world(), Some(interpreter.tag()));
         let _alone = self.alone(&key).await;
-        let script = match self.ready_source(&key, language).await? {
+        let found = match self.loaded(&key) {
+            Some(script) => Some(script),
+            None => self.snapshot(&key, &digest, language, interpreter.clone()).await?,
+        };
+        let script = match found {
             Some(script) => script,
-            None => self.build_source(&key, language, text).await?,
+            None => self.build_source(&key, &digest, language, interpreter, text).await?,
         };
         let description = match &script.inner.entry {
             Entry::Source(script) => or_trouble(|| Description::parse(&script.description))?,
@@ -149,32 +138,76 @@ impl Sandbox {
         };
         let description = description
             .map_err(|why| CompileError::Source(SourceFault::new(why.replace("`describe` gives", "it exports"))))?;
-        self.keep(&script);
-        Ok(Compiled {
+        let compiled = Compiled {
             digest,
             world: World::Source(language),
+            runtime: Some(self.own_runtime(language).await?.clone()),
             params_schema: description.params.map(Value::Object),
             defaults: description.defaults.unwrap_or_default(),
             description: description.description,
             size,
-        })
+        };
+        Ok((compiled, script))
     }
 
-    /// Makes what texts in JavaScript and TypeScript need, and keeps it in memory: the interpreter and the checker.
-    pub async fn warm_runtimes(&self) -> Result<(), CompileError> {
-        self.javascript().await?;
-        self.checker().await.map(drop)
+    /// Makes a text ready, on the runtime that its key names: `kept` gives that runtime's bundle, `fetch` the text.
+    pub(crate) async fn load_source<E>(
+        &self,
+        key: &str,
+        language: Language,
+        kept: impl Future<Output = Result<Option<Vec<u8>>, E>> + Send,
+        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+    ) -> Result<Script, LoadError<E>> {
+        let _alone = self.alone(key).await;
+        if let Some(script) = self.loaded(key) {
+            return Ok(script);
+        }
+        let Key { digest, runtime, .. } = split_key(key);
+        let other = match runtime {
+            Some(tag) if self.own_runtime(language).await?.tag != tag => Some(tag),
+            _ => None,
+        };
+        let taken = match other {
+            Some(tag) => self.taken_up(tag, language, kept).await?,
+            None => None,
+        };
+        match (taken, other) {
+            (Some(interpreter), _) => self.made_ready(key, digest, language, interpreter, fetch).await,
+            (None, None) => {
+                let interpreter = self.interpreter(language).await?;
+                self.made_ready(key, digest, language, interpreter, fetch).await
+            }
+            // It is not kept under its own key: whoever asks again comes here, and the runtime may be there by then.
+            (None, Some(_)) => {
+                let interpreter = self.interpreter(language).await?;
+                let key = code_key(digest, language.world(), Some(interpreter.tag()));
+                let _alone = self.alone(&key).await;
+                match self.loaded(&key) {
+                    Some(script) => Ok(script),
+                    None => self.made_ready(&key, digest, language, interpreter, fetch).await,
+                }
+            }
+        }
     }
 
-    /// Whether Python stands ready on the disk, so that its first text waits for no compiler.
-    pub fn has_python(&self) -> bool {
-        self.inner.python.initialized() || self.inner.interpreters.has(&BASE)
-    }
-
-    /// Makes what texts in Python need, ranking below all else, and keeps it on the disk. It has some 100 MiB, so it
-    /// comes into memory when a text wants it. Who wants it meanwhile waits for what is under way here.
-    pub async fn prepare_python(&self) -> Result<(), CompileError> {
-        self.link_python(For::Ahead).await.map(drop)
+    /// From the disk, else by evaluating the text.
+    async fn made_ready<E>(
+        &self,
+        key: &str,
+        digest: &str,
+        language: Language,
+        interpreter: Interpreter,
+        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+    ) -> Result<Script, LoadError<E>> {
+        let script = match self.snapshot(key, digest, language, interpreter.clone()).await? {
+            Some(script) => script,
+            None => {
+                let text = self.fetched(digest, fetch).await?;
+                self.build_source(key, digest, language, interpreter, text).await?
+            }
+        };
+        self.keep(&script);
+        Ok(script)
     }
 
     /// A script whose main module is another than ours, so that it has what scripts have not, `eval` above all: for
@@ -192,7 +225,7 @@ impl Sandbox {
             base: base_of(&interpreter),
         };
         let engine = self.inner.runner.engine.clone();
-        let key = code_key(&digest_of(main.as_bytes()), language.world());
+        let key = code_key(&digest_of(main.as_bytes()), language.world(), Some(interpreter.tag()));
         blocking(move || {
             let artefact = artefact(&engine, &interpreter, &header, &memory)?;
             link(&engine, interpreter, &key, language, &artefact)
@@ -201,149 +234,35 @@ impl Sandbox {
         .map_err(CompileError::Internal)
     }
 
-    async fn checker(&self) -> Result<Script, CompileError> {
-        let wasm = Bytes::from_static(heddle_runtimes::CHECKER);
-        let checker = self.own_wasm(&CHECKER, wasm).await;
-        checker.map_err(|error| CompileError::Internal(format!("the checker: {error}")))
-    }
-
-    async fn interpreter(&self, language: Language) -> Result<Interpreter, CompileError> {
-        Ok(match language {
-            Language::JavaScript | Language::TypeScript => Interpreter::JavaScript(self.javascript().await?),
-            Language::Python => {
-                let cell = &self.inner.python;
-                Interpreter::Python(cell.get_or_try_init(|| self.python()).await.cloned()?)
-            }
-        })
-    }
-
-    async fn javascript(&self) -> Result<Arc<Runtime>, CompileError> {
-        let cell = &self.inner.javascript;
-        cell.get_or_try_init(|| self.link_javascript()).await.cloned()
-    }
-
-    async fn link_javascript(&self) -> Result<Arc<Runtime>, CompileError> {
-        let library = Runtime::code_of(&heddle_runtimes::JAVASCRIPT).map_err(CompileError::Internal)?;
-        let code = self.compiled(Bytes::from(library.code.clone()), For::All).await?;
-        let engine = self.inner.runner.engine.clone();
-        blocking(move || Runtime::link(&engine, &library, code).map(Arc::new))
-            .await?
-            .map_err(CompileError::Internal)
-    }
-
-    /// Python, for a text. Whoever uploads one may hang up before Python is made: what was begun goes on, and the next
-    /// one finds it.
-    async fn python(&self) -> Result<Arc<Python>, CompileError> {
-        let own = self.clone();
-        let made = tokio::spawn(async move { own.link_python(For::All).await });
-        made.await.map_err(|error| CompileError::Internal(error.to_string()))?
-    }
-
-    async fn link_python(&self, whom: For<'_>) -> Result<Arc<Python>, CompileError> {
-        let unpacked = blocking(|| {
-            let mut parts = python::Parts::unpack()?;
-            let code = parts.code();
-            Ok::<_, String>((parts, code))
-        });
-        let (parts, code) = unpacked.await?.map_err(CompileError::Internal)?;
-        let code = self.compiled(code.into(), whom).await?;
-        let engine = self.inner.runner.engine.clone();
-        let python = blocking(move || Python::new(&engine, parts, code).map(Arc::new));
-        let python = python.await?.map_err(CompileError::Internal)?;
-        let base = self.python_base(&python).await?;
-        let engine = self.inner.runner.engine.clone();
-        let base = blocking(move || {
-            // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
-            let memory = unsafe { Module::deserialize(&engine, &base.code) }?;
-            Ok::<_, wasmtime::Error>((memory, digest_of(&base.code)))
-        });
-        let (base, digest) = base
-            .await?
-            .map_err(|error| CompileError::Internal(format!("{error:#}")))?;
-        Ok(Arc::new(python.booted(base, digest)))
-    }
-
-    /// The memory that scripts in Python begin with: from the disk, else by setting Python up.
-    async fn python_base(&self, python: &Arc<Python>) -> Result<Artefact, CompileError> {
-        // Of several who want it, one makes it.
-        let _alone = self.alone(&BASE).await;
-        let cache = Arc::clone(&self.inner.interpreters);
-        if let Some(artefact) = blocking(move || cache.read(&BASE)).await? {
-            return Ok(artefact);
-        }
-        let interpreter = Interpreter::Python(Arc::clone(python));
-        let booted = self.evaluated(interpreter, Code::Own, BOOT_LIMITS).await;
-        let memory = booted
-            .map_err(|error| CompileError::Internal(format!("the interpreter: {error}")))?
-            .memory;
-        let (cache, engine) = (Arc::clone(&self.inner.interpreters), self.inner.runner.engine.clone());
-        let artefact = blocking(move || {
-            let code = engine.precompile_module(&python::image(&memory));
-            let code = code.map_err(|error| format!("{error:#}"))?;
-            let artefact = Artefact {
-                kind: Kind::Image,
-                code,
-            };
-            if let Err(error) = cache.write(&BASE, &artefact) {
-                tracing::warn!(%error, "the interpreter's memory cannot be kept on disk: it is made again after a restart");
-            }
-            Ok::<_, String>(artefact)
-        });
-        artefact.await?.map_err(CompileError::Internal)
-    }
-
-    /// An interpreter's code: from the disk, else by compiling it.
-    async fn compiled(&self, code: Bytes, whom: For<'_>) -> Result<Module, CompileError> {
-        let digest = digest_of(&code);
-        let _alone = self.alone(&digest).await;
-        let (cache, read) = (Arc::clone(&self.inner.interpreters), digest.clone());
-        let artefact = match blocking(move || cache.read(&read)).await? {
-            Some(artefact) => artefact,
-            None => {
-                let artefact = self.inner.compile_within(code, whom, INTERPRETER_TIMEOUT).await?;
-                let cache = Arc::clone(&self.inner.interpreters);
-                blocking(move || {
-                    if let Err(error) = cache.write(&digest, &artefact) {
-                        tracing::warn!(%error, "the interpreter cannot be kept on disk: it is compiled again after a restart");
-                    }
-                    artefact
-                })
-                .await?
-            }
-        };
-        let engine = self.inner.runner.engine.clone();
-        blocking(move || {
-            // SAFETY: it comes from our compiler, or by checksum from a directory that is ours.
-            unsafe { Module::deserialize(&engine, &artefact.code) }
-        })
-        .await?
-        .map_err(|error| CompileError::Internal(format!("{error:#}")))
-    }
-
-    /// From memory or from the disk.
-    pub(crate) async fn ready_source(&self, key: &str, language: Language) -> Result<Option<Script>, CompileError> {
-        if let Some(script) = self.loaded(key) {
-            return Ok(Some(script));
-        }
-        let interpreter = self.interpreter(language).await?;
+    /// From the disk.
+    async fn snapshot(
+        &self,
+        key: &str,
+        digest: &str,
+        language: Language,
+        interpreter: Interpreter,
+    ) -> Result<Option<Script>, CompileError> {
         let (cache, engine, key) = (
             Arc::clone(&self.inner.cache),
             self.inner.runner.engine.clone(),
             key.to_owned(),
         );
-        let script = blocking(move || {
-            let artefact = cache.read(&on_disk(&key, language))?;
+        let name = on_disk(digest, language, interpreter.tag());
+        blocking(move || {
+            let artefact = cache.read(&name)?;
             link(&engine, interpreter, &key, language, &artefact)
                 .inspect_err(|error| tracing::warn!(key, error, "a snapshot does not link: evaluating again"))
                 .ok()
-        });
-        Ok(script.await?.inspect(|script| self.keep(script)))
+        })
+        .await
     }
 
-    pub(crate) async fn build_source(
+    async fn build_source(
         &self,
         key: &str,
+        digest: &str,
         language: Language,
+        interpreter: Interpreter,
         text: Bytes,
     ) -> Result<Script, CompileError> {
         let text = match String::from_utf8(text.into()) {
@@ -354,8 +273,7 @@ impl Sandbox {
                 return Err(CompileError::Source(fault));
             }
         };
-        let (code, params) = self.check(language, &text).await?;
-        let interpreter = self.interpreter(language).await?;
+        let (code, params) = self.check(&interpreter, language, &text).await?;
         let Snapshot { memory, described } = self
             .evaluated(interpreter.clone(), Code::Text(code, language), LOAD_LIMITS)
             .await
@@ -381,10 +299,11 @@ impl Sandbox {
             self.inner.runner.engine.clone(),
             key.to_owned(),
         );
+        let name = on_disk(digest, language, interpreter.tag());
         blocking(move || {
             let artefact = artefact(&engine, &interpreter, &header, &memory).map_err(CompileError::Internal)?;
             let script = link(&engine, interpreter, &key, language, &artefact).map_err(CompileError::Internal)?;
-            if let Err(error) = cache.write(&on_disk(&key, language), &artefact) {
+            if let Err(error) = cache.write(&name, &artefact) {
                 tracing::warn!(key, %error, "a snapshot cannot be kept on disk: it is made again after a restart");
             }
             Ok(script)
@@ -393,16 +312,21 @@ impl Sandbox {
     }
 
     /// The text as JavaScript, and what its types say of the params.
-    async fn check(&self, language: Language, text: &str) -> Result<(String, Option<Value>), CompileError> {
-        // Python checks its texts itself, where they are evaluated.
-        if language == Language::Python {
+    async fn check(
+        &self,
+        interpreter: &Interpreter,
+        language: Language,
+        text: &str,
+    ) -> Result<(String, Option<Value>), CompileError> {
+        let Interpreter::JavaScript(runtime) = interpreter else {
+            // Python checks its texts itself, where they are evaluated.
             let text = own(text);
             return match text.find('\0') {
                 Some(at) => Err(CompileError::Source(SourceFault::at(text, at, "a zero character"))),
                 None => Ok((text.to_owned(), None)),
             };
-        }
-        let checker = self.checker().await?;
+        };
+        let checker = self.checker(runtime).await?;
         let mut request = describe::request(self.inner.clock.now());
         request.limits = CHECK_LIMITS;
         request.params = format!("{}\n{text}", language.as_str());
@@ -432,7 +356,12 @@ impl Sandbox {
         }
     }
 
-    async fn evaluated(&self, interpreter: Interpreter, code: Code, limits: Limits) -> Result<Snapshot, CompileError> {
+    pub(super) async fn evaluated(
+        &self,
+        interpreter: Interpreter,
+        code: Code,
+        limits: Limits,
+    ) -> Result<Snapshot, CompileError> {
         let mut request = describe::request(self.inner.clock.now());
         request.limits = limits;
         let (send, receive) = tokio::sync::oneshot::channel();
@@ -459,9 +388,9 @@ fn own(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// What a snapshot is called on disk: one by another interpreter is another.
-fn on_disk(key: &str, language: Language) -> String {
-    format!("{key}-{}", tag(language))
+/// What a snapshot is called on disk: one on another runtime is another.
+fn on_disk(digest: &str, language: Language, tag: &str) -> String {
+    format!("{digest}.{}-{tag}-{}", language.as_str(), *HOST)
 }
 
 /// The memory that snapshots on this interpreter are changes of, if they are.

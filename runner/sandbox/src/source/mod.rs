@@ -9,6 +9,7 @@
 //!
 //! | module | noun |
 //! |---|---|
+//! | `bundle`, `interpreter` | a runtime as bytes; from there to what runs texts, this program's own and kept ones |
 //! | `load` | from a text to a script that can be started: checking, evaluating, keeping |
 //! | `library`, `image` | the interpreter's module taken apart; a memory as a module |
 //! | `runtime`, `evaluate`, `attempt` | the linked interpreter; evaluating a top level; running a script |
@@ -17,10 +18,12 @@
 //! | `js/` | what stands between the interpreter and the script |
 
 pub(crate) mod attempt;
+mod bundle;
 mod calls;
 pub(crate) mod evaluate;
 mod fetch;
 pub(crate) mod image;
+pub(crate) mod interpreter;
 mod library;
 mod load;
 mod pending;
@@ -29,8 +32,8 @@ pub(crate) mod runtime;
 mod wasi;
 mod zones;
 
+pub use bundle::{RuntimeBundle, RuntimeId, has_interface, own_runtime};
 pub(crate) use calls::SourceState;
-pub use load::runtime_id;
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -122,6 +125,14 @@ impl Language {
         }
     }
 
+    /// The language whose runtime runs it: TypeScript is JavaScript by then.
+    pub const fn runs_as(self) -> Self {
+        match self {
+            Self::JavaScript | Self::TypeScript => Self::JavaScript,
+            Self::Python => Self::Python,
+        }
+    }
+
     /// The interpreter that runs it, and its version.
     pub const fn interpreter(self) -> &'static str {
         match self {
@@ -132,23 +143,38 @@ impl Language {
 }
 
 /// What a sandbox calls the code of a script: the digest of what was uploaded, and for a text its language, which the
-/// bytes do not tell.
-pub fn code_key(digest: &str, world: &str) -> String {
+/// bytes do not tell, and the tag of the runtime that it was checked with. Without a tag it is the program's own.
+pub fn code_key(digest: &str, world: &str, runtime: Option<&str>) -> String {
     let digest = digest.trim_start_matches("sha256:");
-    match Language::of_world(world) {
-        Some(language) => format!("sha256:{digest}.{}", language.as_str()),
-        None => format!("sha256:{digest}"),
+    match (Language::of_world(world), runtime) {
+        (Some(language), Some(tag)) => format!("sha256:{digest}.{}-{tag}", language.as_str()),
+        (Some(language), None) => format!("sha256:{digest}.{}", language.as_str()),
+        (None, _) => format!("sha256:{digest}"),
     }
 }
 
-/// A key's digest, and its language if the code is text.
-pub fn split_key(key: &str) -> (&str, Option<Language>) {
-    match key.split_once('.') {
-        Some((digest, word)) => (
-            digest,
-            Language::ALL.into_iter().find(|language| language.as_str() == word),
-        ),
-        None => (key, None),
+/// What a key says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'a> {
+    /// `sha256:` and the digest.
+    pub digest: &'a str,
+    /// If the code is text.
+    pub language: Option<Language>,
+    /// The tag of its runtime.
+    pub runtime: Option<&'a str>,
+}
+
+/// Reads what [`code_key`] gave.
+pub fn split_key(key: &str) -> Key<'_> {
+    let (digest, rest) = key.split_once('.').unwrap_or((key, ""));
+    let (word, runtime) = match rest.split_once('-') {
+        Some((word, tag)) => (word, Some(tag)),
+        None => (rest, None),
+    };
+    Key {
+        digest,
+        language: Language::ALL.into_iter().find(|language| language.as_str() == word),
+        runtime,
     }
 }
 
@@ -223,13 +249,22 @@ mod tests {
 
     #[test]
     fn a_key_tells_the_language() {
-        let key = code_key("ab12", "source/typescript");
-        assert_eq!(key, "sha256:ab12.typescript");
-        assert_eq!(split_key(&key), ("sha256:ab12", Some(Language::TypeScript)));
+        let key = code_key("ab12", "source/typescript", Some("c3"));
+        assert_eq!(key, "sha256:ab12.typescript-c3");
+        let language = Some(Language::TypeScript);
+        let read = |runtime| Key {
+            digest: "sha256:ab12",
+            language,
+            runtime,
+        };
+        assert_eq!(split_key(&key), read(Some("c3")));
         assert_eq!(
-            split_key(&code_key("sha256:ab12", "heddle:task/task")),
-            ("sha256:ab12", None)
+            split_key(&code_key("sha256:ab12", "source/typescript", None)),
+            read(None)
         );
+        let wasm = split_key("sha256:ab12");
+        assert_eq!((wasm.digest, wasm.language, wasm.runtime), ("sha256:ab12", None, None));
+        assert_eq!(code_key("ab12", "heddle:task/task", Some("c3")), "sha256:ab12");
     }
 
     #[test]

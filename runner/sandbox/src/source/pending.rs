@@ -359,3 +359,9 @@ fn laid_over(host: &mut HostSide, raw: Raw) -> Result<Value, String> {
         }
     }
 }
+
+/// The operations that a message names.
+#[cfg(test)]
+pub(super) fn operations() -> Vec<String> {
+    super::calls::named::<Call>()
+}

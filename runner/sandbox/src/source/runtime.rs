@@ -9,10 +9,15 @@
 //! `event`, `describe`, which `js/main.js` defines). Arguments and results go over a stack of values that belongs to a
 //! call. `wit_dylib_export_async_call` calls an exported function and then runs all microtasks.
 
+use super::bundle::RuntimeBundle;
+use super::calls::{self, Modules};
 use super::image::{self, Layout, OWN_FUNCTIONS, PAGE_BYTES};
 use super::library::Library;
-use super::{calls, wasi};
+use super::{Language, wasi};
+use crate::artefact::digest_of;
 use crate::guest::Guest;
+use bytes::Bytes;
+use std::sync::Arc;
 use wasmtime::{Engine, Extern, Instance, Linker, Memory, Module, Store, TypedFunc};
 
 /// The exported functions, by their place in the interface.
@@ -33,9 +38,24 @@ const INTERFACE_VERSION: u32 = 3;
 /// Tables of the interface that we have nothing for: resources, records, … aliases.
 const EMPTY_TABLES: usize = 14;
 
+/// What the parts of a bundle are called.
+const CODE: &str = "code";
+const GLUE: &str = "glue";
+const CHECKER: &str = "checker";
+const MODULE: &str = "module ";
+
 /// A linked interpreter.
 pub(crate) struct Runtime {
+    /// Which it is: the digest of its bundle.
+    pub tag: String,
+    /// The command that checks texts, and its digest.
+    pub checker: Bytes,
+    pub checker_digest: String,
+    /// Our own modules.
+    pub modules: Arc<Modules>,
     pub layout: Layout,
+    /// Where in its memory our functions are described.
+    described: u32,
     /// The memory before anything ran.
     pub base: Module,
     code: Module,
@@ -61,24 +81,18 @@ pub(crate) struct Running {
 }
 
 impl Runtime {
-    /// What is to be compiled of an interpreter: its code without its data.
-    pub fn code_of(runtime: &heddle_runtimes::Runtime) -> Result<Library, String> {
-        Library::take_apart(runtime.wasm).map_err(|error| format!("the interpreter {error}"))
-    }
-
-    /// Links an interpreter. `code` is its compiled code.
-    pub fn link(engine: &Engine, library: &Library, code: Module) -> Result<Self, String> {
+    /// Links a runtime. `code` and `glue` are what [`code_of`] and [`glue_of`] give, compiled.
+    pub fn link(
+        engine: &Engine,
+        bundle: &RuntimeBundle,
+        tag: String,
+        code: Module,
+        glue: Module,
+    ) -> Result<Self, String> {
         let told = |error: wasmtime::Error| format!("the interpreter: {error:#}");
-        let layout = Layout::of(library);
-        let mut memory = vec![0; (layout.pages * PAGE_BYTES) as usize];
-        memory[layout.memory_base as usize..][..library.data.len()].copy_from_slice(&library.data);
-        let interface = interface(&layout);
-        memory[layout.interface as usize..][..interface.len()].copy_from_slice(&interface);
-        let base = Module::new(engine, image::module(&layout, &memory)).map_err(told)?;
-        let glue = Module::new(engine, glue(&layout)).map_err(told)?;
-        let mut linker = Linker::new(engine);
-        wasi::add_to_linker(&mut linker).map_err(told)?;
-        calls::add_to_linker(&mut linker).map_err(told)?;
+        let layout = Layout::of_bundle(bundle)?;
+        let base = Module::new(engine, image::module(&layout, &bundle.memory()?)).map_err(told)?;
+        let mut linker = linker(engine).map_err(told)?;
         linker.define_unknown_imports_as_traps(&code).map_err(told)?;
         let code_imports = code
             .imports()
@@ -104,7 +118,14 @@ impl Runtime {
                 (module, name) => Source::Host(module.to_owned(), name.to_owned()),
             })
             .collect();
+        // (A copy: the bundle's other parts are not wanted any more.)
+        let checker = Bytes::copy_from_slice(&bundle.part(CHECKER)?);
         Ok(Self {
+            tag,
+            checker_digest: digest_of(&checker),
+            checker,
+            modules: Arc::new(Modules::new(bundle.texts(MODULE)?)?),
+            described: bundle.number("described")?,
             layout,
             base,
             code,
@@ -117,6 +138,7 @@ impl Runtime {
 
     /// An instance over a memory.
     pub async fn instantiate(&self, store: &mut Store<Guest>, image: &Module) -> wasmtime::Result<Running> {
+        store.data_mut().source.modules = Some(Arc::clone(&self.modules));
         let image = Instance::new_async(&mut *store, image, &[]).await?;
         let imports = self.resolve(store, &self.code_imports, image, None)?;
         let code = Instance::new_async(&mut *store, &self.code, &imports).await?;
@@ -175,11 +197,11 @@ impl Running {
     }
 
     /// Sets the interpreter up in a memory where nothing ran yet.
-    pub async fn initialize(&self, store: &mut Store<Guest>, layout: &Layout) -> wasmtime::Result<()> {
+    pub async fn initialize(&self, store: &mut Store<Guest>, runtime: &Runtime) -> wasmtime::Result<()> {
         let relocate: TypedFunc<(), ()> = self.code.get_typed_func(&mut *store, "__wasm_apply_data_relocs")?;
         relocate.call_async(&mut *store, ()).await?;
         let initialize: TypedFunc<u32, ()> = self.code.get_typed_func(&mut *store, "wit_dylib_initialize")?;
-        initialize.call_async(&mut *store, wit_at(layout)).await
+        initialize.call_async(&mut *store, runtime.described).await
     }
 
     /// Evaluates a module; the error is what it threw.
@@ -215,14 +237,49 @@ impl Running {
     }
 }
 
-fn wit_at(layout: &Layout) -> u32 {
-    let mut at = 0;
-    write_interface(layout, &mut at);
-    at
+/// What the host does for it.
+pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = Linker::new(engine);
+    wasi::add_to_linker(&mut linker)?;
+    calls::add_to_linker(&mut linker)?;
+    Ok(linker)
 }
 
-fn interface(layout: &Layout) -> Vec<u8> {
-    write_interface(layout, &mut 0)
+/// This program's own runtime.
+pub(super) fn bundle() -> Result<RuntimeBundle, String> {
+    let interpreter = Library::take_apart(heddle_runtimes::JAVASCRIPT.wasm);
+    let library = interpreter.map_err(|error| format!("the interpreter {error}"))?;
+    let layout = Layout::of(&library);
+    let mut memory = vec![0; (layout.pages * PAGE_BYTES) as usize];
+    memory[layout.memory_base as usize..][..library.data.len()].copy_from_slice(&library.data);
+    let mut described = 0;
+    let interface = write_interface(&layout, &mut described);
+    memory[layout.interface as usize..][..interface.len()].copy_from_slice(&interface);
+    let glue = wat::parse_str(glue(&layout)).map_err(|error| format!("the glue: {error}"))?;
+    let parts = [
+        (CODE.to_owned(), Bytes::from(library.code)),
+        (GLUE.to_owned(), Bytes::from(glue)),
+        ("memory".to_owned(), Bytes::from(memory)),
+        (CHECKER.to_owned(), Bytes::from_static(heddle_runtimes::CHECKER)),
+    ];
+    let modules =
+        calls::own_modules().map(|(name, text)| (format!("{MODULE}{name}"), Bytes::from_static(text.as_bytes())));
+    let numbers = layout.numbers().into_iter().chain([("described", described)]);
+    Ok(RuntimeBundle::new(
+        Language::JavaScript,
+        numbers,
+        parts.into_iter().chain(modules),
+    ))
+}
+
+/// What is to be compiled of a runtime.
+pub(super) fn code_of(bundle: &RuntimeBundle) -> Result<Bytes, String> {
+    bundle.part(CODE)
+}
+
+/// What stands between its interpreter and the host, which is to be compiled as well.
+pub(super) fn glue_of(bundle: &RuntimeBundle) -> Result<Bytes, String> {
+    bundle.part(GLUE)
 }
 
 /// `wit_t` and what it points to. `wit` becomes its address.

@@ -7,6 +7,7 @@ pub(crate) mod named;
 mod one_value;
 pub mod pool;
 pub mod rotate;
+pub mod runtime;
 pub mod script;
 pub mod secret;
 pub mod session;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::change::{self, By, Noun, Page, Put};
 use crate::database::PgSession;
 use crate::transaction::transaction;
-use crate::{Store, StoreError, blob};
+use crate::{Store, StoreError, blob, runtime};
 
 /// A script with what its active version says of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,8 @@ pub struct ScriptVersionRow {
     pub world: String,
     /// The interpreter that a text was checked with.
     pub runtime: Option<String>,
+    /// The runtime that it runs on, until it is retired; `None`: wasm, or a text of a time before there were any.
+    pub runtime_tag: Option<String>,
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
@@ -49,6 +51,8 @@ pub struct ScriptWrite<'a> {
     pub bytes: &'a [u8],
     pub world: &'a str,
     pub runtime: Option<&'a str>,
+    /// One that is kept.
+    pub runtime_tag: Option<&'a str>,
     pub params_schema: Option<&'a Value>,
     /// An object.
     pub defaults: &'a Value,
@@ -105,7 +109,7 @@ async fn version_of(
 ) -> Result<Option<ScriptVersionRow>, StoreError> {
     Ok(sqlx::query_as!(
         ScriptVersionRow,
-        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description, v.size,
+        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description, v.size,
                 v.created_at
          FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
          WHERE v.script_id = $1 AND v.version = $2",
@@ -124,6 +128,9 @@ async fn add_version(
     script: &Locked,
 ) -> Result<ScriptVersionRow, StoreError> {
     blob::put(tx, write.digest, write.bytes, by.at).await?;
+    if let Some(tag) = write.runtime_tag {
+        runtime::hold(tx, by, tag).await?;
+    }
     let version = ScriptVersionRow {
         script_id: script.id,
         name: write.name.into(),
@@ -131,6 +138,7 @@ async fn add_version(
         digest: write.digest.into(),
         world: write.world.into(),
         runtime: write.runtime.map(str::to_owned),
+        runtime_tag: write.runtime_tag.map(str::to_owned),
         params_schema: write.params_schema.cloned(),
         defaults: write.defaults.clone(),
         description: write.description.into(),
@@ -139,14 +147,15 @@ async fn add_version(
     };
     sqlx::query!(
         "INSERT INTO heddle.script_versions
-                         (script_id, version, digest, world, runtime, params_schema, defaults, description, size,
-                          created_at)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+                         (script_id, version, digest, world, runtime, runtime_tag, params_schema, defaults,
+                          description, size, created_at)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         version.script_id,
         version.version,
         version.digest,
         version.world,
         version.runtime,
+        version.runtime_tag,
         version.params_schema,
         version.defaults,
         version.description,
@@ -159,7 +168,8 @@ async fn add_version(
 }
 
 impl Store {
-    /// Adds a version, unless the newest one has the same digest and world (a text may be two languages). Either way it becomes active if that is asked for.
+    /// Adds a version, unless the newest one has the same digest and world (a text may be two languages), and was checked
+    /// with the same runtime. Either way it becomes active if that is asked for.
     pub async fn put_script(
         &self,
         by: By<'_>,
@@ -182,7 +192,10 @@ impl Store {
             } else {
                 version_of(&mut tx, script.id, script.last_version).await?
             };
-            let same = newest.filter(|newest| newest.digest == write.digest && newest.world == write.world);
+            let same = newest.filter(|newest| {
+                let as_before = write.runtime_tag.is_none() || newest.runtime_tag.as_deref() == write.runtime_tag;
+                newest.digest == write.digest && newest.world == write.world && as_before
+            });
             let created = same.is_none();
             let version = match same {
                 Some(version) => version,
@@ -259,7 +272,7 @@ impl Store {
     ) -> Result<Page<(ScriptRow, ScriptVersionRow)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT s.id, s.name, s.active_version, s.last_version, s.created_at, s.updated_at,
-                    v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description, v.size,
+                    v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description, v.size,
                     v.created_at AS version_created_at
              FROM heddle.scripts s
              JOIN heddle.script_versions v
@@ -280,6 +293,7 @@ impl Store {
                 digest: row.digest,
                 world: row.world,
                 runtime: row.runtime,
+                runtime_tag: row.runtime_tag,
                 params_schema: row.params_schema,
                 defaults: row.defaults,
                 description: row.description,
@@ -308,7 +322,7 @@ impl Store {
     ) -> Result<Option<ScriptVersionRow>, StoreError> {
         Ok(sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s
              JOIN heddle.script_versions v
@@ -329,7 +343,7 @@ impl Store {
     ) -> Result<Option<ScriptVersionRow>, StoreError> {
         Ok(sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
              WHERE s.name = $1 AND v.version = $2",
@@ -349,7 +363,7 @@ impl Store {
     ) -> Result<Page<ScriptVersionRow>, StoreError> {
         let rows = sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
              WHERE s.name = $1 AND s.deleted_at IS NULL AND v.version >= s.first_version

@@ -213,7 +213,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     }
     let body = html! {
         div.heading { div.grow {
-            h1 { bdi { (name) } span.tag { (text("world")) } }
+            h1 { bdi { (name) } span.tag title=[script["runtime"].as_str()] { (text("world")) } }
             p { (prose(text("description"))) }
         } }
         (tabs(name, tab, &all))

@@ -10,75 +10,101 @@
 mod archive;
 mod change;
 mod link;
+mod merge;
+mod part;
 mod system;
 
+use super::Language;
 use super::SourceFault;
+use super::bundle::{self, RuntimeBundle};
 use super::calls;
 use super::evaluate::{Described, Snapshot};
 use super::image::{PAGE_BYTES, pieces};
 use super::library::Library;
 use crate::guest::Guest;
+use bytes::Bytes;
 pub(crate) use change::Change;
-use link::Linked;
-use std::io::Read as _;
 use std::sync::Arc;
 pub(super) use system::State;
 use wasm_encoder::{ConstExpr, DataSection, ExportKind, ExportSection, MemorySection, MemoryType};
 use wasmtime::{Engine, Instance, Linker, Memory, Module, Store, TypedFunc};
 
 /// Our module in Python.
-pub(crate) const RUNTIME: &str = include_str!("runtime.py");
+const RUNTIME: &str = include_str!("runtime.py");
 /// Between CPython's functions and ours.
 const GLUE: &str = include_str!("glue.wat");
+/// The largest of the files that this program carries, unpacked.
+const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 /// What is said of a module without a function that Heddle calls.
 const NO_FUNCTION: &str = "has no `run`: write `def run(params, ctx): …` (or `def handle(batch, ctx): …` for a topic)";
 /// The function by which the host makes room in a guest's memory.
 const ALLOCATOR: &str = "cabi_realloc";
 
-/// CPython and its standard library, unpacked and linked; not yet compiled.
-pub(crate) struct Parts {
-    linked: Linked,
-    archive: Arc<[u8]>,
+/// What the parts of a bundle are called.
+const CODE: &str = "code";
+const ARCHIVE: &str = "archive";
+const MODULE: &str = "runtime.py";
+
+/// This program's own runtime: what it carries of CPython, unpacked and linked.
+pub(super) fn bundle() -> Result<RuntimeBundle, String> {
+    let python = &heddle_runtimes::PYTHON;
+    let libraries = python.libraries.iter().map(|packed| {
+        let wasm = unpacked(packed)?;
+        Library::take_apart(&wasm).map_err(|error| format!("the interpreter {error}"))
+    });
+    let libraries = libraries.collect::<Result<Vec<_>, String>>()?;
+    let linked = link::link(&libraries, GLUE).map_err(|error| format!("the interpreter: {error}"))?;
+    let archive = archive::of_tar(&unpacked(python.standard_library)?)?;
+    let numbers = [
+        ("stack", link::STACK_BYTES),
+        ("load", linked.load),
+        ("begin", linked.begin),
+    ];
+    let parts = [
+        (CODE, Bytes::from(linked.code)),
+        ("memory", Bytes::from(linked.memory)),
+        (ARCHIVE, Bytes::from(archive)),
+        (MODULE, Bytes::from_static(RUNTIME.as_bytes())),
+    ];
+    let parts = parts.map(|(name, part)| (name.to_owned(), part));
+    Ok(RuntimeBundle::new(Language::Python, numbers, parts))
 }
 
-impl Parts {
-    /// Unpacks and links what the binary carries.
-    pub fn unpack() -> Result<Self, String> {
-        let python = &heddle_runtimes::PYTHON;
-        let libraries = python.libraries.iter().map(|packed| {
-            let wasm = unpacked(packed)?;
-            Library::take_apart(&wasm).map_err(|error| format!("the interpreter {error}"))
-        });
-        let libraries = libraries.collect::<Result<Vec<_>, String>>()?;
-        let linked = link::link(&libraries, GLUE).map_err(|error| format!("the interpreter: {error}"))?;
-        let tar = unpacked(python.standard_library)?;
-        Ok(Self {
-            linked,
-            archive: archive::of_tar(&tar)?.into(),
-        })
-    }
+/// What the host does for it.
+pub(super) fn linker(engine: &Engine, code: &Module) -> wasmtime::Result<Linker<Guest>> {
+    let mut linker = Linker::new(engine);
+    system::add_to_linker(&mut linker, code)?;
+    calls::add_take_to_linker(&mut linker)?;
+    Ok(linker)
+}
 
-    /// What is to be compiled.
-    pub fn code(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.linked.code)
-    }
+/// The operations that it has beside JavaScript's, by number.
+#[cfg(test)]
+pub(super) fn numbers() -> impl Iterator<Item = (&'static str, u32)> {
+    system::NUMBERS.into_iter()
+}
+
+/// What is to be compiled of a runtime.
+pub(super) fn code_of(bundle: &RuntimeBundle) -> Result<Bytes, String> {
+    bundle.part(CODE)
 }
 
 fn unpacked(packed: &[u8]) -> Result<Vec<u8>, String> {
-    let told = |error: &dyn std::fmt::Display| format!("the interpreter cannot be unpacked: {error}");
-    let mut decoder = ruzstd::decoding::StreamingDecoder::new(packed).map_err(|error| told(&error))?;
-    let mut bytes = Vec::new();
-    decoder.read_to_end(&mut bytes).map_err(|error| told(&error))?;
-    Ok(bytes)
+    bundle::unpacked(packed, MAX_UNPACKED_BYTES).map_err(|error| format!("the interpreter cannot be unpacked: {error}"))
 }
 
 /// The interpreter, compiled.
 pub(crate) struct Python {
+    /// Which it is: the digest of its bundle.
+    pub tag: String,
+    /// Our module.
+    module: Arc<str>,
+    stack: u32,
     code: Module,
     /// Where its imports come from: from the host, but for the memory.
     imports: Vec<Option<(String, String)>>,
     linker: Linker<Guest>,
-    archive: Arc<[u8]>,
+    archive: Bytes,
     /// The memory behind our module, and which it is: what scripts have changed is laid over no other.
     base: Module,
     pub base_digest: String,
@@ -90,31 +116,34 @@ pub(crate) struct Python {
 /// An instance.
 struct Running {
     memory: Memory,
+    stack: u32,
     boot: TypedFunc<(), u32>,
     enter: TypedFunc<u32, u32>,
 }
 
 impl Python {
     /// Over a memory where nothing ran; what is left to do is to [boot](boot) it.
-    pub fn new(engine: &Engine, parts: Parts, code: Module) -> Result<Self, String> {
+    pub fn new(engine: &Engine, bundle: &RuntimeBundle, tag: String, code: Module) -> Result<Self, String> {
         let told = |error: wasmtime::Error| format!("the interpreter: {error:#}");
-        let base = Module::new(engine, image(&parts.linked.memory)).map_err(told)?;
-        let mut linker = Linker::new(engine);
-        system::add_to_linker(&mut linker, &code).map_err(told)?;
-        calls::add_take_to_linker(&mut linker).map_err(told)?;
+        let base = Module::new(engine, image(&bundle.memory()?)).map_err(told)?;
+        let mut linker = linker(engine, &code).map_err(told)?;
         linker.define_unknown_imports_as_traps(&code).map_err(told)?;
         let imports = code.imports().map(|import| {
             let is_memory = import.ty().memory().is_some();
             (!is_memory).then(|| (import.module().to_owned(), import.name().to_owned()))
         });
         Ok(Self {
+            tag,
+            module: bundle.text(MODULE)?.into(),
+            stack: bundle.number("stack")?,
             imports: imports.collect(),
             linker,
-            archive: parts.archive,
+            // (A copy: the bundle's other parts are not wanted any more.)
+            archive: Bytes::copy_from_slice(&bundle.part(ARCHIVE)?),
             base,
             base_digest: String::new(),
-            load: parts.linked.load,
-            begin: parts.linked.begin,
+            load: bundle.number("load")?,
+            begin: bundle.number("begin")?,
             code,
         })
     }
@@ -122,10 +151,13 @@ impl Python {
     /// The same over the memory that [`boot`] gave.
     pub fn booted(&self, base: Module, base_digest: String) -> Self {
         Self {
+            tag: self.tag.clone(),
+            module: Arc::clone(&self.module),
+            stack: self.stack,
             code: self.code.clone(),
             imports: self.imports.clone(),
             linker: self.linker.clone(),
-            archive: Arc::clone(&self.archive),
+            archive: self.archive.clone(),
             base,
             base_digest,
             load: self.load,
@@ -134,7 +166,7 @@ impl Python {
     }
 
     async fn instantiate(&self, store: &mut Store<Guest>) -> wasmtime::Result<Running> {
-        store.data_mut().source.python.archive = Some(Arc::clone(&self.archive));
+        store.data_mut().source.python.archive = Some(self.archive.clone());
         let image = Instance::new_async(&mut *store, &self.base, &[]).await?;
         let memory = image
             .get_memory(&mut *store, "memory")
@@ -151,6 +183,7 @@ impl Python {
         store.data_mut().source.realloc = Some(code.get_typed_func(&mut *store, ALLOCATOR)?);
         Ok(Running {
             memory,
+            stack: self.stack,
             boot: code.get_typed_func(&mut *store, "boot")?,
             enter: code.get_typed_func(&mut *store, "enter")?,
         })
@@ -169,7 +202,7 @@ impl Running {
     /// What the memory holds, but for the stack, which is empty between calls.
     fn memory(&self, store: &mut Store<Guest>) -> Vec<u8> {
         let mut memory = self.memory.data(&*store).to_vec();
-        memory[..link::STACK_BYTES as usize].fill(0);
+        memory[..self.stack as usize].fill(0);
         memory
     }
 }
@@ -199,7 +232,7 @@ pub(super) fn image(memory: &[u8]) -> Vec<u8> {
 /// Sets CPython up and evaluates our module: the memory that texts begin with.
 pub(super) async fn boot(store: &mut Store<Guest>, python: &Python) -> wasmtime::Result<Vec<u8>> {
     let running = python.instantiate(store).await?;
-    store.data_mut().source.python.input = Some(RUNTIME.to_owned());
+    store.data_mut().source.python.input = Some(python.module.to_string());
     match running.boot.call_async(&mut *store, ()).await? {
         0 => Ok(running.memory(store)),
         _ => Err(wasmtime::Error::msg("the interpreter cannot be set up")),
@@ -212,7 +245,7 @@ pub(super) async fn evaluate(
     python: &Python,
     text: &str,
 ) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
-    store.data_mut().source.loading = Some((Arc::from(text), super::Language::Python.file()));
+    store.data_mut().source.loading = Some((Arc::from(text), Language::Python.file()));
     let running = python.instantiate(store).await?;
     let before = running.memory(store);
     store.data_mut().source.python.input = Some(text.to_owned());
@@ -249,14 +282,15 @@ pub(super) async fn run(
     Ok(store.data_mut().source.ended.take())
 }
 
-/// What a version of all this depends on, but for the libraries: where the linker puts things and where the archive has
-/// its files is in every memory that was kept.
+/// What this program's own Python is made by, but for the libraries.
 pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
     let linking = [
         include_str!("mod.rs"),
         include_str!("archive.rs"),
         include_str!("change.rs"),
         include_str!("link.rs"),
+        include_str!("merge.rs"),
+        include_str!("part.rs"),
         include_str!("system.rs"),
     ];
     [RUNTIME, GLUE].into_iter().chain(linking)

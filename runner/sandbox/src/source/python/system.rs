@@ -6,13 +6,15 @@ use super::super::calls::{self, MAX_CALL_BYTES};
 use super::super::{pending, wasi};
 use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
-use std::sync::Arc;
+use bytes::Bytes;
 use std::time::Duration;
 use wasmtime::{Caller, ExternType, Linker, Module, Result, Val};
 
 /// The operations beside those of `calls.rs`, as `runtime.py` numbers them.
 const WAIT: u32 = 7;
 const INPUT: u32 = 8;
+#[cfg(test)]
+pub(super) const NUMBERS: [(&str, u32); 2] = [("wait", WAIT), ("input", INPUT)];
 
 /// What the interpreter finds in its environment.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -55,7 +57,7 @@ const STAT_BYTES: usize = 8 + 96;
 #[derive(Default)]
 pub(crate) struct State {
     /// The standard library.
-    pub archive: Option<Arc<[u8]>>,
+    pub archive: Option<Bytes>,
     /// What our module asks for when it begins.
     pub input: Option<String>,
     /// Where streams of the archive stand.

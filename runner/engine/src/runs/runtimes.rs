@@ -1,0 +1,336 @@
+//! Runtimes of text scripts.
+//!
+//! A program has one of its own for each language. It is written down before the first script that is checked with it, and
+//! the script's version names it: other programs take it up from there (`scripts.rs`), so that a script stays on what it was
+//! checked with, whatever program runs it. A runtime is retired by a program that has another: its versions are checked
+//! with that one, and from then on name it. Which programs there are is not known, so nothing is retired by itself.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::{Chain, Time};
+use heddle_sandbox::{CompileError, Compiled, Language, RuntimeBundle, RuntimeId};
+use heddle_store::change::By;
+use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
+
+use crate::node::Node;
+use crate::node::service::{NEVER, Needs, Service};
+use crate::{Engine, EngineError, Runs};
+
+/// How many versions are read at once.
+const PAGE: i64 = 200;
+
+/// How many runtimes a node looks through when it starts; there is one for each language and build that scripts were
+/// checked with and that was not retired.
+const RUNTIMES_MAX: i64 = 1_000;
+
+/// How often versions are looked at anew that were uploaded or activated meanwhile.
+const LOOKS_MAX: u32 = 5;
+
+/// How many scripts a line of the log names.
+const NAMED_MAX: usize = 20;
+
+/// When a node tries again to say which scripts run on kept runtimes.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What this program's own runtime makes of a version that was checked with another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recheck {
+    /// The script.
+    pub name: String,
+    /// Its version.
+    pub version: i32,
+    /// What it would say otherwise of itself: `description`, `defaults`, `params_schema`.
+    pub changed: Vec<&'static str>,
+    /// Why it would not be accepted.
+    pub error: Option<String>,
+}
+
+impl Recheck {
+    /// Whether it would be as it was.
+    pub fn is_same(&self) -> bool {
+        self.changed.is_empty() && self.error.is_none()
+    }
+}
+
+impl std::fmt::Display for Recheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}: ", self.name, self.version)?;
+        match &self.error {
+            Some(error) => write!(f, "fails: {error}"),
+            None if self.changed.is_empty() => f.write_str("same"),
+            None => write!(f, "changes: {}", self.changed.join(", ")),
+        }
+    }
+}
+
+/// What came of retiring a runtime.
+#[derive(Clone, Debug)]
+pub enum Retirement {
+    /// There is none of this tag.
+    Missing,
+    /// It is this program's own.
+    Current,
+    /// These would change, or not be accepted.
+    Refused(Vec<Recheck>),
+    /// Others upload or activate versions of it faster than they can be checked.
+    Contended,
+    /// No version names it any more.
+    Done {
+        /// How many versions were moved.
+        versions: u64,
+        /// What their scripts run on now.
+        onto: RuntimeId,
+        /// Those that are in use.
+        scripts: Vec<Recheck>,
+    },
+}
+
+fn language_of(row: &RuntimeRow) -> Language {
+    let named = Language::ALL
+        .into_iter()
+        .find(|language| language.as_str() == row.language);
+    named.unwrap_or(Language::JavaScript)
+}
+
+fn unreadable(error: &CompileError) -> EngineError {
+    EngineError::Unreadable(error.to_string())
+}
+
+/// In what a version is another.
+fn changes(version: &VersionInUse, compiled: &Compiled) -> Vec<&'static str> {
+    let same = [
+        (
+            "description",
+            version.description == compiled.description.as_deref().unwrap_or_default(),
+        ),
+        ("defaults", version.defaults.as_object() == Some(&compiled.defaults)),
+        ("params_schema", version.params_schema == compiled.params_schema),
+    ];
+    same.into_iter()
+        .filter(|(_, same)| !same)
+        .map(|(what, _)| what)
+        .collect()
+}
+
+impl Runs {
+    /// Which runtime this program has for a language.
+    async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
+        let own = self.scripts.sandbox.own_runtime(language).await;
+        own.map_err(|error| unreadable(&error))
+    }
+
+    /// Has this program's own runtime be there for other programs.
+    async fn keep_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
+        let own = self.own_runtime(language).await?;
+        if self.node.store.keeps_runtime(&own.tag).await? {
+            return Ok(own);
+        }
+        let packed = tokio::task::spawn_blocking(move || RuntimeBundle::own(language).map(|bundle| bundle.pack()));
+        let packed = packed
+            .await
+            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let packed = packed.map_err(EngineError::Unreadable)?;
+        let write = RuntimeWrite {
+            tag: &own.tag,
+            language: own.language.as_str(),
+            interpreter: &own.interpreter,
+            interface: i32::try_from(own.interface).unwrap_or(i32::MAX),
+            bytes: &packed,
+        };
+        self.node.store.put_runtime(self.node.now(), write).await?;
+        tracing::info!(
+            runtime = own.tag,
+            language = own.language.as_str(),
+            bytes = packed.len(),
+            "a runtime is kept"
+        );
+        Ok(own)
+    }
+
+    /// What this program's own runtime makes of a version.
+    async fn recheck(&self, version: &VersionInUse) -> Result<Recheck, EngineError> {
+        let told = |changed, error| Recheck {
+            name: version.name.clone(),
+            version: version.version,
+            changed,
+            error,
+        };
+        let Some(language) = Language::of_world(&version.world) else {
+            return Ok(told(Vec::new(), None));
+        };
+        let text = self.node.store.blob(&version.digest).await?;
+        let text = text.ok_or_else(|| {
+            EngineError::Unreadable(format!("the text of {}@{} is gone", version.name, version.version))
+        })?;
+        match self.scripts.sandbox.check_source(language, text.into()).await {
+            Ok(compiled) => Ok(told(changes(version, &compiled), None)),
+            Err(CompileError::NotNow(stopped)) => Err(stopped.into()),
+            // This machine's fault is no script's.
+            Err(error @ CompileError::Internal(_)) => Err(unreadable(&error)),
+            Err(error) => Ok(told(Vec::new(), Some(error.to_string()))),
+        }
+    }
+
+    /// The same of all versions in use that name a runtime and were not looked at before.
+    async fn recheck_all(
+        &self,
+        tag: &str,
+        looked_at: &mut HashSet<(i64, i32)>,
+        found: &mut Vec<Recheck>,
+    ) -> Result<(), EngineError> {
+        let mut behind = (0, 0);
+        loop {
+            let page = self.node.store.versions_in_use(tag, behind, PAGE).await?;
+            for version in &page {
+                behind = (version.script_id, version.version);
+                if looked_at.insert(behind) {
+                    found.push(self.recheck(version).await?);
+                }
+            }
+            if (page.len() as i64) < PAGE {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn retire_runtime(&self, by: By<'_>, tag: &str, force: bool) -> Result<Retirement, EngineError> {
+        let Some(row) = self.node.store.runtime(tag).await? else {
+            return Ok(Retirement::Missing);
+        };
+        let language = language_of(&row);
+        if self.own_runtime(language).await?.tag == tag {
+            return Ok(Retirement::Current);
+        }
+        let own = self.keep_runtime(language).await?;
+        let (mut looked_at, mut scripts) = (HashSet::new(), Vec::new());
+        for _ in 0..LOOKS_MAX {
+            self.recheck_all(tag, &mut looked_at, &mut scripts).await?;
+            if !force && !scripts.iter().all(Recheck::is_same) {
+                scripts.retain(|script| !script.is_same());
+                return Ok(Retirement::Refused(scripts));
+            }
+            let known: Vec<(i64, i32)> = looked_at.iter().copied().collect();
+            let onto = (own.tag.as_str(), own.to_string());
+            match self
+                .node
+                .store
+                .retire_runtime(by, tag, (onto.0, &onto.1), &known)
+                .await?
+            {
+                Retired::Missing => return Ok(Retirement::Missing),
+                Retired::Others => {}
+                Retired::Done { versions } => {
+                    return Ok(Retirement::Done {
+                        versions,
+                        onto: own.clone(),
+                        scripts,
+                    });
+                }
+            }
+        }
+        Ok(Retirement::Contended)
+    }
+}
+
+impl Engine {
+    /// Which runtime this program has for a language.
+    pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
+        self.runs.own_runtime(language).await
+    }
+
+    /// Has this program's own runtime be there for other programs: before a script is written down that was checked with it.
+    pub async fn keep_runtime(&self, language: Language) -> Result<(), EngineError> {
+        self.runs.keep_runtime(language).await.map(drop)
+    }
+
+    /// Has the scripts of a runtime that is not this program's own run on this program's own.
+    pub async fn retire_runtime(&self, by: By<'_>, tag: &str, force: bool) -> Result<Retirement, EngineError> {
+        self.runs.retire_runtime(by, tag, force).await
+    }
+}
+
+/// Says, when a node has started, which scripts run on runtimes that are not this program's own, and what this one would
+/// make of them: what an upgrade has left to do.
+pub(crate) struct Rechecker(pub(crate) Arc<Runs>);
+
+impl Service for Rechecker {
+    const FAILED: &'static str = "scripts on kept runtimes could not be checked with this program's own";
+    const NEEDS: Needs = Needs::Nothing;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    fn again_after(&self) -> Duration {
+        AGAIN_AFTER
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let all = self.0.node.store.runtimes(None, RUNTIMES_MAX).await?.items;
+        for row in all.iter().filter(|row| row.versions > 0) {
+            let language = language_of(row);
+            if self.0.own_runtime(language).await?.tag == row.tag {
+                continue;
+            }
+            let stop = self.0.node.stop.clone();
+            tokio::select! {
+                // A node that ends waits for no check.
+                () = stop.cancelled() => return Ok(NEVER),
+                told = self.tell(row) => told?,
+            }
+        }
+        Ok(NEVER)
+    }
+}
+
+impl Rechecker {
+    async fn tell(&self, row: &RuntimeRow) -> Result<(), EngineError> {
+        // What of it has to be compiled is, before a run waits for it.
+        let kept = self.0.node.store.runtime_bytes(&row.tag);
+        let sandbox = &self.0.scripts.sandbox;
+        if let Err(error) = sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
+            tracing::warn!(runtime = row.tag, error = %Chain(&error), "a kept runtime could not be made ready");
+        }
+        let own = self.0.own_runtime(language_of(row)).await?;
+        let mut scripts = Vec::new();
+        let checked = self.0.recheck_all(&row.tag, &mut HashSet::new(), &mut scripts).await;
+        if let Err(error) = checked {
+            // Of one runtime; of the others it may be told.
+            tracing::warn!(runtime = row.tag, error = %Chain(&error), "{}", Self::FAILED);
+            return Ok(());
+        }
+        if scripts.is_empty() {
+            return Ok(());
+        }
+        let named = |scripts: Vec<String>| match scripts.len().checked_sub(NAMED_MAX) {
+            None | Some(0) => scripts.join(", "),
+            Some(more) => format!("{} and {more} more", scripts[..NAMED_MAX].join(", ")),
+        };
+        let names = scripts
+            .iter()
+            .map(|script| format!("{}@{}", script.name, script.version));
+        tracing::info!(
+            runtime = row.tag,
+            interpreter = row.interpreter,
+            own = own.tag,
+            scripts = named(names.collect()),
+            "source scripts run on a kept runtime, which is not this program's own"
+        );
+        let others: Vec<String> = scripts
+            .iter()
+            .filter(|script| !script.is_same())
+            .map(ToString::to_string)
+            .collect();
+        match others.is_empty() {
+            true => tracing::info!(runtime = row.tag, "none of them would change if it were retired"),
+            false => tracing::warn!(
+                runtime = row.tag,
+                scripts = named(others),
+                "some of them would change if it were retired"
+            ),
+        }
+        Ok(())
+    }
+}

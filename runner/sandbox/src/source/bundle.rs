@@ -1,0 +1,306 @@
+//! A runtime as one bundle of bytes: all that texts in a language are checked, evaluated and run with, but for what the
+//! host does for them.
+//!
+//! A script keeps the runtime that it was checked with, also when a program with another one takes the place of the
+//! program that checked it. So a runtime is kept in the database, and whoever finds it named there, and not his own, takes
+//! it up from these bytes. A program's own runtime goes the same way: there is no other.
+//!
+//! The bytes: [`MAGIC`], the number of the form, the length of the head, the head (JSON), the parts one behind the
+//! other. Their digest is the runtime's *tag*. They are kept packed by zstd.
+//!
+//! Two numbers tell whether a program can take a bundle up. The *form* is how it is written; the *interface* what it asks
+//! of the host: imports, operations and what they mean, and what the host asks of it: exports, events, texts that it
+//! sends. Whoever changes one of these raises the number; a test holds the lists against those that were written down.
+
+use super::{Language, python, runtime};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+
+const MAGIC: &[u8; 8] = b"heddle\0r";
+/// How a bundle is written.
+const FORM: u32 = 1;
+/// What this program's own runtimes ask of the host.
+const INTERFACE: u32 = 1;
+/// What this program's host does. One that can do more than before, and all that it could, has a longer range.
+const INTERFACES: RangeInclusive<u32> = 1..=INTERFACE;
+/// Before the head: magic, form, length.
+const FIXED_BYTES: usize = MAGIC.len() + 8;
+/// How many hexadecimal digits tell one runtime from another.
+const TAG_DIGITS: usize = 16;
+/// The largest that is unpacked. Python's has some 50 MiB.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Which runtime it is, in words: what a script was checked with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeId {
+    /// JavaScript, which is TypeScript's as well, or Python.
+    pub language: Language,
+    /// The interpreter in it, and its version.
+    pub interpreter: String,
+    /// The digest of its bytes, cut to 16 digits.
+    pub tag: String,
+    /// Which version of the host's interface it asks for.
+    pub interface: u32,
+}
+
+impl std::fmt::Display for RuntimeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.interpreter, self.tag)
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Head {
+    interface: u32,
+    language: Language,
+    interpreter: String,
+    /// Where in its memory things are.
+    numbers: BTreeMap<String, u32>,
+    /// Names and lengths.
+    parts: Vec<(String, u64)>,
+}
+
+/// A runtime, as it is kept.
+#[derive(Clone, Debug)]
+pub struct RuntimeBundle {
+    head: Head,
+    parts: Vec<Bytes>,
+}
+
+impl RuntimeBundle {
+    /// What this program runs a language on. That of Python is unpacked and linked for it: call this where that may take
+    /// a second.
+    pub fn own(language: Language) -> Result<Self, String> {
+        match language.runs_as() {
+            Language::Python => python::bundle(),
+            _ => runtime::bundle(),
+        }
+    }
+
+    pub(super) fn new(
+        language: Language,
+        numbers: impl IntoIterator<Item = (&'static str, u32)>,
+        parts: impl IntoIterator<Item = (String, Bytes)>,
+    ) -> Self {
+        let (names, parts): (Vec<_>, Vec<_>) = parts
+            .into_iter()
+            .map(|(name, part)| ((name, part.len() as u64), part))
+            .unzip();
+        Self {
+            head: Head {
+                interface: INTERFACE,
+                language,
+                interpreter: language.interpreter().to_owned(),
+                numbers: numbers
+                    .into_iter()
+                    .map(|(name, number)| (name.to_owned(), number))
+                    .collect(),
+                parts: names,
+            },
+            parts,
+        }
+    }
+
+    /// The bytes, in pieces.
+    fn pieces(&self) -> impl Iterator<Item = Bytes> {
+        let head = serde_json::to_vec(&self.head).unwrap_or_default();
+        let mut fixed = MAGIC.to_vec();
+        for number in [FORM, head.len() as u32] {
+            fixed.extend_from_slice(&number.to_le_bytes());
+        }
+        [fixed, head]
+            .into_iter()
+            .map(Bytes::from)
+            .chain(self.parts.iter().cloned())
+    }
+
+    /// Its bytes' digest.
+    fn tag(&self) -> String {
+        let mut digest = Sha256::new();
+        self.pieces().for_each(|piece| digest.update(&piece));
+        tag_of(digest)
+    }
+
+    pub(super) fn language(&self) -> Language {
+        self.head.language
+    }
+
+    /// Which it is.
+    pub fn id(&self) -> RuntimeId {
+        RuntimeId {
+            language: self.head.language,
+            interpreter: self.head.interpreter.clone(),
+            tag: self.tag(),
+            interface: self.head.interface,
+        }
+    }
+
+    /// Its bytes, as they are kept.
+    pub fn pack(&self) -> Vec<u8> {
+        let reader = self
+            .pieces()
+            .map(std::io::Cursor::new)
+            .fold(Box::new(std::io::empty()) as Box<dyn Read>, |before, piece| {
+                Box::new(before.chain(piece))
+            });
+        ruzstd::encoding::compress_to_vec(reader, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    /// Reads what [`Self::pack`] wrote, if it is what the tag stands for, and this program can take it up.
+    pub fn unpack(packed: &[u8], tag: &str) -> Result<Self, String> {
+        let bytes = unpacked(packed, MAX_BYTES).map_err(|error| format!("its bytes are damaged: {error}"))?;
+        let mut digest = Sha256::new();
+        digest.update(&bytes);
+        let found = tag_of(digest);
+        if found != tag {
+            return Err(format!("its bytes are damaged: they have the digest {found}"));
+        }
+        Self::read(&Bytes::from(bytes))
+    }
+
+    fn read(bytes: &Bytes) -> Result<Self, String> {
+        let number = |at: usize| {
+            let word = bytes.get(at..at + 4)?;
+            Some(u32::from_le_bytes(word.try_into().ok()?))
+        };
+        let fixed = bytes.starts_with(MAGIC).then(|| number(8).zip(number(12))).flatten();
+        let (form, length) = fixed.ok_or("its bytes are no runtime")?;
+        if form != FORM {
+            return Err(format!("it is written in form {form}, and this program reads {FORM}"));
+        }
+        let end = FIXED_BYTES + length as usize;
+        let head = bytes.get(FIXED_BYTES..end).ok_or("its bytes are cut off")?;
+        let head: Head = serde_json::from_slice(head).map_err(|error| format!("its head cannot be read: {error}"))?;
+        if !INTERFACES.contains(&head.interface) {
+            return Err(format!(
+                "it asks for version {} of the host's interface, and this program has {}",
+                head.interface,
+                match (INTERFACES.start(), INTERFACES.end()) {
+                    (first, last) if first == last => first.to_string(),
+                    (first, last) => format!("{first} to {last}"),
+                }
+            ));
+        }
+        let (mut parts, mut at) = (Vec::with_capacity(head.parts.len()), end);
+        for (_, length) in &head.parts {
+            let end = usize::try_from(*length)
+                .ok()
+                .and_then(|length| at.checked_add(length))
+                .filter(|end| *end <= bytes.len())
+                .ok_or("its bytes are cut off")?;
+            parts.push(bytes.slice(at..end));
+            at = end;
+        }
+        Ok(Self { head, parts })
+    }
+
+    /// What of it is called so.
+    pub(super) fn part(&self, name: &str) -> Result<Bytes, String> {
+        let found = self.head.parts.iter().zip(&self.parts);
+        let found = found
+            .filter(|((known, _), _)| known == name)
+            .map(|(_, part)| part.clone());
+        found.last().ok_or_else(|| format!("its `{name}` is missing"))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<String, String> {
+        let part = self.part(name)?;
+        String::from_utf8(part.into()).map_err(|error| format!("its `{name}` is no text: {error}"))
+    }
+
+    /// The parts whose names begin so: the rest of their names, and what they are.
+    pub(super) fn texts(&self, prefix: &str) -> Result<BTreeMap<String, String>, String> {
+        let names = self.head.parts.iter().filter_map(|(name, _)| name.strip_prefix(prefix));
+        names
+            .map(|name| Ok((name.to_owned(), self.text(&format!("{prefix}{name}"))?)))
+            .collect()
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<u32, String> {
+        let number = self.head.numbers.get(name).copied();
+        number.ok_or_else(|| format!("its `{name}` is missing"))
+    }
+
+    /// The memory before anything ran, if it is one: whole pages, with the stack at its bottom.
+    pub(super) fn memory(&self) -> Result<Bytes, String> {
+        let memory = self.part("memory")?;
+        let whole = memory.len().is_multiple_of(super::image::PAGE_BYTES as usize);
+        match whole && self.number("stack")? as usize <= memory.len() {
+            true => Ok(memory),
+            false => Err("its memory has an odd length".into()),
+        }
+    }
+
+    /// Another build's, for tests: with a text behind one of its parts.
+    #[doc(hidden)]
+    pub fn with_more(mut self, name: &str, more: &str) -> Self {
+        for ((known, length), part) in self.head.parts.iter_mut().zip(&mut self.parts) {
+            if known == name {
+                *part = [part, more.as_bytes()].concat().into();
+                *length = part.len() as u64;
+            }
+        }
+        self
+    }
+
+    /// Another build's, for tests: it asks for another version of the host's interface.
+    #[doc(hidden)]
+    pub fn with_interface(mut self, interface: u32) -> Self {
+        self.head.interface = interface;
+        self
+    }
+}
+
+fn tag_of(digest: Sha256) -> String {
+    let mut tag: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    tag.truncate(TAG_DIGITS);
+    tag
+}
+
+/// What zstd packed, if it is not more than this.
+pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let decoder = ruzstd::decoding::StreamingDecoder::new(packed).map_err(|error| told(&error))?;
+    let mut bytes = Vec::new();
+    let read = decoder.take(max_bytes + 1).read_to_end(&mut bytes);
+    match read.map_err(|error| told(&error))? as u64 > max_bytes {
+        true => Err(format!("they have more than {max_bytes} bytes")),
+        false => Ok(bytes),
+    }
+}
+
+/// Which runtime this program has for a language: found out once, the first time as slow as [`RuntimeBundle::own`].
+pub fn own_runtime(language: Language) -> Result<&'static RuntimeId, String> {
+    let known = own(language);
+    match known.get() {
+        Some(id) => Ok(id),
+        None => RuntimeBundle::own(language).map(|bundle| known.get_or_init(|| bundle.id())),
+    }
+}
+
+/// The same of a bundle that is this program's own: it says what a script's key is, for as long as the program runs.
+pub(super) fn own_id(bundle: &RuntimeBundle) -> &'static RuntimeId {
+    own(bundle.head.language).get_or_init(|| bundle.id())
+}
+
+fn own(language: Language) -> &'static OnceLock<RuntimeId> {
+    static JAVASCRIPT: OnceLock<RuntimeId> = OnceLock::new();
+    static PYTHON: OnceLock<RuntimeId> = OnceLock::new();
+    match language.runs_as() {
+        Language::Python => &PYTHON,
+        _ => &JAVASCRIPT,
+    }
+}
+
+/// Whether this program's host has this version of the interface.
+pub fn has_interface(interface: u32) -> bool {
+    INTERFACES.contains(&interface)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! From a runtime's bundle to what runs texts: this program's own runtimes, and those that other programs have kept.
+//!
+//! A program's own stays for as long as the program runs. One that was kept is taken up from its bundle when a script
+//! names it, and is there for as long as a script in memory is on it; what of it was compiled stays on the disk, under the
+//! digest of what it was compiled from. One that cannot be taken up is reported once, its scripts go on on the program's
+//! own runtime, and after a while it is tried again.
+
+use super::attempt::Ready;
+use super::bundle::{self, RuntimeBundle, RuntimeId};
+use super::evaluate::Code;
+use super::load::{BOOT_LIMITS, HOST};
+use super::python::{self, Python};
+use super::runtime::{self, Runtime};
+use super::{Interpreter, Language};
+use crate::artefact::digest_of;
+use crate::bounds::Kind;
+use crate::compiler::{Artefact, For};
+use crate::sandbox::{CompileError, LoadError, Sandbox, blocking};
+use crate::script::{Entry, Script};
+use bytes::Bytes;
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
+use wasmtime::Module;
+
+/// How long compiling an interpreter may take: CPython needs ten seconds of two idle cores.
+const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
+/// When a runtime that could not be taken up is tried again.
+const AGAIN_AFTER: TimeDelta = TimeDelta::minutes(10);
+
+/// What says on the disk that this program's Python stands ready there, without its being unpacked.
+static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
+    let python = &heddle_runtimes::PYTHON;
+    let packed = python.libraries.iter().copied().chain([python.standard_library]);
+    let mut digest = Sha256::new();
+    let texts = python::own_texts().map(str::as_bytes);
+    packed.chain(texts).for_each(|part| digest.update(part));
+    let mut name = String::from("sha256:");
+    for byte in digest.finalize() {
+        let _ = write!(name, "{byte:02x}");
+    }
+    format!("{name}.python-{}", *HOST)
+});
+
+/// Runtimes that others have kept.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<HashMap<String, Taken>>);
+
+enum Taken {
+    JavaScript(Weak<Runtime>),
+    Python(Weak<Python>),
+    /// It could not be, and is not tried again before that.
+    Not(Time),
+}
+
+impl Kept {
+    /// `None`: nothing is known of it, or not any more.
+    fn get(&self, tag: &str, now: Time) -> Option<Option<Interpreter>> {
+        match self.0.lock().get(tag)? {
+            Taken::JavaScript(runtime) => Some(Some(Interpreter::JavaScript(runtime.upgrade()?))),
+            Taken::Python(python) => Some(Some(Interpreter::Python(python.upgrade()?))),
+            Taken::Not(until) => (now < *until).then_some(None),
+        }
+    }
+
+    fn put(&self, tag: &str, taken: Option<&Interpreter>, now: Time) {
+        let taken = match taken {
+            Some(Interpreter::JavaScript(runtime)) => Taken::JavaScript(Arc::downgrade(runtime)),
+            Some(Interpreter::Python(python)) => Taken::Python(Arc::downgrade(python)),
+            None => Taken::Not(now + AGAIN_AFTER),
+        };
+        let mut all = self.0.lock();
+        all.retain(|_, taken| match taken {
+            Taken::JavaScript(runtime) => runtime.strong_count() > 0,
+            Taken::Python(python) => python.strong_count() > 0,
+            Taken::Not(until) => now < *until,
+        });
+        all.insert(tag.to_owned(), taken);
+    }
+}
+
+/// Why a bundle did not become what runs texts.
+#[derive(Debug)]
+enum NotMade {
+    /// The bundle's fault.
+    Unusable(String),
+    /// This machine's, at the moment.
+    Internal(String),
+}
+
+impl From<CompileError> for NotMade {
+    fn from(error: CompileError) -> Self {
+        match error {
+            CompileError::Internal(error) => Self::Internal(error),
+            CompileError::NotNow(stopped) => Self::Internal(stopped.to_string()),
+            other => Self::Unusable(format!("its interpreter cannot be used: {other}")),
+        }
+    }
+}
+
+/// What is our own is nobody else's fault.
+impl From<NotMade> for CompileError {
+    fn from(error: NotMade) -> Self {
+        match error {
+            NotMade::Unusable(why) | NotMade::Internal(why) => Self::Internal(format!("the runtime: {why}")),
+        }
+    }
+}
+
+impl Interpreter {
+    /// Which runtime it is.
+    pub fn tag(&self) -> &str {
+        match self {
+            Self::JavaScript(runtime) => &runtime.tag,
+            Self::Python(python) => &python.tag,
+        }
+    }
+}
+
+impl Script {
+    /// The tag of the runtime that it runs on, if it is a text.
+    pub fn runtime(&self) -> Option<&str> {
+        match &self.inner.entry {
+            Entry::Source(script) => Some(match &script.snapshot {
+                Ready::JavaScript(runtime, _) => &runtime.tag,
+                Ready::Python(python, _) => &python.tag,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Sandbox {
+    /// Makes what texts in JavaScript and TypeScript need, and keeps it in memory: the interpreter and the checker.
+    pub async fn warm_runtimes(&self) -> Result<(), CompileError> {
+        let runtime = self.javascript().await?;
+        self.checker(&runtime).await.map(drop)
+    }
+
+    /// Whether Python stands ready on the disk, so that its first text waits for no compiler.
+    pub fn has_python(&self) -> bool {
+        self.inner.python.initialized() || self.inner.interpreters.has(&PYTHON_IS_THERE)
+    }
+
+    /// Makes what texts in Python need, ranking below all else, and keeps it on the disk. It has some 100 MiB, so it
+    /// comes into memory when a text wants it. Who wants it meanwhile waits for what is under way here.
+    pub async fn prepare_python(&self) -> Result<(), CompileError> {
+        self.own_python(For::Ahead).await.map(drop)
+    }
+
+    /// Which runtime this program has for a language.
+    pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, CompileError> {
+        let found = blocking(move || bundle::own_runtime(language)).await?;
+        found.map_err(CompileError::Internal)
+    }
+
+    /// This program's own.
+    pub(super) async fn interpreter(&self, language: Language) -> Result<Interpreter, CompileError> {
+        Ok(match language.runs_as() {
+            Language::Python => {
+                let cell = &self.inner.python;
+                Interpreter::Python(cell.get_or_try_init(|| self.python()).await.cloned()?)
+            }
+            _ => Interpreter::JavaScript(self.javascript().await?),
+        })
+    }
+
+    /// The command that checks texts before they are evaluated.
+    pub(super) async fn checker(&self, runtime: &Runtime) -> Result<Script, CompileError> {
+        let checker = self.own_wasm(&runtime.checker_digest, runtime.checker.clone()).await;
+        checker.map_err(|error| CompileError::Internal(format!("the checker: {error}")))
+    }
+
+    async fn javascript(&self) -> Result<Arc<Runtime>, CompileError> {
+        let own = async {
+            let own = blocking(|| RuntimeBundle::own(Language::JavaScript)).await?;
+            let own = own.map_err(CompileError::Internal)?;
+            let tag = bundle::own_id(&own).tag.clone();
+            Ok(self.link_javascript(own, tag).await?)
+        };
+        self.inner.javascript.get_or_try_init(|| own).await.cloned()
+    }
+
+    async fn link_javascript(&self, bundle: RuntimeBundle, tag: String) -> Result<Arc<Runtime>, NotMade> {
+        let code = runtime::code_of(&bundle).map_err(NotMade::Unusable)?;
+        let glue = runtime::glue_of(&bundle).map_err(NotMade::Unusable)?;
+        let code = self.compiled(code, For::All).await?;
+        let glue = self.compiled(glue, For::All).await?;
+        let engine = self.inner.runner.engine.clone();
+        let linked = blocking(move || Runtime::link(&engine, &bundle, tag, code, glue));
+        linked.await?.map(Arc::new).map_err(NotMade::Unusable)
+    }
+
+    /// Python, for a text. Whoever uploads one may hang up before Python is made: what was begun goes on, and the next
+    /// one finds it.
+    async fn python(&self) -> Result<Arc<Python>, CompileError> {
+        let own = self.clone();
+        let made = tokio::spawn(async move { own.own_python(For::All).await });
+        made.await.map_err(|error| CompileError::Internal(error.to_string()))?
+    }
+
+    async fn own_python(&self, whom: For<'_>) -> Result<Arc<Python>, CompileError> {
+        let own = blocking(|| RuntimeBundle::own(Language::Python)).await?;
+        let own = own.map_err(CompileError::Internal)?;
+        let tag = bundle::own_id(&own).tag.clone();
+        let python = self.link_python(own, tag, whom).await?;
+        let cache = Arc::clone(&self.inner.interpreters);
+        blocking(move || {
+            let there = Artefact {
+                kind: Kind::Image,
+                code: Vec::new(),
+            };
+            // Without it, it is only looked for once more at the next start.
+            let _ = cache.write(&PYTHON_IS_THERE, &there);
+        })
+        .await?;
+        Ok(python)
+    }
+
+    async fn link_python(&self, bundle: RuntimeBundle, tag: String, whom: For<'_>) -> Result<Arc<Python>, NotMade> {
+        let code = python::code_of(&bundle).map_err(NotMade::Unusable)?;
+        let code = self.compiled(code, whom).await?;
+        let engine = self.inner.runner.engine.clone();
+        let python = blocking(move || Python::new(&engine, &bundle, tag, code).map(Arc::new));
+        let python = python.await?.map_err(NotMade::Unusable)?;
+        let base = self.python_base(&python).await?;
+        let engine = self.inner.runner.engine.clone();
+        let base = blocking(move || {
+            // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
+            let memory = unsafe { Module::deserialize(&engine, &base.code) }?;
+            Ok::<_, wasmtime::Error>((memory, digest_of(&base.code)))
+        });
+        let (base, digest) = base.await?.map_err(|error| NotMade::Internal(format!("{error:#}")))?;
+        Ok(Arc::new(python.booted(base, digest)))
+    }
+
+    /// The memory that scripts in Python begin with: from the disk, else by setting Python up.
+    async fn python_base(&self, python: &Arc<Python>) -> Result<Artefact, NotMade> {
+        let name = format!("{}.base-{}-{}", digest_of(python.tag.as_bytes()), python.tag, *HOST);
+        // Of several who want it, one makes it.
+        let _alone = self.alone(&name).await;
+        let (cache, wanted) = (Arc::clone(&self.inner.interpreters), name.clone());
+        if let Some(artefact) = blocking(move || cache.read(&wanted)).await? {
+            return Ok(artefact);
+        }
+        let interpreter = Interpreter::Python(Arc::clone(python));
+        let memory = self.evaluated(interpreter, Code::Own, BOOT_LIMITS).await?.memory;
+        let (cache, engine) = (Arc::clone(&self.inner.interpreters), self.inner.runner.engine.clone());
+        let artefact = blocking(move || {
+            let code = engine.precompile_module(&python::image(&memory));
+            let code = code.map_err(|error| format!("{error:#}"))?;
+            let artefact = Artefact {
+                kind: Kind::Image,
+                code,
+            };
+            if let Err(error) = cache.write(&name, &artefact) {
+                tracing::warn!(%error, "the interpreter's memory cannot be kept on disk: it is made again after a restart");
+            }
+            Ok::<_, String>(artefact)
+        });
+        artefact.await?.map_err(NotMade::Internal)
+    }
+
+    /// An interpreter's code: from the disk, else by compiling it.
+    async fn compiled(&self, code: Bytes, whom: For<'_>) -> Result<Module, CompileError> {
+        let (digest, code) = blocking(move || (digest_of(&code), code)).await?;
+        let _alone = self.alone(&digest).await;
+        let (cache, read) = (Arc::clone(&self.inner.interpreters), digest.clone());
+        let artefact = match blocking(move || cache.read(&read)).await? {
+            Some(artefact) => artefact,
+            None => {
+                let artefact = self.inner.compile_within(code, whom, INTERPRETER_TIMEOUT).await?;
+                let cache = Arc::clone(&self.inner.interpreters);
+                blocking(move || {
+                    if let Err(error) = cache.write(&digest, &artefact) {
+                        tracing::warn!(%error, "the interpreter cannot be kept on disk: it is compiled again after a restart");
+                    }
+                    artefact
+                })
+                .await?
+            }
+        };
+        let engine = self.inner.runner.engine.clone();
+        blocking(move || {
+            // SAFETY: it comes from our compiler, or by checksum from a directory that is ours.
+            unsafe { Module::deserialize(&engine, &artefact.code) }
+        })
+        .await?
+        .map_err(|error| CompileError::Internal(format!("{error:#}")))
+    }
+
+    /// The runtime that a text was checked with, if it is not this program's own: as it was taken up before, else from the
+    /// bundle that `kept` gives. `None`: it cannot be used, and has been reported.
+    pub(super) async fn taken_up<E>(
+        &self,
+        tag: &str,
+        language: Language,
+        kept: impl Future<Output = Result<Option<Vec<u8>>, E>> + Send,
+    ) -> Result<Option<Interpreter>, LoadError<E>> {
+        let known = || self.inner.kept.get(tag, self.inner.clock.now());
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let _alone = self.alone(&format!("runtime {tag}")).await;
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let packed = kept.await.map_err(LoadError::Fetch)?;
+        let made = match packed {
+            Some(packed) => self.interpreter_of(packed, tag, language).await,
+            None => Err(NotMade::Unusable("it is not in the database".into())),
+        };
+        let interpreter = match made {
+            Ok(interpreter) => Some(interpreter),
+            Err(NotMade::Internal(error)) => return Err(CompileError::Internal(error).into()),
+            Err(NotMade::Unusable(why)) => {
+                let again = AGAIN_AFTER.num_minutes();
+                tracing::warn!(
+                    runtime = tag,
+                    language = language.runs_as().as_str(),
+                    "the kept runtime cannot be used: {why}; its scripts run on this program's own, and it is tried again in {again} minutes"
+                );
+                None
+            }
+        };
+        self.inner.kept.put(tag, interpreter.as_ref(), self.inner.clock.now());
+        Ok(interpreter)
+    }
+
+    /// Has what a kept runtime needs be compiled before a script asks for it, if it is not this program's own; whether it can
+    /// be used.
+    pub async fn prepare_kept<E>(
+        &self,
+        tag: &str,
+        language: Language,
+        kept: impl Future<Output = Result<Option<Vec<u8>>, E>> + Send,
+    ) -> Result<bool, LoadError<E>> {
+        if self.own_runtime(language).await?.tag == tag {
+            return Ok(true);
+        }
+        Ok(self.taken_up(tag, language, kept).await?.is_some())
+    }
+
+    /// Has scripts on a runtime leave the memory: whoever wants one asks what it runs on now. Attempts under way keep theirs.
+    pub fn forget_runtime(&self, tag: &str) {
+        // (Dropped outside of the lock.)
+        let gone = self.inner.loaded().lock().take(|script| script.runtime() == Some(tag));
+        tracing::debug!(
+            runtime = tag,
+            scripts = gone.len(),
+            "scripts are on another runtime from now on"
+        );
+    }
+
+    async fn interpreter_of(&self, packed: Vec<u8>, tag: &str, language: Language) -> Result<Interpreter, NotMade> {
+        let own = tag.to_owned();
+        let bundle = blocking(move || RuntimeBundle::unpack(&packed, &own)).await?;
+        let bundle = bundle.map_err(NotMade::Unusable)?;
+        let tag = tag.to_owned();
+        match (bundle.language(), language.runs_as()) {
+            (Language::Python, Language::Python) => {
+                let python = self.link_python(bundle, tag, For::All).await?;
+                Ok(Interpreter::Python(python))
+            }
+            (Language::JavaScript, Language::JavaScript) => {
+                Ok(Interpreter::JavaScript(self.link_javascript(bundle, tag).await?))
+            }
+            (other, _) => Err(NotMade::Unusable(format!("it is one of {}", other.as_str()))),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Runtimes: what text scripts are checked with, and run on until it is retired.
+//!
+//! A version names its runtime by a foreign key: its row is there before the first script that is checked with it, and no
+//! row goes that a version names. *Retiring* a runtime has all its versions name another one, in one transaction; whoever
+//! uploads with it meanwhile comes before, and is moved as well, or after, and then it is kept again for that version alone.
+//!
+//! Order of locks: an upload locks its script, then the runtime (shared); retiring locks the runtime, then versions.
+
+use heddle_domain::Time;
+use serde_json::{Value, json};
+
+use crate::change::{self, By, Noun, Page};
+use crate::database::PgSession;
+use crate::transaction::transaction;
+use crate::{Store, StoreError, audit};
+
+/// A runtime, but for its bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuntimeRow {
+    /// The digest of its bytes.
+    pub tag: String,
+    /// `javascript`, which is TypeScript's as well, or `python`.
+    pub language: String,
+    pub interpreter: String,
+    /// Which version of the host's interface it asks for.
+    pub interface: i32,
+    /// Bytes, as they are kept.
+    pub size: i64,
+    pub created_at: Time,
+    pub retired_at: Option<Time>,
+    /// How many versions name it, and of how many scripts; deleted ones, which kept runs know, too.
+    pub versions: i64,
+    pub scripts: i64,
+}
+
+/// A runtime to be kept.
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeWrite<'a> {
+    pub tag: &'a str,
+    pub language: &'a str,
+    pub interpreter: &'a str,
+    pub interface: i32,
+    /// Packed.
+    pub bytes: &'a [u8],
+}
+
+/// A version that may be run again on the runtime that it names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VersionInUse {
+    pub script_id: i64,
+    pub name: String,
+    pub version: i32,
+    pub digest: String,
+    pub world: String,
+    pub params_schema: Option<Value>,
+    pub defaults: Value,
+    pub description: String,
+}
+
+/// What came of retiring a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retired {
+    Missing,
+    /// There are versions in use that were not looked at: uploaded or activated since.
+    Others,
+    Done {
+        /// How many versions were moved.
+        versions: u64,
+    },
+}
+
+/// Has a runtime be kept, in the transaction that writes a version that names it.
+pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<(), StoreError> {
+    let kept = sqlx::query_scalar!(
+        "SELECT tag FROM heddle.runtimes WHERE tag = $1 AND retired_at IS NULL FOR SHARE",
+        tag
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    if kept.is_some() {
+        return Ok(());
+    }
+    let again = sqlx::query!("UPDATE heddle.runtimes SET retired_at = NULL WHERE tag = $1", tag)
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
+    if again == 0 {
+        return Err(StoreError::unreadable(
+            "runtimes",
+            "tag",
+            tag,
+            "gone, though it was just written",
+        ));
+    }
+    audit::write(tx, by, "keep", Noun::Runtime, tag, None, None).await
+}
+
+impl Store {
+    /// Whether a runtime is kept, and not retired.
+    pub async fn keeps_runtime(&self, tag: &str) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT EXISTS (SELECT FROM heddle.runtimes WHERE tag = $1 AND retired_at IS NULL) AS "kept!""#,
+            tag
+        )
+        .fetch_one(&self.control)
+        .await?)
+    }
+
+    /// Keeps a runtime. Of several who do so at once one writes it; one that was retired is kept again.
+    pub async fn put_runtime(&self, at: Time, write: RuntimeWrite<'_>) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO heddle.runtimes (tag, language, interpreter, interface, bytes, created_at)
+             VALUES ($1, $2, $3, $4, $5, $6)
+             ON CONFLICT (tag) DO UPDATE SET retired_at = NULL WHERE runtimes.retired_at IS NOT NULL",
+            write.tag,
+            write.language,
+            write.interpreter,
+            write.interface,
+            write.bytes,
+            at,
+        )
+        .execute(&self.control)
+        .await?;
+        Ok(())
+    }
+
+    /// The bytes of a runtime, as they are kept.
+    pub async fn runtime_bytes(&self, tag: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("SELECT bytes FROM heddle.runtimes WHERE tag = $1", tag)
+                .fetch_optional(&self.control)
+                .await?,
+        )
+    }
+
+    /// Runtimes by tag, behind `cursor`.
+    pub async fn runtimes(&self, cursor: Option<&str>, limit: i64) -> Result<Page<RuntimeRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            RuntimeRow,
+            r#"SELECT r.tag, r.language, r.interpreter, r.interface, octet_length(r.bytes)::bigint AS "size!",
+                      r.created_at, r.retired_at, used.versions AS "versions!", used.scripts AS "scripts!"
+                 FROM heddle.runtimes r
+                CROSS JOIN LATERAL (SELECT count(*) AS versions, count(DISTINCT v.script_id) AS scripts
+                                      FROM heddle.script_versions v WHERE v.runtime_tag = r.tag) used
+                WHERE $1::text IS NULL OR r.tag > $1
+                ORDER BY r.tag LIMIT $2"#,
+            cursor,
+            limit + 1,
+        )
+        .fetch_all(&self.control)
+        .await?;
+        Ok(Page::of(rows, limit, |row| row.tag.clone()))
+    }
+
+    /// A runtime.
+    pub async fn runtime(&self, tag: &str) -> Result<Option<RuntimeRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            RuntimeRow,
+            r#"SELECT r.tag, r.language, r.interpreter, r.interface, octet_length(r.bytes)::bigint AS "size!",
+                      r.created_at, r.retired_at, used.versions AS "versions!", used.scripts AS "scripts!"
+                 FROM heddle.runtimes r
+                CROSS JOIN LATERAL (SELECT count(*) AS versions, count(DISTINCT v.script_id) AS scripts
+                                      FROM heddle.script_versions v WHERE v.runtime_tag = r.tag) used
+                WHERE r.tag = $1"#,
+            tag,
+        )
+        .fetch_optional(&self.control)
+        .await?)
+    }
+
+    /// Versions that name a runtime and may be run again, behind a version: the active ones, those that groups and topics
+    /// name, and those that runs under way have taken.
+    pub async fn versions_in_use(
+        &self,
+        tag: &str,
+        behind: (i64, i32),
+        limit: i64,
+    ) -> Result<Vec<VersionInUse>, StoreError> {
+        let mut connection = self.control.acquire().await?;
+        in_use(&mut connection, tag, behind, limit).await
+    }
+
+    /// Has all versions that name a runtime name another one, if those of them that are in use have been looked at: script
+    /// and version, in any order.
+    pub async fn retire_runtime(
+        &self,
+        by: By<'_>,
+        tag: &str,
+        onto: (&str, &str),
+        looked_at: &[(i64, i32)],
+    ) -> Result<Retired, StoreError> {
+        transaction!(self, control, "retire_runtime", |tx| {
+            let row = sqlx::query!("SELECT retired_at FROM heddle.runtimes WHERE tag = $1 FOR UPDATE", tag)
+                .fetch_optional(&mut *tx)
+                .await?;
+            let Some(row) = row else {
+                return Ok(Retired::Missing);
+            };
+            let others = in_use(&mut tx, tag, (0, 0), i64::MAX).await?;
+            let is_other = |found: &VersionInUse| !looked_at.contains(&(found.script_id, found.version));
+            if others.iter().any(is_other) {
+                return Ok(Retired::Others);
+            }
+            let (onto, text) = onto;
+            let versions = sqlx::query!(
+                "UPDATE heddle.script_versions SET runtime_tag = $2, runtime = $3 WHERE runtime_tag = $1",
+                tag,
+                onto,
+                text,
+            )
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+            if row.retired_at.is_none() || versions > 0 {
+                sqlx::query!("UPDATE heddle.runtimes SET retired_at = $2 WHERE tag = $1", tag, by.at)
+                    .execute(&mut *tx)
+                    .await?;
+                let before = json!({"state": "kept", "versions": versions});
+                let after = json!({"state": "retired", "moved_to": onto});
+                change::record(&mut tx, by, "retire", Noun::Runtime, tag, Some(&before), Some(&after)).await?;
+            }
+            tx.commit().await?;
+            Ok(Retired::Done { versions })
+        })
+    }
+
+    /// Removes up to `limit` runtimes that were retired before an instant, but for those that a version names.
+    pub async fn prune_runtimes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.runtimes WHERE tag IN (
+                 SELECT r.tag FROM heddle.runtimes r
+                  WHERE r.retired_at < $1
+                    AND NOT EXISTS (SELECT FROM heddle.script_versions v WHERE v.runtime_tag = r.tag)
+                  ORDER BY r.retired_at LIMIT $2)
+               AND retired_at < $1",
+            before,
+            limit,
+        )
+        .execute(&self.control)
+        .await?
+        .rows_affected())
+    }
+}
+
+async fn in_use(
+    connection: &mut PgSession,
+    tag: &str,
+    (script_id, version): (i64, i32),
+    limit: i64,
+) -> Result<Vec<VersionInUse>, StoreError> {
+    Ok(sqlx::query_as!(
+        VersionInUse,
+        "WITH under_way AS MATERIALIZED (
+             SELECT DISTINCT task.value ->> 'script' AS name, (task.value ->> 'version')::int AS version
+               FROM (SELECT DISTINCT resolution_id FROM heddle.runs_live WHERE resolution_id IS NOT NULL) live
+               JOIN heddle.resolutions r ON r.id = live.resolution_id
+              CROSS JOIN LATERAL jsonb_each(r.scripts) task)
+         SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description
+           FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
+          WHERE v.runtime_tag = $1 AND (v.script_id, v.version) > ($2, $3)
+            AND (s.active_version = v.version
+                 OR EXISTS (SELECT FROM heddle.script_uses u JOIN heddle.groups g ON g.id = u.group_id
+                             WHERE u.script_id = v.script_id AND u.version = v.version AND g.deleted_at IS NULL)
+                 OR EXISTS (SELECT FROM heddle.topics t
+                             WHERE t.script = s.name AND t.spec ->> 'script' = s.name || '@' || v.version)
+                 OR EXISTS (SELECT FROM under_way u WHERE u.name = s.name AND u.version = v.version))
+          ORDER BY v.script_id, v.version LIMIT $4",
+        tag,
+        script_id,
+        version,
+        limit,
+    )
+    .fetch_all(connection)
+    .await?)
+}
