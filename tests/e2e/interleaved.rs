@@ -1,16 +1,18 @@
 //! Statements whose correctness rests on locks, each with a second connection that comes in between. No node is run here:
 //! the store does what nodes do, side by side, and whoever has to wait is seen to wait by Postgres itself.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use chrono::TimeDelta;
+use heddle_domain::clock::to_micros;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{AttemptState, RunState};
+use heddle_domain::{Clock, Time};
 use heddle_store::Store;
 use heddle_store::change::By;
 use heddle_store::live::{AttemptRow, Completion, EndedAttempt, Room, SingleTaskEnd};
-use heddle_tests::{World, within};
+use heddle_tests::{World, eventually};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
@@ -21,9 +23,18 @@ async fn store(world: &World) -> Store {
     Store::connect(world.url(), 4).await.expect("a store")
 }
 
+/// The machine's time, which is the database's as well.
+#[derive(Debug)]
+struct Wall;
+
+impl Clock for Wall {
+    fn now(&self) -> Time {
+        to_micros(crate::dispatch::wall_clock())
+    }
+}
+
 async fn begin(store: &Store, lease: i64) -> Completion {
-    let now = store.now().await.expect("a time");
-    store.completion(lease, now).await.expect("a transaction")
+    store.completion(lease, Arc::new(Wall)).await.expect("a transaction")
 }
 
 /// A lease of one hour.
@@ -79,7 +90,7 @@ async fn count(sql: &Client, table: &str) -> i64 {
 /// Waits until so many sessions wait for a lock.
 async fn waiting(sql: &Client, many: i64) {
     let what = format!("{many} that wait for a lock");
-    within(Duration::from_secs(30), &what, async || {
+    eventually(&what, async || {
         let row = sql
             .query_one(
                 "SELECT count(*) FROM pg_stat_activity
@@ -99,8 +110,7 @@ async fn claim(store: &Store, lease: i64, free: usize) -> Vec<u128> {
         share: usize::MAX,
         backlog: false,
     };
-    let now = store.now().await.expect("a time");
-    let claimed = store.claim(lease, room, now).await.expect("an answer");
+    let claimed = store.claim(lease, room, &Wall).await.expect("an answer");
     let mut runs: Vec<u128> = claimed.iter().map(|claimed| claimed.run.0.as_u128()).collect();
     runs.sort_unstable();
     runs
@@ -134,8 +144,8 @@ async fn claims() {
     assert_eq!(count(&sql, "ready").await, 1);
 }
 
-/// `lock_ended`: runs are locked before any attempt is taken, in the order of their ids; of two who report one attempt the
-/// second waits, and finds it gone if the first has committed.
+/// `lock_ended`: runs are locked before any attempt is taken, in the order of their ids, and what is written is dated behind
+/// the locks; of two who report one attempt the second waits, and finds it gone if the first has committed.
 #[tokio::test]
 async fn outcomes() {
     let world = World::new().await;
@@ -173,9 +183,11 @@ async fn outcomes() {
     ))
     .await
     .expect("nothing else is locked");
+    let released = Wall.now();
     holder.rollback().await.unwrap();
     let (completion, locked) = both.await.unwrap();
     assert_eq!((locked.runs.len(), locked.owned.len()), (2, 2));
+    assert!(completion.now() >= released, "what it writes is dated behind the locks");
 
     // It gives up: whoever waits gets what it had taken.
     let second = report(&[1]);
