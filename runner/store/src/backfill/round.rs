@@ -157,7 +157,7 @@ pub(super) fn occupancy(
     resolution: Option<i64>,
     registered: Option<Uuid>,
     skipped: Option<bool>,
-) -> Result<Standing, StoreError> {
+) -> Result<Occupancy, StoreError> {
     let registered = registered.map(|run| (run, skipped.unwrap_or(false)));
     let last = match run {
         Some(run) => {
@@ -171,7 +171,7 @@ pub(super) fn occupancy(
     };
     // An instant that the overlap skipped has no run, only the mark that it was skipped.
     let last = last.filter(|last| registered != Some((last.0.0, true)));
-    Ok(Standing { at, last, registered })
+    Ok(Occupancy { at, last, registered })
 }
 
 impl BackfillRound {
