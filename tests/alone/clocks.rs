@@ -4,7 +4,7 @@ use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use heddle_tests::{Api, NodeOptions, Wire, World, eventually, task, time};
 use serde_json::{Value, json};
 
-use crate::{one, sleeps, with};
+use crate::{beside, one, sleeps, with};
 
 /// How far nodes' own clocks are off, in milliseconds: an hour.
 const SKEW_MS: i64 = 3_600_000;
@@ -44,6 +44,7 @@ async fn states(api: &Api) -> Vec<String> {
 /// takes the others' leases for dead ones.
 #[tokio::test]
 async fn nodes_whose_clocks_differ_agree() {
+    let _beside = beside().await;
     let world = World::new().await;
     let skewed = |ms: i64| world.options().env("HEDDLE_CLOCK_SKEW_MS", &ms.to_string());
     let nodes = [skewed(SKEW_MS).start().await, skewed(-SKEW_MS).start().await];
@@ -128,6 +129,7 @@ async fn nodes_whose_clocks_differ_agree() {
 /// the wire before it noticed arrives late, and changes nothing.
 #[tokio::test]
 async fn a_node_that_is_cut_off_fences_itself() {
+    let _beside = beside().await;
     let world = World::new().await;
     let wire = Wire::new(world.url()).await;
     let cut_off = NodeOptions::new(wire.url()).start().await;

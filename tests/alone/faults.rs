@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use heddle_tests::{Answer, Api, Receiver, World, calls, eventually, task, within};
+use heddle_tests::{Answer, Api, Receiver, World, calls, eventually, task};
 use serde_json::{Value, json};
 
-use crate::{one, with};
+use crate::{beside, one, with};
 
 /// Refuses rows in a table that have this in a column, until it is dropped.
 async fn poison(sql: &tokio_postgres::Client, table: &str, column: &str, event: &str, value: &str) {
@@ -64,6 +64,7 @@ fn given_up(run: &Value) {
 /// The history refuses the attempt of a run that is all one task run.
 #[tokio::test]
 async fn a_poisonous_outcome_of_one_task() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.options().at_home().start().await;
     let gate = Receiver::start(Answer::Held).await;
@@ -92,6 +93,7 @@ async fn a_poisonous_outcome_of_one_task() {
 /// The same of a run of several tasks: what has succeeded stays, the rest is cancelled.
 #[tokio::test]
 async fn a_poisonous_outcome_among_several() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.options().at_home().start().await;
     let gate = Receiver::start(Answer::Held).await;
@@ -131,6 +133,7 @@ async fn a_poisonous_outcome_among_several() {
 /// Not even the run's end is taken: the attempt is set aside, not run again, and ends when the database is mended.
 #[tokio::test]
 async fn a_run_that_cannot_even_be_given_up() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.options().at_home().start().await;
     let gate = Receiver::start(Answer::Held).await;
@@ -138,7 +141,7 @@ async fn a_run_that_cannot_even_be_given_up() {
     let sql = world.sql().await;
     poison(&sql, "runs_done", "id", "INSERT", &run).await;
     gate.answers(Answer::Json(200, "{}".into()));
-    within(Duration::from_secs(30), "an attempt that is set aside", async || {
+    eventually("an attempt that is set aside", async || {
         let metrics = metrics(&node).await;
         metrics.contains("heddle_outcomes_set_aside 1").then_some(())
     })
@@ -154,7 +157,7 @@ async fn a_run_that_cannot_even_be_given_up() {
     sql.batch_execute("DROP TRIGGER poison ON heddle.runs_done")
         .await
         .unwrap();
-    let ended = within(Duration::from_secs(60), "the run's end", async || {
+    let ended = eventually("the run's end", async || {
         let run = node.run_now(&run).await;
         (run["state"] == "failed").then_some(run)
     })
@@ -165,6 +168,7 @@ async fn a_run_that_cannot_even_be_given_up() {
 /// A lost attempt whose end is refused keeps no other lost attempt from its own.
 #[tokio::test]
 async fn a_poisonous_loss_keeps_nobody_waiting() {
+    let _beside = beside().await;
     let world = World::new().await;
     let mut dying = world.node().await;
     let group = one(crate::sleeps(30.0));
@@ -175,17 +179,13 @@ async fn a_poisonous_loss_keeps_nobody_waiting() {
     poison(&sql, "attempts", "run", "INSERT", &bad).await;
     let node = world.node().await;
     dying.kill();
-    let ended = within(
-        Duration::from_secs(40),
-        "the end of the run that is given up",
-        async || {
-            let run = node.run_now(&bad).await;
-            (run["state"] == "failed").then_some(run)
-        },
-    )
+    let ended = eventually("the end of the run that is given up", async || {
+        let run = node.run_now(&bad).await;
+        (run["state"] == "failed").then_some(run)
+    })
     .await;
     given_up(&ended);
-    within(Duration::from_secs(40), "a second attempt of the other", async || {
+    eventually("a second attempt of the other", async || {
         let run = node.run_now(&good).await;
         (task(&run, "t")["attempt"] == 2).then_some(())
     })
@@ -197,15 +197,13 @@ async fn a_poisonous_loss_keeps_nobody_waiting() {
 /// others go on, and it goes on itself once the database is mended.
 #[tokio::test]
 async fn what_cannot_be_handled_holds_nobody_up() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.node().await;
     let sql = world.sql().await;
     let set_aside = async |table: &str, runs: usize| {
         let says = format!("heddle_rows_set_aside{{table=\"{table}\"}} {runs}\n");
-        within(Duration::from_secs(30), &says, async || {
-            metrics(&node).await.contains(&says).then_some(())
-        })
-        .await;
+        eventually(&says, async || metrics(&node).await.contains(&says).then_some(())).await;
     };
 
     // A retry that is due, of a run whose progress nobody can read.
@@ -263,6 +261,7 @@ async fn what_cannot_be_handled_holds_nobody_up() {
 /// Connections are cut again and again while scripts read the group's state: no attempt fails for that.
 #[tokio::test]
 async fn cuts_are_no_failures_of_scripts() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.node().await;
     // No retries: what fails once has failed.
@@ -313,6 +312,7 @@ async fn cuts_are_no_failures_of_scripts() {
 /// attempt is tried again, the history says whose fault it was.
 #[tokio::test]
 async fn what_the_database_does_not_answer_is_waited_for() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.node().await;
     node.put_group("g", one(json!({"script": "stateful", "params": {"pause_ms": 0}})))
@@ -329,14 +329,10 @@ async fn what_the_database_does_not_answer_is_waited_for() {
     )
     .await;
     let run = node.start("g", json!({})).await;
-    within(
-        Duration::from_secs(30),
-        "an attempt that ended by Heddle's fault",
-        async || {
-            let attempts = node.attempts(&run, "t").await;
-            (attempts.len() > 1).then_some(())
-        },
-    )
+    eventually("an attempt that ended by Heddle's fault", async || {
+        let attempts = node.attempts(&run, "t").await;
+        (attempts.len() > 1).then_some(())
+    })
     .await;
     sql.batch_execute("ALTER TABLE heddle.script_state_away RENAME TO script_state")
         .await
@@ -361,6 +357,7 @@ async fn what_the_database_does_not_answer_is_waited_for() {
 /// again so does everything else.
 #[tokio::test]
 async fn a_read_only_server() {
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
@@ -379,15 +376,11 @@ async fn a_read_only_server() {
         owner.query(&cut, &[]).await.unwrap();
     };
     set("on").await;
-    within(
-        Duration::from_secs(20),
-        "a node that says why it is not ready",
-        async || {
-            let ready = node.get("/readyz").await;
-            let says = ready.body["detail"].as_str().unwrap_or_default().contains("read-only");
-            (ready.status == 503 && says).then_some(())
-        },
-    )
+    eventually("a node that says why it is not ready", async || {
+        let ready = node.get("/readyz").await;
+        let says = ready.body["detail"].as_str().unwrap_or_default().contains("read-only");
+        (ready.status == 503 && says).then_some(())
+    })
     .await;
     let writes = [
         ("PUT", "/v1/groups/h", one(json!({"script": "hello"}))),
@@ -408,7 +401,7 @@ async fn a_read_only_server() {
     // Nothing is read there either: it may be what the primary was once.
     node.get("/v1/groups/g").await.expect_problem(503, &[]);
     set("off").await;
-    within(Duration::from_secs(30), "a ready node", async || {
+    eventually("a ready node", async || {
         (node.try_get("/readyz").await?.status == 200).then_some(())
     })
     .await;

@@ -5,13 +5,9 @@ use std::time::Duration;
 
 use heddle_tests::{Api, Node, NodeOptions, Wire, World, eventually, task, within};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::{one, sleeps};
-
-/// These tests look at how quickly nodes notice things: one after the other.
-static ALONE: Mutex<()> = Mutex::const_new(());
+use crate::{alone, one, sleeps};
 
 /// Once the way is free again a node is ready within this: a question of the watch, a new connection, a new lease.
 const BACK_WITHIN: Duration = Duration::from_secs(6);
@@ -75,7 +71,7 @@ fn two_steps(seconds: f64) -> Value {
 /// A stall that outlasts the lease, on a wire on which each heartbeat takes 160 ms.
 #[tokio::test]
 async fn a_fenced_node_comes_back() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let wire = Wire::new(world.url()).await;
     wire.delay(Duration::from_millis(80));
@@ -124,7 +120,7 @@ async fn a_fenced_node_comes_back() {
 /// A node alone, whose connections are forgotten while it has work in hand; new ones work.
 #[tokio::test]
 async fn forgotten_connections_are_found() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let wire = Wire::new(world.url()).await;
     let mut node = behind(&wire).await;
@@ -183,7 +179,7 @@ async fn ends_within(node: &mut Node, limit: Duration) {
 /// Two of three nodes lose their database for 15 s; the connections that they had are dead for good.
 #[tokio::test]
 async fn two_of_three_lose_the_database() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let near = world.node().await;
     let wires = [Wire::new(world.url()).await, Wire::new(world.url()).await];
@@ -226,7 +222,7 @@ async fn two_of_three_lose_the_database() {
 /// extended on a new one before it is over.
 #[tokio::test]
 async fn a_dead_connection_of_the_lease_is_replaced_in_time() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let wire = Wire::new(world.url()).await;
     let node = behind(&wire).await;
@@ -235,7 +231,7 @@ async fn a_dead_connection_of_the_lease_is_replaced_in_time() {
         wire.forget();
         // A heartbeat that was sent before may be carried out behind it; the one after that was sent on a new connection.
         let mut seen = Vec::new();
-        within(Duration::from_secs(20), "two heartbeats", async || {
+        eventually("two heartbeats", async || {
             let row = sql
                 .query_one("SELECT heartbeat_at::text FROM heddle.nodes", &[])
                 .await
@@ -255,7 +251,7 @@ async fn a_dead_connection_of_the_lease_is_replaced_in_time() {
 /// A database that refuses, or accepts and says nothing, at the start and at the end.
 #[tokio::test]
 async fn starts_and_stops_without_a_database() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let wire = Wire::new(world.url()).await;
     let data_dir = world.directory().join("waiting");
@@ -265,7 +261,7 @@ async fn starts_and_stops_without_a_database() {
             false => (wire.refuse(), ()),
         };
         let mut starting = NodeOptions::new(wire.url()).data_dir(&data_dir).spawn();
-        within(Duration::from_secs(12), "cause in the log", async || {
+        eventually("cause in the log", async || {
             starting.log().contains(words).then_some(())
         })
         .await;
@@ -297,7 +293,7 @@ async fn starts_and_stops_without_a_database() {
 /// 80 ms each way: everything works, and nothing is fenced.
 #[tokio::test]
 async fn works_from_afar() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let wire = Wire::new(world.url()).await;
     wire.delay(Duration::from_millis(80));

@@ -38,6 +38,15 @@ fn wall() -> Time {
     chrono::Utc::now()
 }
 
+#[derive(Debug)]
+struct Wall;
+
+impl heddle_domain::Clock for Wall {
+    fn now(&self) -> Time {
+        heddle_domain::clock::to_micros(wall())
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "runs of a benchmark need distinct ids only")]
 fn bits() -> u128 {
     uuid::Uuid::new_v4().as_u128()
@@ -514,7 +523,7 @@ impl Bare {
 
     async fn round(&self, runs: &[NewRun]) {
         let all: Vec<&NewRun> = runs.iter().collect();
-        self.store.create_runs(&all, self.lease, wall()).await.expect("created");
+        self.store.create_runs(&all, self.lease, &Wall).await.expect("created");
         let rows: Vec<SingleTaskEnd> = runs
             .iter()
             .map(|run| SingleTaskEnd {

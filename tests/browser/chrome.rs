@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use heddle_tests::PATIENCE;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-
-/// After this the browser will not answer any more.
-const PATIENCE: Duration = Duration::from_secs(90);
+use tokio::time::Instant;
 
 /// The program, if there is one.
 pub fn program() -> Option<PathBuf> {
@@ -201,7 +200,8 @@ impl Chrome {
 
     /// Waits until an expression is true; while one page goes and another comes there is nothing to ask.
     pub async fn until(&mut self, expression: &str) {
-        for _ in 0..600 {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
             let params = json!({"expression": expression, "returnByValue": true});
             let found = self.try_call("Runtime.evaluate", params).await;
             if found.is_ok_and(|found| found["result"]["value"] == true) {

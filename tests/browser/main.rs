@@ -12,9 +12,7 @@ mod pages;
 mod people;
 mod provider;
 
-use std::time::Duration;
-
-use heddle_tests::Node;
+use heddle_tests::{Node, PATIENCE};
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::json;
@@ -132,7 +130,7 @@ impl Visitor {
 /// What a stream tells until all of these have come.
 async fn hear(stream: &mut reqwest::Response, until: &[&str]) -> String {
     let mut heard = String::new();
-    let found = tokio::time::timeout(Duration::from_secs(60), async {
+    let found = tokio::time::timeout(PATIENCE, async {
         while let Some(piece) = stream.chunk().await.unwrap() {
             heard.push_str(&String::from_utf8_lossy(&piece));
             if until.iter().all(|text| heard.contains(text)) {

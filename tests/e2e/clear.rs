@@ -1,7 +1,5 @@
 //! Clear: a task, and what depends on it, once more within a run that has ended.
 
-use std::time::Duration;
-
 use heddle_tests::{Answer, Node, Receiver, World, eventually, id, item, states, task};
 use serde_json::{Value, json};
 
@@ -407,7 +405,7 @@ async fn a_node_that_is_killed_in_the_middle() {
     node.end().await;
     gate.answers(Answer::Json(200, "{}".into()));
     let node = options(&world).start().await;
-    let ended = heddle_tests::within(Duration::from_secs(60), "the end", async || {
+    let ended = eventually("the end", async || {
         let found = node.run_now(&slow).await;
         (found["state"] == "succeeded").then_some(found)
     })

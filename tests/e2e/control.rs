@@ -11,7 +11,7 @@ async fn control(node: &Node, run: &str, action: &str) -> Value {
         .expect_status(200)
 }
 
-/// Cancelling interrupts running wasm within a second.
+/// Cancelling interrupts running wasm. (How soon: `tests/alone/promises.rs`.)
 #[tokio::test]
 async fn cancel() {
     let world = World::new().await;
@@ -41,7 +41,7 @@ async fn cancel() {
         assert_eq!(attempt["state"], "cancelled", "{attempt:#}");
     }
     // The node counts what it still has in hand.
-    heddle_tests::within(std::time::Duration::from_secs(1), "idle node", async || {
+    eventually("an idle node", async || {
         let nodes = node.get("/v1/stats").await.expect_status(200);
         (nodes["node"]["in_hand"] == 0).then_some(())
     })

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures::future::join_all;
 use heddle_tests::{Api, Node, World, allow_open_files, eventually};
@@ -319,7 +318,5 @@ async fn idle_for_ten_horizons() {
     // It goes on from there, in order, nothing twice.
     let (_, third) = next().await;
     assert!(heddle_tests::time(&third["occurrence"]) > occurrence);
-    tokio::time::timeout(Duration::from_secs(60), complete(&node, &third))
-        .await
-        .expect("an answer");
+    complete(&node, &third).await;
 }

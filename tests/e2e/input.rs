@@ -1,8 +1,6 @@
 //! Bad input of every kind: each with its status and a body that names the place.
 
-use std::time::Duration;
-
-use heddle_tests::{World, eventually, path_part, task};
+use heddle_tests::{PATIENCE, World, eventually, path_part, task};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -242,7 +240,7 @@ async fn half_sent_bodies() {
     // A body that does not come any further is given up, with an answer.
     let mut answer = Vec::new();
     let stream = &mut stalled[0];
-    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
     read.expect("the server gives up in time").unwrap();
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
@@ -264,7 +262,7 @@ async fn no_http() {
         let mut answer = Vec::new();
         // Whatever it answers: it closes, and lives.
         let _ = stream.shutdown().await;
-        let read = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await;
+        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
         assert!(
             read.is_ok(),
             "the connection stays open after {:?}",

@@ -222,6 +222,7 @@ async fn at_work(sql: &tokio_postgres::Client, mark: &str) -> i64 {
     row.get(0)
 }
 
+/// (How soon: `tests/alone/promises.rs`.)
 #[tokio::test]
 async fn timeouts_and_cancels_end_it_on_the_server() {
     let world = World::new().await;
@@ -245,7 +246,6 @@ async fn timeouts_and_cancels_end_it_on_the_server() {
         (at_work(&sql, "patience").await == 1).then_some(())
     })
     .await;
-    let since = tokio::time::Instant::now();
     node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await
         .expect_status(200);
@@ -253,11 +253,6 @@ async fn timeouts_and_cancels_end_it_on_the_server() {
         (at_work(&sql, "patience").await == 0).then_some(())
     })
     .await;
-    assert!(
-        since.elapsed() < std::time::Duration::from_secs(2),
-        "{:?}",
-        since.elapsed()
-    );
     assert_eq!(node.ended(&run).await["state"], "cancelled");
 }
 

@@ -141,23 +141,11 @@ async fn retry_after() {
     check_gaps(&found, &[0.8]);
 }
 
-/// A loop that never yields stops within 1 s of its timeout.
+/// Without a timeout an attempt takes as long as it takes. (How soon a timeout ends one: `tests/alone/promises.rs`.)
 #[tokio::test]
-async fn timeouts() {
+async fn no_timeout() {
     let world = World::new().await;
     let node = world.node().await;
-    for (mode, timeout, seconds_most) in [("spin", "700ms", 1.7), ("sleep", "300ms", 1.3)] {
-        let spec = json!({"script": "hostile", "params": {"mode": mode}, "timeout": timeout});
-        let (run, found) = attempts(&node, spec).await;
-        assert_eq!(run["state"], "failed");
-        assert_eq!(found[0]["state"], "timed_out", "{mode}");
-        assert_eq!(found[0]["error"]["kind"], "timeout", "{mode}");
-        let took = seconds(&found[0]["started_at"], &found[0]["finished_at"]);
-        assert!(
-            took <= seconds_most,
-            "{mode} was stopped after {took} s, with a timeout of {timeout}"
-        );
-    }
     let spec = json!({"script": "sleep", "params": {"seconds": 0.2}, "timeout": "never"});
     assert_eq!(attempts(&node, spec).await.0["state"], "succeeded");
 }

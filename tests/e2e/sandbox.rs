@@ -1,10 +1,7 @@
 //! The sandbox: each limit with its own kind of error, and nobody suffers for another.
 
-use std::time::Duration;
-
-use heddle_tests::{Node, World, items_in, task};
+use heddle_tests::{Node, World, task};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::{one, with};
 
@@ -147,58 +144,6 @@ async fn floods() {
         let message = found["error"]["message"].as_str().unwrap_or_default().len();
         assert!(message < 64 << 10, "{mode}: a message of {message} bytes is kept");
     }
-}
-
-/// While loops spin that never yield, the API answers and light scripts run.
-#[tokio::test]
-async fn hostile_beside_light() {
-    let world = World::new().await;
-    let node = world.node().await;
-    let modes = [
-        "spin",
-        "spin",
-        "spin",
-        "spin",
-        "spin",
-        "spin",
-        "memory",
-        "recursion",
-        "log_flood",
-        "host_flood",
-    ];
-    let retry = json!({"strategy": "forever", "interval": "10ms"});
-    node.put_group(
-        "hostile",
-        one(json!({
-            "script": "hostile", "for_each": modes, "params": {"mode": "{{ item }}"}, "timeout": "10s", "retry": retry,
-        })),
-    )
-    .await;
-    node.put_group("light", one(json!({"script": "hello"}))).await;
-    let bad = node.start("hostile", json!({})).await;
-    node.task_becomes(&bad, "t", "running").await;
-    heddle_tests::eventually("items under way", async || {
-        let found = node.run_now(&bad).await;
-        (items_in(&found, "t", "running") >= 6).then_some(())
-    })
-    .await;
-    let mut slowest = Duration::ZERO;
-    for _ in 0..20 {
-        let start = Instant::now();
-        node.get("/v1/groups/light").await.expect_status(200);
-        slowest = slowest.max(start.elapsed());
-        let run = node.run("light", json!({})).await;
-        assert_eq!(run["state"], "succeeded");
-        let waited = heddle_tests::seconds(&run["created_at"], &task(&run, "t")["started_at"]);
-        assert!(waited < 1.0, "a light run waited for {waited} s beside hostile ones");
-    }
-    assert!(
-        slowest < Duration::from_secs(1),
-        "the API took {slowest:?} beside spinning scripts"
-    );
-    node.post(&format!("/v1/runs/{bad}/cancel"), json!({}))
-        .await
-        .expect_status(200);
 }
 
 /// Nothing of one instance is left in the next.

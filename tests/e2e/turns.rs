@@ -65,6 +65,60 @@ async fn max_active_runs() {
     control(&node, &second, "cancel").await;
 }
 
+/// A run begins after the end that made room for it, also if that end comes while a node waits for the gate's lock; and the
+/// feed of events says the same times.
+#[tokio::test]
+async fn a_run_begins_after_the_end_that_made_room() {
+    let world = World::new().await;
+    let node = world.options().at_home().start().await;
+    let server = Receiver::start(Answer::Held).await;
+    node.put_group("g", with(one(calls(&server)), json!({"max_active_runs": 1})))
+        .await;
+    let first = node.start("g", json!({})).await;
+    node.task_becomes(&first, "t", "running").await;
+    let second = node.start("g", json!({})).await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+
+    // The gate is held elsewhere; the node has begun to look at it, and waits.
+    let sql = world.sql().await;
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    let hold = "SELECT pg_advisory_xact_lock(hashtext('heddle.gate'), (id % 2147483647)::integer) FROM heddle.groups";
+    assert_eq!(holder.query(hold, &[]).await.unwrap().len(), 1);
+    let wake = "INSERT INTO heddle.turnstiles (group_id) SELECT id FROM heddle.groups";
+    sql.execute(wake, &[]).await.unwrap();
+    eventually("a node before the gate", async || {
+        let waits = "SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                      WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()";
+        (sql.query(waits, &[]).await.unwrap().len() == 1).then_some(())
+    })
+    .await;
+
+    server.answers(Answer::Json(200, "{}".into()));
+    let first = node.ended(&first).await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+    holder.rollback().await.unwrap();
+    let second = node.ended(&second).await;
+    let rest = seconds(&first["finished_at"], &second["started_at"]);
+    assert!(rest >= 0.0, "it began {} s before there was room", -rest);
+    assert!(seconds(&second["started_at"], &task(&second, "t")["started_at"]) >= 0.0);
+    assert!(seconds(&task(&second, "t")["finished_at"], &second["finished_at"]) >= 0.0);
+
+    let told = node.get("/v1/events?kinds=run.*").await.expect_status(200);
+    let lines = told.as_str().expect("lines").lines();
+    let told: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).expect("an event"))
+        .collect();
+    for run in [&first, &second] {
+        for (kind, field) in [("run.started", "started_at"), ("run.succeeded", "finished_at")] {
+            let event = told
+                .iter()
+                .find(|event| event["run"] == run["id"] && event["kind"] == kind);
+            assert_eq!(event.expect(kind)["at"], run[field], "{kind}: {run:#}");
+        }
+    }
+}
+
 /// Runs that are reopened wait for their turn like new ones: by a restart, an override and a retry.
 #[tokio::test]
 async fn reopened_runs_take_turns() {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use heddle_tests::{Node, World, eventually};
+use heddle_tests::{Node, PATIENCE, World, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -54,7 +54,7 @@ async fn short_and_general_ways_leave_the_same_tables() {
     let (one, other) = tokio::join!(by_short.start(), by_general.start());
     tokio::join!(everything(&short, &one), everything(&general, &other));
     // What follows of what was done is still on its way: it comes to the same in the end.
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + PATIENCE;
     loop {
         let (left, right) = tokio::join!(tables(&short, &one), tables(&general, &other));
         if left == right {

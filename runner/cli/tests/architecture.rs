@@ -299,6 +299,58 @@ fn services_of_the_engine_do_not_know_each_other() {
     }
 }
 
+/// What the comments of tests in a file name: those that stand right above a test.
+fn named_by_tests(text: &str) -> HashSet<String> {
+    let mut named = HashSet::new();
+    let mut comment = Vec::new();
+    for line in text.lines() {
+        match line.strip_prefix("/// ") {
+            Some(said) => comment.extend(quoted(said).map(str::to_owned)),
+            None if line.starts_with("#[tokio::test") => named.extend(comment.drain(..)),
+            None => comment.clear(),
+        }
+    }
+    named
+}
+
+#[test]
+fn statements_that_tests_name_are_found() {
+    let text = "/// `a`, `b`:\n/// and `c`.\n#[tokio::test]\nasync fn t() {}\n/// `d`\nfn helper() {}\n// `e`\n#[tokio::test]\n";
+    assert_eq!(named_by_tests(text), HashSet::from(["a", "b", "c"].map(str::to_owned)));
+}
+
+#[test]
+fn statements_that_rest_on_locks_are_tested_with_a_second_connection() {
+    let tests = root().join("tests/e2e/interleaved");
+    let named: HashSet<String> = std::fs::read_dir(&tests)
+        .expect("the tests")
+        .flat_map(|entry| named_by_tests(&read(&entry.expect("an entry").path())))
+        .collect();
+    let statements = root().join("runner/store/src/sql");
+    let (mut silent, mut untested, mut count) = (Vec::new(), Vec::new(), 0);
+    for entry in std::fs::read_dir(&statements).expect("the statements") {
+        let path = entry.expect("an entry").path();
+        let name = path
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .expect("a name")
+            .to_owned();
+        let has_note = read(&path)
+            .lines()
+            .take_while(|line| line.starts_with("--"))
+            .any(|line| line.starts_with("-- Locking:"));
+        count += 1;
+        match (has_note, named.contains(&name)) {
+            (false, _) => silent.push(name),
+            (true, false) => untested.push(name),
+            (true, true) => {}
+        }
+    }
+    assert!(count > 40, "{count} statements");
+    assert!(silent.is_empty(), "statements without a locking note: {silent:?}");
+    assert!(untested.is_empty(), "no interleaved test names these: {untested:?}");
+}
+
 #[test]
 fn links_lead_somewhere() {
     let root = root();

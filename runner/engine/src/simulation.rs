@@ -267,15 +267,13 @@ impl Simulated {
         let applied = Applied {
             ended: EndedAttempt { run, at, lease },
             end: End::plain(ending),
-            finished_at: now,
+            finished_at: Some(now),
             node: Some(self.node.identity.id),
         };
         let contexts = self.runs.contexts_of(&[run]).await.expect("a context");
-        let mut completion = self.node.store.completion(lease, now).await.expect("a transaction");
+        let mut completion = self.node.completion().await.expect("a transaction");
         let mut grant = Grant::none();
-        let after = self
-            .runs
-            .apply(&mut completion, &contexts, vec![applied], &mut grant, now);
+        let after = self.runs.apply(&mut completion, &contexts, vec![applied], &mut grant);
         let after = after.await.expect("an end");
         completion.commit().await.expect("a commit");
         self.runs.acted(after);

@@ -106,7 +106,7 @@ pub fn config(cache: &std::path::Path) -> SandboxConfig {
         env: Vec::new(),
     };
     SandboxConfig {
-        compile_timeout: Duration::from_secs(20),
+        compile_timeout: Duration::from_secs(120),
         ..SandboxConfig::new(cache.to_owned(), compiler)
     }
 }
@@ -124,7 +124,7 @@ impl Bench {
             sandbox: Sandbox::new(config, Arc::new(RealClock)).unwrap(),
             cache,
             limits: Limits {
-                timeout: Some(Duration::from_secs(20)),
+                timeout: Some(Duration::from_secs(120)),
                 ..Limits::default()
             },
             grants: Grants::default(),

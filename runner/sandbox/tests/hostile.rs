@@ -16,22 +16,21 @@ async fn until(bench: &Bench, what: &str, is_so: impl Fn(&Load) -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), looks).await.expect(what);
+    tokio::time::timeout(crate::PATIENCE, looks).await.expect(what);
 }
 
 pub async fn endless_loop(mut bench: Bench) {
     bench.limits.timeout = Some(Duration::from_millis(200));
     let script = bench.script(command(FOREVER)).await;
-    let began = crate::now();
     let result = bench.run(&script).await;
-    let took = began.elapsed();
     assert_eq!(failure(&result).0, ErrorKind::Timeout);
-    assert!(
-        took >= Duration::from_millis(200) && took < Duration::from_millis(500),
-        "{took:?}"
-    );
-    assert!(result.cpu > Duration::from_millis(50), "{:?}", result.cpu);
     assert!(result.duration >= Duration::from_millis(200));
+    // How long it was let run is its time on a processor, however long a busy machine made it wait for one.
+    let cpu = result.cpu;
+    assert!(
+        cpu > Duration::from_millis(50) && cpu < Duration::from_millis(500),
+        "{cpu:?}"
+    );
 }
 
 pub async fn loop_in_start(mut bench: Bench) {
@@ -47,14 +46,17 @@ pub async fn cancel(mut bench: Bench) {
     let script = bench.script(command(FOREVER)).await;
     let all: Vec<_> = (0..50).map(|_| bench.start(&script, &Arc::default())).collect();
     until(&bench, "they spin", |load| load.live == 50 && load.long > 0).await;
-    let began = crate::now();
+    let before = crate::processor_time();
     for (handle, _) in &all {
         handle.cancel();
     }
     for (_, result) in all {
         assert_eq!(result.await.unwrap().outcome, Outcome::Cancelled);
     }
-    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    // For how long they were let spin, however long a busy machine made them wait for a processor.
+    let spun = crate::processor_time() - before;
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    assert!(spun < Duration::from_millis(900) * processors, "{spun:?}");
     // A slot is free a moment after its attempt's end was told, on the guest's thread.
     until(&bench, "slots are freed", |load| load.live == 0).await;
 }
@@ -183,7 +185,7 @@ pub async fn heavy_ones_go_on_beside_light_ones(_: Bench) {
             assert!(result.cpu > Duration::from_millis(8), "{:?}", result.cpu);
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), all)
+    tokio::time::timeout(crate::PATIENCE, all)
         .await
         .expect("every attempt ends");
 }

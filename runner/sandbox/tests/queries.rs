@@ -166,11 +166,14 @@ pub async fn typed_rows(mut bench: Bench) {
 }
 
 pub async fn bounds_and_errors(mut bench: Bench) {
-    let tables = setting(Duration::from_millis(300), 100).await;
+    let (tables, hasty) = (
+        setting(Duration::from_secs(60), 100).await,
+        setting(Duration::from_millis(300), 100).await,
+    );
     bench.grants.sql = vec!["db".into()];
-    let fails = async |bench: &Bench, statement: &str| {
+    let fails_by = async |bench: &Bench, tables: &Arc<Tables>, statement: &str| {
         let script = bench.script(querying(statement)).await;
-        let result = bench.run_with(&script, &tables).await;
+        let result = bench.run_with(&script, tables).await;
         let (kind, message) = failure(&result);
         assert_eq!(kind, ErrorKind::Fatal);
         assert!(
@@ -179,6 +182,7 @@ pub async fn bounds_and_errors(mut bench: Bench) {
         );
         message.to_owned()
     };
+    let fails = async |bench: &Bench, statement: &str| fails_by(bench, &tables, statement).await;
     bench.params = "[]".into();
     assert!(fails(&bench, "select * from nowhere").await.contains("SQLSTATE 42P01"));
     assert!(fails(&bench, "select 1; select 2").await.contains("SQLSTATE 42601"));
@@ -187,7 +191,8 @@ pub async fn bounds_and_errors(mut bench: Bench) {
             .await
             .contains("100 rows")
     );
-    assert!(fails(&bench, "select pg_sleep(2)").await.contains("SQLSTATE 57014"));
+    let slow = fails_by(&bench, &hasty, "select pg_sleep(600)").await;
+    assert!(slow.contains("SQLSTATE 57014"), "{slow}");
     assert!(fails(&bench, "select repeat('x', 9000000)").await.contains("bytes"));
     assert!(fails(&bench, "select 1 as a, 2 as a").await.contains("called `a`"));
     assert!(fails(&bench, "select point(1, 2)").await.contains("cast it to text"));
@@ -219,22 +224,22 @@ pub async fn bounds_and_errors(mut bench: Bench) {
 }
 
 pub async fn a_timeout_cancels_the_statement(mut bench: Bench) {
-    let tables = setting(Duration::from_secs(30), 100).await;
+    // Longer than anybody waits here: it does not end by itself.
+    let tables = setting(Duration::from_secs(600), 100).await;
     bench.grants.sql = vec!["db".into()];
     bench.params = "[]".into();
     let look = bench
-        .script(querying("select count(*) as v from pg_stat_activity where query like '%pg_sleep(20)%' and state = 'active' and pid <> pg_backend_pid()"))
+        .script(querying("select count(*) as v from pg_stat_activity where query like '%pg_sleep(500)%' and state = 'active' and pid <> pg_backend_pid()"))
         .await;
-    let sleep = bench.script(querying("select pg_sleep(20)")).await;
+    let sleep = bench.script(querying("select pg_sleep(500)")).await;
     let sleeping = async |expected: &str| {
-        for _ in 0..50 {
+        loop {
             let outcome = bench.run_with(&look, &tables).await.outcome;
             if outcome == Outcome::Succeeded(format!("[{{\"v\":{expected}}}]")) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("never {expected} sleeping");
     };
     let (handle, result) = bench.start(&sleep, &tables);
     sleeping("1").await;

@@ -460,14 +460,10 @@ pub async fn hostile_texts(_: Bench) {
     ] {
         let source = format!("export default async function run() {{ {endless} }}");
         let script = script(&bench, Language::JavaScript, &source).await;
-        let began = crate::now();
         let result = bench.run(&script).await;
         assert_eq!(failure(&result).0, ErrorKind::Timeout, "{endless}");
-        assert!(
-            began.elapsed() < Duration::from_secs(1),
-            "{endless}: {:?}",
-            began.elapsed()
-        );
+        // How long it was let run, however long a busy machine made it wait for a processor.
+        assert!(result.cpu < Duration::from_secs(1), "{endless}: {:?}", result.cpu);
     }
     bench.limits.timeout = Some(Duration::from_secs(20));
     bench.limits.memory_bytes = 16 << 20;

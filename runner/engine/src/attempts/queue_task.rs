@@ -87,7 +87,7 @@ impl Attempts {
 
     /// Hands what nodes have prepared to workers. Task runs of paused or stopping runs go back instead.
     async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
-        let (now, lease) = (self.node.now(), self.node.lease());
+        let lease = self.node.lease();
         let contexts = self.runs.contexts_for(batch.iter().map(|entry| entry.run)).await?;
         let keys: Vec<EndedAttempt> = batch
             .iter()
@@ -97,7 +97,7 @@ impl Attempts {
                 lease,
             })
             .collect();
-        let mut completion = self.node.store.completion(lease, now).await?;
+        let mut completion = self.node.completion().await?;
         let locked = completion.lock(&keys).await?;
         let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         let mut ordinals: HashMap<RunId, usize> = HashMap::new();
@@ -110,7 +110,7 @@ impl Attempts {
             };
             let progress = progress_of(entry.run, &found.progress)?;
             if found.state != RunState::Running || progress.is_stopping() {
-                back.push(applied(entry.run, entry.at, lease, &Ending::Released, now));
+                back.push(applied(entry.run, entry.at, lease, &Ending::Released));
                 continue;
             }
             let ordinal = ordinals.entry(entry.run).or_default();
@@ -130,7 +130,7 @@ impl Attempts {
             true => After::default(),
             false => {
                 self.runs
-                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
+                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none())
                     .await?
             }
         };

@@ -18,8 +18,7 @@ const RESULTS_MAX: i64 = 100_000;
 impl Dispatch {
     /// Ends attempts whose offers have ended; answers how many.
     pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
-        let now = self.node.now();
-        let mut completion = self.node.store.completion(self.node.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let settlements = completion.take_offer_settlements().await?;
         let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
         runs.sort_unstable();
@@ -34,14 +33,14 @@ impl Dispatch {
                 outcomes.push(Applied {
                     ended,
                     end: End::plain(self.ending(settlement).await?),
-                    finished_at: now,
+                    finished_at: None,
                     node: None,
                 });
             }
         }
         let after = self
             .runs
-            .apply(&mut completion, &contexts, outcomes, &mut self.runs.grant(), now)
+            .apply(&mut completion, &contexts, outcomes, &mut self.runs.grant())
             .await?;
         completion.commit().await?;
         self.runs.acted(after);

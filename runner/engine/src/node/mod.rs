@@ -72,7 +72,8 @@ use std::time::Duration;
 
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::{Chance, Clock, Time};
-use heddle_store::Store;
+use heddle_store::live::Completion;
+use heddle_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -145,6 +146,11 @@ impl Node {
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// Begins a transaction that records outcomes, under this node's lease and by its clock.
+    pub(crate) async fn completion(&self) -> Result<Completion, StoreError> {
+        self.store.completion(self.lease(), self.clock.clone()).await
     }
 
     /// A number that begins with the present.

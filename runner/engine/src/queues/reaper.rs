@@ -99,7 +99,6 @@ impl Queues {
             self.settle(&ends, true, None).await?;
         }
         if !overdue.waiting.is_empty() {
-            let now = self.node.now();
             let contexts = self
                 .runs
                 .contexts_for(overdue.waiting.iter().map(|waiting| waiting.0))
@@ -110,12 +109,12 @@ impl Queues {
                 .iter()
                 .map(|(run, at, queue)| {
                     let message = format!("no worker of queue `{queue}` claimed it within its queue_timeout");
-                    applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message), now)
+                    applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message))
                 })
                 .collect();
-            let mut completion = self.node.store.completion(self.node.lease(), now).await?;
+            let mut completion = self.node.completion().await?;
             let locked = completion.lock_overdue(&keys).await?;
-            self.finish_claims(completion, &contexts, outcomes, locked, now).await?;
+            self.finish_claims(completion, &contexts, outcomes, locked).await?;
         }
         let next = overdue
             .next_ms

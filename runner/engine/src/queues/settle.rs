@@ -410,19 +410,18 @@ impl Queues {
         expired: bool,
         unseen: Option<&str>,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let now = self.node.now();
         let contexts = self.runs.contexts_for(ends.iter().map(|end| end.0.run)).await?;
         let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
         let outcomes = ends
             .iter()
-            .map(|(key, ending)| applied(key.run, key.at, key.lease, ending, now))
+            .map(|(key, ending)| applied(key.run, key.at, key.lease, ending))
             .collect();
-        let mut completion = self.node.store.completion(self.node.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let locked = completion.lock_claims(&keys, expired).await?;
         if let Some(queue) = unseen {
             completion.refund_queue(queue, locked.owned.len()).await?;
         }
-        self.finish_claims(completion, &contexts, outcomes, locked, now).await
+        self.finish_claims(completion, &contexts, outcomes, locked).await
     }
 
     pub(super) async fn finish_claims(
@@ -431,11 +430,10 @@ impl Queues {
         contexts: &Contexts,
         outcomes: Vec<Applied>,
         locked: Locked,
-        now: Time,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
         let mut after = self
             .runs
-            .apply_locked(&mut completion, contexts, outcomes, locked, &mut self.runs.grant(), now)
+            .apply_locked(&mut completion, contexts, outcomes, locked, &mut self.runs.grant())
             .await?;
         completion.commit().await?;
         let accepted = std::mem::take(&mut after.accepted).into_iter().collect();

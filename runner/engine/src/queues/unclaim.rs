@@ -22,13 +22,12 @@ use crate::runs::queued::{FilledQueues, place_of};
 impl Queues {
     /// Takes claims back that were made a moment ago, in one transaction.
     pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
-        let (now, lease) = (self.node.now(), self.node.lease());
         let contexts = self
             .runs
             .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
-        let mut completion = self.node.store.completion(lease, now).await?;
+        let mut completion = self.node.completion().await?;
         let locked = completion.lock_claims(&keys, false).await?;
         let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         for claimed in claimed {
@@ -40,7 +39,7 @@ impl Queues {
             let progress = progress_of(run, &found.progress)?;
             let task = context.revision.plan.task(at.key.task);
             let (RunState::Running, false, Some(task)) = (found.state, progress.is_stopping(), task) else {
-                back.push(applied(run, at, lease, &Ending::Released, now));
+                back.push(applied(run, at, lease, &Ending::Released));
                 continue;
             };
             let place = place_of(task);
@@ -63,7 +62,7 @@ impl Queues {
             true => After::default(),
             false => {
                 self.runs
-                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none(), now)
+                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none())
                     .await?
             }
         };

@@ -26,17 +26,18 @@ use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 pub(crate) struct Applied {
     pub(crate) ended: EndedAttempt,
     pub(crate) end: End,
-    pub(crate) finished_at: Time,
+    /// When the attempt ended, if its holder knows; else it ends when its run is locked.
+    pub(crate) finished_at: Option<Time>,
     /// Where the attempt ran.
     pub(crate) node: Option<uuid::Uuid>,
 }
 
 /// What becomes of an attempt that ends elsewhere.
-pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending, now: Time) -> Applied {
+pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending) -> Applied {
     Applied {
         ended: EndedAttempt { run, at, lease },
         end: End::plain(ending.clone()),
-        finished_at: now,
+        finished_at: None,
         node: None,
     }
 }
@@ -78,12 +79,10 @@ impl Runs {
         contexts: &Contexts,
         outcomes: Vec<Applied>,
         grant: &mut Grant,
-        now: Time,
     ) -> Result<After, EngineError> {
         let keys: Vec<EndedAttempt> = outcomes.iter().map(|outcome| outcome.ended).collect();
         let locked = completion.lock(&keys).await?;
-        self.apply_locked(completion, contexts, outcomes, locked, grant, now)
-            .await
+        self.apply_locked(completion, contexts, outcomes, locked, grant).await
     }
 
     /// The same, when the runs are locked and the attempts taken.
@@ -94,8 +93,8 @@ impl Runs {
         outcomes: Vec<Applied>,
         locked: Locked,
         grant: &mut Grant,
-        now: Time,
     ) -> Result<After, EngineError> {
+        let now = completion.now();
         let count = outcomes.len();
         let mut by_run: BTreeMap<RunId, Vec<(Applied, Time)>> = BTreeMap::new();
         for outcome in outcomes {
@@ -129,7 +128,10 @@ impl Runs {
                 after.accepted.push((run, outcome.ended.at));
                 let worker = locked.workers.get(&(run, outcome.ended.at)).cloned();
                 let row = match outcome.end {
-                    End::Done(done) => attempt_row(outcome.ended, done, started_at, outcome.finished_at, outcome.node),
+                    End::Done(done) => {
+                        let finished_at = outcome.finished_at.unwrap_or(now).max(started_at);
+                        attempt_row(outcome.ended, done, started_at, finished_at, outcome.node)
+                    }
                     End::Expanded { items, .. } => {
                         maps.push((outcome.ended.at.key.task as i16, items));
                         continue;

@@ -146,11 +146,10 @@ impl Runs {
         action: &BulkAction,
         actor: &str,
     ) -> Result<HashMap<RunId, Controlled>, EngineError> {
-        let now = self.now();
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         runs.dedup();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
         let contexts = self.contexts_of(&live).await?;
@@ -162,6 +161,7 @@ impl Runs {
                 withdrawn.entry(run).or_default().push(key);
             }
         }
+        let now = completion.now();
         let mut done = HashMap::with_capacity(runs.len());
         let (mut after, mut grant) = (After::default(), self.grant());
         let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));

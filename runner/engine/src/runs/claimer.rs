@@ -83,7 +83,7 @@ impl Claimer {
     }
 
     /// Claims as much as there is room for.
-    async fn claim(&mut self, now: Time) -> Result<(), EngineError> {
+    async fn claim(&mut self) -> Result<(), EngineError> {
         let runs = &self.runs;
         let room = runs.room();
         if room.claimable() == 0 {
@@ -91,7 +91,7 @@ impl Claimer {
             runs.queue.note_backlog(true);
             return Ok(());
         }
-        let claimed = runs.node.store.claim(runs.lease(), room, now).await?;
+        let claimed = runs.node.store.claim(runs.lease(), room, &*runs.node.clock).await?;
         if !claimed.is_empty() {
             self.idle = 0;
             runs.seen.counts.claimed.observe(claimed.len() as f64);
@@ -132,13 +132,13 @@ impl Service for Claimer {
         });
     }
 
-    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         match self.woken_by.take() {
             Some(Signal::Freed) if self.runs.room().free < ROOM_MIN => return Ok(ROOM_WAIT),
             Some(_) => {}
             None => self.idle = self.idle.saturating_add(1),
         }
-        self.claim(now).await?;
+        self.claim().await?;
         Ok(self.poll())
     }
 }

@@ -280,9 +280,8 @@ impl Runs {
     }
 
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
-        let now = self.now();
         let reopen = matches!(action, BulkAction::Restart(_));
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let live = completion
             .lock_one(run, reopen)
             .await?
@@ -355,12 +354,13 @@ impl Runs {
         let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
         let turn = in_turn.then_some(Event::TakeTurn);
         let events: Vec<Event> = turn.into_iter().chain([event]).collect();
+        let now = completion.now();
         let transition = self
-            .transition(context, standing(run, live)?, &events, &mut completion, self.now())
+            .transition(context, standing(run, live)?, &events, &mut completion, now)
             .await?;
         let state = transition.state;
         if let Some(noted) = noted {
-            noted.write(&mut completion, run, self.now(), live.state, state).await?;
+            noted.write(&mut completion, run, now, live.state, state).await?;
         }
         let mut after = After::default();
         let mut write = self.write_of(context, transition, &mut self.grant(), &mut after)?;
@@ -401,7 +401,7 @@ impl Runs {
         by_hand: Option<&ByHand<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
+        let mut completion = self.node.completion().await?;
         let live = completion
             .lock_one(run, true)
             .await?
@@ -428,8 +428,9 @@ impl Runs {
             actor,
         }) = by_hand
         {
+            let now = completion.now();
             completion
-                .insert_override(run, key, *state, output.as_deref(), reason, actor, self.now())
+                .insert_override(run, key, *state, output.as_deref(), reason, actor, now)
                 .await?;
         }
         self.finish_control(completion, run, &live, &context, event, None, Some(noted))
@@ -437,7 +438,7 @@ impl Runs {
     }
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut completion = self.node.store.completion(self.lease(), self.now()).await?;
+        let mut completion = self.node.completion().await?;
         let live = completion
             .lock_one(run, true)
             .await?
@@ -462,8 +463,9 @@ impl Runs {
             .into_iter()
             .map(|next| if next == task { key } else { TaskKey::whole(next) })
             .collect();
+        let now = completion.now();
         completion
-            .insert_clears(run, &cleared, &clear.reason, actor, self.now())
+            .insert_clears(run, &cleared, &clear.reason, actor, now)
             .await?;
         let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
         let mut after = named(TaskState::Pending);
@@ -511,8 +513,9 @@ impl Runs {
             RunState::Failed => TaskState::Failed,
             _ => TaskState::Cancelled,
         };
+        let now = completion.now();
         completion
-            .insert_override(run, mark, task_state, None, reason, actor, self.now())
+            .insert_override(run, mark, task_state, None, reason, actor, now)
             .await?;
         let noted = Noted {
             actor,
@@ -520,7 +523,7 @@ impl Runs {
             task: None,
             reason: Some(reason),
         };
-        noted.write(&mut completion, run, self.now(), live.state, state).await?;
+        noted.write(&mut completion, run, now, live.state, state).await?;
         let error = (state == RunState::Failed).then(|| format!("set to failed by {actor}: {reason}"));
         if live.state.is_final() {
             completion.set_done_state(run, state, error.as_deref()).await?;
@@ -537,8 +540,9 @@ impl Runs {
             .map(|(_, key)| key)
             .collect();
         let event = Event::Cancel { withdrawn };
+        let now = completion.now();
         let cancelled = self
-            .transition(&context, standing(run, live)?, &[event], &mut completion, self.now())
+            .transition(&context, standing(run, live)?, &[event], &mut completion, now)
             .await?;
         let mut after = After::default();
         // Whatever it had come to: it has ended, as somebody says.

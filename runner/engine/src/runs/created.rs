@@ -35,7 +35,7 @@ impl Runs {
 impl After {
     /// Notes what follows; answers whether a node will soon have to know what the run is.
     fn created(&mut self, run: &NewRun, created: &Created) -> bool {
-        let Created::Made { handed } = created else {
+        let Created::Made { handed, .. } = created else {
             return false;
         };
         // Those that wait for upstream groups are looked at by the links, the others by the gate, mostly on this node.
@@ -138,25 +138,28 @@ mod tests {
 
     #[test]
     fn whoever_is_concerned_is_woken() {
-        let made = Created::Made { handed: true };
+        let made = |handed| Created::Made {
+            handed,
+            at: Time::default(),
+        };
         // Handed over, and nothing left; the lease has run out meanwhile; more than was handed over; slots of pools.
         let ready = |count| NewRun {
             ready: rows(count),
             ..run()
         };
-        check(&ready(1), &made, &[], 1, true);
-        check(&ready(1), &Created::Made { handed: false }, &[Signal::Work], 0, true);
-        check(&ready(2), &made, &[Signal::Work], 1, true);
-        check(&ready(3), &made, &[Signal::Work, Signal::Pools], 1, true);
+        check(&ready(1), &made(true), &[], 1, true);
+        check(&ready(1), &made(false), &[Signal::Work], 0, true);
+        check(&ready(2), &made(true), &[Signal::Work], 1, true);
+        check(&ready(3), &made(true), &[Signal::Work, Signal::Pools], 1, true);
         // Before a gate; behind upstream groups; with nothing to do at all.
         let gated = |follows| NewRun {
             gated: true,
             follows,
             ..run()
         };
-        check(&gated(false), &made, &[Signal::Inbox], 0, true);
-        check(&gated(true), &made, &[Signal::Links], 0, false);
-        check(&run(), &made, &[], 0, false);
+        check(&gated(false), &made(true), &[Signal::Inbox], 0, true);
+        check(&gated(true), &made(true), &[Signal::Links], 0, false);
+        check(&run(), &made(true), &[], 0, false);
         // What was not made concerns nobody.
         for refused in [Created::Exists(run().id), Created::Fenced] {
             check(&ready(3), &refused, &[], 0, false);

@@ -175,7 +175,6 @@ impl Runs {
     /// Ends a run as failed whatever stands in its way; `false`: the attempt, or the run, is over already.
     async fn end_by_force(self: &Arc<Self>, ended: EndedAttempt, in_full: bool) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
-        let now = self.now();
         let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
             return Ok(false);
         };
@@ -186,7 +185,7 @@ impl Runs {
             Err(_) => Vec::new(),
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let Some(stopped) = completion.abandon(ended).await? else {
             return Ok(false);
         };

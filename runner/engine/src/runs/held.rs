@@ -282,7 +282,6 @@ impl Runs {
             return Ok(());
         }
         tracing::info!(attempts = left.len(), "giving back attempts that did not end in time");
-        let now = self.now();
         let mut runs: Vec<_> = left.iter().map(|entry| entry.0).collect();
         runs.sort_unstable();
         runs.dedup();
@@ -293,13 +292,13 @@ impl Runs {
             .map(|(run, at)| Applied {
                 ended: EndedAttempt { run, at, lease },
                 end: End::Dropped,
-                finished_at: now,
+                finished_at: None,
                 node: Some(self.node.identity.id),
             })
             .collect();
-        let mut completion = self.node.store.completion(lease, now).await?;
+        let mut completion = self.node.completion().await?;
         let after = self
-            .apply(&mut completion, &contexts, outcomes, &mut Grant::none(), now)
+            .apply(&mut completion, &contexts, outcomes, &mut Grant::none())
             .await?;
         completion.commit().await?;
         self.held.cancel_all();

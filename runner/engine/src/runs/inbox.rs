@@ -197,8 +197,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let now = self.now();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let due = completion.take_due(take).await?;
         if due.is_empty() {
             return Ok(());
@@ -237,18 +236,18 @@ impl Runs {
         }
         let mut grant = self.grant();
         let after = self
-            .apply_events(&mut completion, &contexts, events, &mut grant, now)
+            .apply_events(&mut completion, &contexts, events, &mut grant)
             .await?;
         let late = timeouts
             .into_iter()
             .map(|ended| Applied {
                 ended,
                 end: timed_out(),
-                finished_at: now,
+                finished_at: None,
                 node: None,
             })
             .collect();
-        let late = self.apply(&mut completion, &contexts, late, &mut grant, now).await?;
+        let late = self.apply(&mut completion, &contexts, late, &mut grant).await?;
         completion.commit().await?;
         self.acted(after);
         self.acted(late);
@@ -268,7 +267,6 @@ impl Runs {
         contexts: &Contexts,
         mut causes: HashMap<RunId, Cause>,
         grant: &mut Grant,
-        now: Time,
     ) -> Result<After, EngineError> {
         let mut runs: Vec<RunId> = causes.keys().copied().collect();
         runs.sort_unstable();
@@ -288,6 +286,7 @@ impl Runs {
                     (vec![Event::Cancel { withdrawn }], Some(why))
                 }
             };
+            let now = completion.now();
             let transition = self
                 .transition(&context, standing(run, found)?, &events, completion, now)
                 .await?;
@@ -305,8 +304,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let now = self.now();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let settlements = completion.take_settlements(take).await?;
         if settlements.is_empty() {
             return Ok(());
@@ -320,12 +318,12 @@ impl Runs {
             outcomes.push(Applied {
                 ended: settlement.parent,
                 end: end_of(settlement),
-                finished_at: now,
+                finished_at: None,
                 node: None,
             });
         }
         let after = self
-            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant())
             .await?;
         completion.commit().await?;
         self.acted(after);
@@ -339,8 +337,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let now = self.now();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let runs = completion.take_starts(take).await?;
         if runs.is_empty() {
             return Ok(());
@@ -372,6 +369,7 @@ impl Runs {
         completion.complete_starts(&starts).await?;
         for (found, context) in begin {
             let fresh = (found.state, Progress::new(&context.revision.plan));
+            let now = completion.now();
             let transition = self
                 .transition(&context, fresh, &[Event::Start], &mut completion, now)
                 .await?;
@@ -438,7 +436,6 @@ impl Runs {
     }
 
     async fn end_lost(self: &Arc<Self>, lost: &[LostAttempt]) -> Result<(), EngineError> {
-        let now = self.now();
         let mut runs: Vec<RunId> = lost.iter().map(|lost| lost.ended.run).collect();
         runs.sort_unstable();
         runs.dedup();
@@ -448,13 +445,13 @@ impl Runs {
             .map(|lost| Applied {
                 ended: lost.ended,
                 end: End::plain(Ending::Lost),
-                finished_at: now,
+                finished_at: None,
                 node: lost.node,
             })
             .collect();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let after = self
-            .apply(&mut completion, &contexts, outcomes, &mut self.grant(), now)
+            .apply(&mut completion, &contexts, outcomes, &mut self.grant())
             .await?;
         completion.commit().await?;
         self.acted(after);

@@ -31,7 +31,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::Event;
@@ -260,8 +259,7 @@ impl Runs {
         passed_over: &[RunId],
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let now = self.now();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let groups = completion.take_turnstiles().await?;
         let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
@@ -304,7 +302,7 @@ impl Runs {
             completion.look_again(&more).await?;
         }
         let cancelled = admission.cancelled.clone();
-        let after = self.carry_out(&mut completion, &contexts, admission, now).await?;
+        let after = self.carry_out(&mut completion, &contexts, admission).await?;
         completion.commit().await?;
         self.acted(after);
         if !groups.is_empty() {
@@ -326,7 +324,6 @@ impl Runs {
         completion: &mut Completion,
         contexts: &Contexts,
         admission: Admission,
-        now: Time,
     ) -> Result<After, EngineError> {
         let Admission {
             mut admitted,
@@ -341,6 +338,7 @@ impl Runs {
         concerned.sort_unstable();
         admitted.sort_unstable();
         let locked = completion.lock_runs(&concerned).await?;
+        let now = completion.now();
         let mut after = After::default();
         let mut writes = Vec::new();
         // A run that was paused or ended since the look is not decided upon: it keeps what it waits for, or has none.
@@ -395,12 +393,12 @@ impl Runs {
 impl Runs {
     /// Has these runs begin, if they still wait, and gives that up again: an error says that one of them cannot.
     pub(crate) async fn try_turn(&self, runs: &[RunId]) -> Result<(), EngineError> {
-        let now = self.now();
-        let mut completion = self.node.store.completion(self.lease(), now).await?;
+        let mut completion = self.node.completion().await?;
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         let contexts = self.contexts_of(&runs).await?;
         let locked = completion.lock_runs(&runs).await?;
+        let now = completion.now();
         let (mut after, mut writes) = (After::default(), Vec::new());
         for run in runs {
             let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {

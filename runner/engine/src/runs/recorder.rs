@@ -287,7 +287,6 @@ fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SingleTaskEnd], owned: &[R
 }
 
 async fn record_general(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, EngineError> {
-    let now = runs.now();
     let lease = runs.lease();
     let mut contexts = Contexts::with_capacity(reports.len());
     for report in reports {
@@ -306,16 +305,14 @@ async fn record_general(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, 
                 lease,
             },
             end: report.end.clone(),
-            finished_at: report.finished_at,
+            finished_at: Some(report.finished_at),
             node: Some(runs.node.identity.id),
         })
         .collect();
     let mut grant = runs.grant();
-    let mut completion = runs.node.store.completion(lease, now).await?;
+    let mut completion = runs.node.completion().await?;
     completion.insert_logs(&lines_of(reports)).await?;
-    let after = runs
-        .apply(&mut completion, &contexts, outcomes, &mut grant, now)
-        .await?;
+    let after = runs.apply(&mut completion, &contexts, outcomes, &mut grant).await?;
     completion.commit().await?;
     Ok(after)
 }

@@ -188,10 +188,10 @@ impl Commits for Submissions {
         let own = &self.0;
         own.hand_out(batch.iter_mut().map(|request| &mut request.run));
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
-        let (store, lease, now) = (&own.node.store, own.lease(), own.now());
+        let (store, lease, clock) = (&own.node.store, own.lease(), &*own.node.clock);
         let created = match own.node.short_ways.take(ShortWay::PlainRuns) {
-            true => store.create_runs(&runs, lease, now).await?,
-            false => store.settle_and_create_runs(&runs, lease, now).await?,
+            true => store.create_runs(&runs, lease, clock).await?,
+            false => store.settle_and_create_runs(&runs, lease, clock).await?,
         };
         Ok((created.clone(), created))
     }
@@ -211,13 +211,14 @@ impl Engine {
     /// Makes a run; the answer comes after it is committed, with the run as it was then.
     pub async fn submit(&self, submission: Submission) -> Result<Submitted, SubmitError> {
         let (run, context) = self.runs.layout(submission).await?;
-        let row = row_of(&run, &context);
+        let mut row = row_of(&run, &context);
         let id = run.id;
         let request = Request {
             run,
             context: context.clone(),
         };
-        finish(id, self.runs.requests.submissions.send(request)?).await?;
+        let (_, at) = finish(id, self.runs.requests.submissions.send(request)?).await?;
+        row.started_at = row.started_at.map(|_| at);
         Ok(Submitted {
             row,
             revision: context.revision.clone(),
@@ -246,7 +247,7 @@ impl Engine {
         let mut answers = Vec::with_capacity(waiting.len());
         for entry in waiting {
             answers.push(match entry {
-                Ok((id, answered)) => finish(id, answered).await,
+                Ok((id, answered)) => finish(id, answered).await.map(|(id, _)| id),
                 Err(error) => Err(error),
             });
         }
@@ -254,9 +255,10 @@ impl Engine {
     }
 }
 
-async fn finish(id: RunId, answered: Answered<Created>) -> Result<RunId, SubmitError> {
+/// The run, and when it has begun if it has.
+async fn finish(id: RunId, answered: Answered<Created>) -> Result<(RunId, Time), SubmitError> {
     match answer(answered).await? {
-        Created::Made { .. } => Ok(id),
+        Created::Made { at, .. } => Ok((id, at)),
         Created::Exists(holder) => Err(SubmitError::Exists(holder)),
         Created::Fenced => Err(SubmitError::Fenced),
     }
@@ -266,7 +268,8 @@ impl Runs {
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
-        finish(id, self.requests.submissions.send(Request { run, context })?).await
+        let made = finish(id, self.requests.submissions.send(Request { run, context })?);
+        Ok(made.await?.0)
     }
 
     /// Checks a submission and lays its run out.

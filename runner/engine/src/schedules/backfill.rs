@@ -351,7 +351,6 @@ impl Schedules {
         if self.backfill_step(id).await? {
             return Ok(RoundEnd::Idle);
         }
-        let now = self.node.now();
         let Some(mut round) = self.node.store.backfill_round(id).await? else {
             return Ok(RoundEnd::Busy);
         };
@@ -367,7 +366,7 @@ impl Schedules {
             _ => {
                 moved.note = Some("the group was deleted".into());
                 moved.ended = Some(RunState::Cancelled.number());
-                round.commit(&moved, now).await?;
+                round.commit(&moved, self.node.now()).await?;
                 return Ok(RoundEnd::Idle);
             }
         };
@@ -375,12 +374,14 @@ impl Schedules {
         if held.is_some() {
             if held != row.note {
                 moved.note = held;
-                round.commit(&moved, now).await?;
+                round.commit(&moved, self.node.now()).await?;
             }
             return Ok(RoundEnd::Idle);
         }
         moved.note = None;
         let active = round.active().await?;
+        // Behind the row's lock and the count: what is made now is made after the end of whatever has made room for it.
+        let now = self.node.now();
         let room = usize::try_from(i64::from(row.max_active) - active)
             .unwrap_or(0)
             .min(MADE_MAX);
@@ -452,7 +453,7 @@ impl Schedules {
         };
         let now = self.node.now();
         let labels = labels_of(&group.revision);
-        let (run, context) = self.lay_out_instant(
+        let (run, mut context) = self.lay_out_instant(
             &row,
             &group.revision,
             &group.resolution,
@@ -465,14 +466,13 @@ impl Schedules {
         }
         let mut runs = vec![run];
         self.runs.hand_out(&mut runs);
-        let Some(handed) = self
-            .node
-            .store
-            .step_backfill(&row, &runs[0], self.node.lease(), now)
-            .await?
-        else {
+        let made = self.node.store.step_backfill(&row, &runs[0], self.node.lease()).await?;
+        let Some((handed, at)) = made else {
             return Ok(false);
         };
+        if let Some(laid_out) = Arc::get_mut(&mut context) {
+            laid_out.facts.created_at = at;
+        }
         ahead.free.pop_front();
         ahead.position = Some(next);
         ahead.left = Some(Arc::new(BackfillRow {
@@ -482,7 +482,7 @@ impl Schedules {
         }));
         *source.ahead.lock() = Some(ahead);
         self.runs
-            .created(runs.into_iter().zip([context]), &[Created::Made { handed }]);
+            .created(runs.into_iter().zip([context]), &[Created::Made { handed, at }]);
         Ok(true)
     }
 
@@ -583,7 +583,7 @@ impl Schedules {
         laid_out.retain(|(run, _)| got.contains(&run.id));
         let (mut runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
         self.runs.hand_out(&mut runs);
-        let created = round.create(&runs, self.node.lease(), now).await?;
+        let created = round.create(&runs, self.node.lease(), &*self.node.clock).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
             return Err(EngineError::Unreadable(format!(
                 "a run of backfill {} was not made: {refused:?}",

@@ -197,7 +197,7 @@ impl Schedules {
             if !self.node.store.has_link_events(&passed_over).await? {
                 return Ok(());
             }
-            let mut completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
+            let mut completion = self.node.completion().await?;
             let events = completion.take_link_events(&passed_over).await?;
             if events.is_empty() {
                 // Another node has them.
@@ -220,7 +220,7 @@ impl Schedules {
         if waiting.is_empty() {
             return Ok(());
         }
-        let completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
+        let completion = self.node.completion().await?;
         let events = waiting
             .into_iter()
             .map(|(run, group_id)| (0, LinkEvent::Arrived { group_id, run }))

@@ -239,7 +239,7 @@ impl Schedules {
     }
 
     async fn fire_batch(self: &Arc<Self>) -> Result<(), EngineError> {
-        let mut completion = self.node.store.completion(self.node.lease(), self.node.now()).await?;
+        let mut completion = self.node.completion().await?;
         let (due, now) = completion.take_schedules(BATCH_MAX).await?;
         let Some(now) = now else {
             // Another node has them.

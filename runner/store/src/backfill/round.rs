@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
+use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
 use super::{BackfillRow, Occupancy};
@@ -106,20 +106,19 @@ impl Store {
 
     /// A round in one statement; see `sql/step_backfill.sql`. `row` is how the last round left the backfill, `run` the
     /// one for the next instant, [plain](NewRun::is_plain). `None`: something is not as believed, and nothing was done;
-    /// else whether what was meant for this node came to it.
+    /// else whether what was meant for this node came to it, and when the run was made.
     pub async fn step_backfill(
         &self,
         row: &BackfillRow,
         run: &NewRun,
         lease: i64,
-        now: Time,
-    ) -> Result<Option<bool>, StoreError> {
+    ) -> Result<Option<(bool, Time)>, StoreError> {
         let tasks: Vec<i16> = run.ready.iter().map(|row| row.at.key.task as i16).collect();
         let items: Vec<i32> = run.ready.iter().map(|row| row.at.key.item_number()).collect();
         let attempts: Vec<i32> = run.ready.iter().map(|row| row.at.attempt as i32).collect();
         let turns: Vec<i64> = run.ready.iter().map(|row| row.turn).collect();
         let handed: Vec<bool> = run.ready.iter().map(|row| row.is_handed()).collect();
-        Ok(sqlx::query_file_scalar!(
+        let made = sqlx::query_file!(
             "src/sql/step_backfill.sql",
             row.id,
             row.made,
@@ -136,7 +135,7 @@ impl Store {
             run.interval.1,
             run.params,
             run.labels,
-            now,
+            run.created_at,
             run.progress,
             &tasks,
             &items,
@@ -146,7 +145,8 @@ impl Store {
             lease
         )
         .fetch_optional(&self.pool)
-        .await?)
+        .await?;
+        Ok(made.map(|made| (made.fit, made.at)))
     }
 }
 
@@ -260,8 +260,8 @@ impl BackfillRound {
     }
 
     /// Creates runs.
-    pub async fn create(&mut self, runs: &[NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
-        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), lease, now).await
+    pub async fn create(&mut self, runs: &[NewRun], lease: i64, clock: &dyn Clock) -> Result<Vec<Created>, StoreError> {
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), lease, clock).await
     }
 
     /// How its runs stand.

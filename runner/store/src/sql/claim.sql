@@ -3,6 +3,8 @@
 -- Locking: rows that another claimer holds are skipped, so claimers never wait for each other; nothing is locked after
 -- this in its transaction, so whoever waits for these rows (a cancel) waits for a commit, never for a lock.
 -- A node whose lease has run out gets nothing: the database's clock decides.
+-- What is claimed may have become ready after the node's clock was read ($3), so the database's is asked as well: nothing
+-- begins before what it waited for has ended.
 WITH picked AS MATERIALIZED (
     SELECT r.ctid AS place
       FROM heddle.ready r
@@ -18,6 +20,6 @@ taken AS (
 ),
 held AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
-    SELECT run, task, item, attempt, $1, $3 FROM taken
+    SELECT run, task, item, attempt, $1, greatest($3, clock_timestamp()) FROM taken
 )
 SELECT run, task, item, attempt, turn FROM taken

@@ -1,8 +1,10 @@
 -- complete_single_task: ends runs that consist of one task run, with its attempt, in one statement.
 --
--- For these no progress has to be read: the outcome of the attempt is the outcome of the run. The row in *running* is
--- the fence, as in lock_ended; and as there, runs are locked first, in id order. (`+ 0`: everybody's only task is number 0;
--- the index would be read whole for it.)
+-- For these no progress has to be read: the outcome of the attempt is the outcome of the run. (`+ 0`: everybody's only task
+-- is number 0; the index would be read whole for it.)
+--
+-- Locking: runs first, in id order, then their rows in *running*, as in lock_ended; whoever deletes the row in *running* ends
+-- the run. The count is an initial plan of that DELETE, so all runs are locked before a row is deleted.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::smallint[], $4::bytea[], $5::text[], $6::smallint[],
                          $7::boolean[], $8::timestamptz[], $9::text[], $10::smallint[], $11::text[], $12::text[],
@@ -26,18 +28,19 @@ fenced AS (
      USING ended e
      WHERE r.run = ANY (ARRAY[e.run]) AND r.task + 0 = 0 AND r.item + 0 = -1 AND r.attempt = e.attempt
        AND r.lease = $15 AND (SELECT count(*) FROM locked) >= 0
-    RETURNING e.*, r.started_at
+    RETURNING e.*, r.started_at, greatest(e.finished_at, r.started_at) AS ended_at
 ),
 recorded AS (
     INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, node, output,
         error_kind, error_message, error_trace, memory_bytes, cpu_micros)
-    SELECT run, 0, -1, attempt, state, skipped, started_at, greatest(finished_at, started_at), $16, output,
+    SELECT run, 0, -1, attempt, state, skipped, started_at, ended_at, $16, output,
         error_kind, error_message, error_trace, memory_bytes, cpu_micros
       FROM fenced
 ),
 gone AS (
     DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = ANY (ARRAY[f.run])
-    RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error, f.finished_at
+    RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error,
+              greatest(f.ended_at, l.created_at, l.started_at) AS ended_at
 ),
 done AS (
     INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
@@ -46,15 +49,15 @@ done AS (
     SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
-        greatest(finished_at, created_at), run_error
+        ended_at, run_error
       FROM gone
 ),
 counted AS (
     UPDATE heddle.schedules s
-       SET awaits = NULL, cursor = g.finished_at,
+       SET awaits = NULL, cursor = g.ended_at,
            next_fire_at = CASE
-               WHEN s.live AND greatest(g.finished_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
-                   THEN greatest(g.finished_at + s.delay, s.starts_at)
+               WHEN s.live AND greatest(g.ended_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest(g.ended_at + s.delay, s.starts_at)
            END
       FROM gone g
      WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
@@ -70,10 +73,11 @@ followed AS (
 -- One row of the feed for all runs that ended alike; see migration 0006.
 told AS (
     INSERT INTO heddle.events (kind, at, data)
-    SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], max(x.finished_at),
+    SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], max(x.ended_at),
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
                (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
-               'logical_time', heddle.moment(x.logical_time), 'error', x.run_error))
+               'logical_time', heddle.moment(x.logical_time), 'error', x.run_error,
+               'at', heddle.moment(x.ended_at)))
       FROM gone x JOIN heddle.groups g ON g.id = x.group_id
      GROUP BY x.end_state
 )

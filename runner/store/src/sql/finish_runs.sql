@@ -15,7 +15,8 @@ WITH ended AS (
 ),
 gone AS (
     DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY (ARRAY[e.id])
-    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped
+    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped,
+              greatest($5, l.created_at, l.started_at) AS ended_at
 ),
 told AS (
     INSERT INTO heddle.settlements (run, task, item, attempt, child, state, error)
@@ -32,15 +33,15 @@ recorded AS (
     SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, end_progress,
-        greatest($5, created_at), end_error, skipped
+        ended_at, end_error, skipped
       FROM gone
 ),
 counted AS (
     UPDATE heddle.schedules s
-       SET awaits = NULL, cursor = $5::timestamptz,
+       SET awaits = NULL, cursor = g.ended_at,
            next_fire_at = CASE
-               WHEN s.live AND greatest($5::timestamptz + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
-                   THEN greatest($5::timestamptz + s.delay, s.starts_at)
+               WHEN s.live AND greatest(g.ended_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest(g.ended_at + s.delay, s.starts_at)
            END
       FROM gone g
      WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
@@ -57,10 +58,11 @@ followed AS (
 noted AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT CASE WHEN x.skipped IS NULL THEN (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2]
-                ELSE 'run.skipped' END, $5,
+                ELSE 'run.skipped' END, max(x.ended_at),
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
                (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
-               'logical_time', heddle.moment(x.logical_time), 'error', x.end_error)
+               'logical_time', heddle.moment(x.logical_time), 'error', x.end_error,
+               'at', heddle.moment(x.ended_at))
                || CASE WHEN x.skipped IS NULL THEN '{}'::jsonb
                        ELSE jsonb_build_object('skipped', (ARRAY['overlap', 'max_waiting'])[x.skipped]) END)
       FROM gone x JOIN heddle.groups g ON g.id = x.group_id

@@ -7,6 +7,8 @@
 -- seen by the statement's snapshot, which may be older than the row that was locked: then another turn has come in
 -- between, and `made` or `position` differ from what they are compared with, since both are looked at again in the row
 -- as it was locked. The instant's unique key is the second lock; a row that stands there is never taken over.
+-- The run before may have ended after the node's clock was read ($16), so the database's is asked as well, behind the locks:
+-- the next run is made after that end.
 WITH turn AS MATERIALIZED (
     SELECT b.id, b.group_id
       FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
@@ -25,21 +27,22 @@ got AS (
 moved AS (
     UPDATE heddle.backfills b SET position = $6, made = b.made + 1, note = NULL FROM got WHERE b.id = $1
 ),
+begun AS MATERIALIZED (SELECT group_id, greatest($16, clock_timestamp()) AS at FROM got),
 -- From here on as create_runs.
 new_run AS (
     INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, labels, created_at, started_at, source, progress)
-    SELECT $7, group_id, $8, $9, 1, $10, $11, $6, $12, $13, $14, $15, $16, $16, $1, $17
-      FROM got
-    RETURNING id, group_id, trigger, logical_time
+    SELECT $7, group_id, $8, $9, 1, $10, $11, $6, $12, $13, $14, $15, at, at, $1, $17
+      FROM begun
+    RETURNING id, group_id, trigger, logical_time, created_at
 ),
 told AS (
     INSERT INTO heddle.events (kind, at, data)
-    SELECT 'run.started', $16,
+    SELECT 'run.started', x.created_at,
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
                (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[x.trigger + 1],
                'logical_time', heddle.moment(x.logical_time)))
-      FROM new_run x JOIN heddle.groups g ON g.id = x.group_id HAVING count(*) > 0
+      FROM new_run x JOIN heddle.groups g ON g.id = x.group_id GROUP BY x.created_at
 ),
 rows AS MATERIALIZED (
     SELECT w.*, w.handed AND EXISTS (
@@ -53,6 +56,6 @@ queued AS (
 ),
 held AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
-    SELECT $7, task, item, attempt, $23, $16 FROM rows WHERE here
+    SELECT $7, task, item, attempt, $23, begun.at FROM rows, begun WHERE here
 )
-SELECT coalesce((SELECT bool_and(here) FROM rows WHERE handed), true) AS "fit!" FROM got
+SELECT coalesce((SELECT bool_and(here) FROM rows WHERE handed), true) AS "fit!", at AS "at!" FROM begun

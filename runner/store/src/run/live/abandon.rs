@@ -29,10 +29,11 @@ impl Completion {
         if is_live.is_none() || held.is_none() {
             return Ok(None);
         }
-        let now = self.now();
         let stopped = sqlx::query_file!("src/sql/abandon_run.sql", run.0)
             .fetch_all(self.connection())
             .await?;
+        self.dated(stopped.iter().map(|row| row.started_at));
+        let now = self.now();
         Ok(Some(
             stopped
                 .into_iter()
@@ -44,7 +45,7 @@ impl Completion {
                     },
                     lease: row.lease,
                     started_at: row.started_at,
-                    finished_at: now.max(row.started_at),
+                    finished_at: now,
                     node: row.node,
                 })
                 .collect(),

@@ -1,9 +1,9 @@
 //! Claiming what is ready, and the facts that a node needs to work on it.
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::Trigger;
+use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
 use super::Room;
@@ -59,11 +59,13 @@ pub struct RunFacts {
 
 impl Store {
     /// Moves rows from *ready* to *running*, as many as the node can take; see `sql/claim.sql`.
-    pub async fn claim(&self, lease: i64, room: Room, now: Time) -> Result<Vec<Claimed>, StoreError> {
+    pub async fn claim(&self, lease: i64, room: Room, clock: &dyn Clock) -> Result<Vec<Claimed>, StoreError> {
         let limit = room.claimable() as i64;
-        let rows = sqlx::query_file!("src/sql/claim.sql", lease, limit, now)
-            .fetch_all(&self.pool)
+        let mut connection = self.pool.acquire().await?;
+        let rows = sqlx::query_file!("src/sql/claim.sql", lease, limit, clock.now())
+            .fetch_all(&mut *connection)
             .await?;
+        drop(connection);
         Ok(rows
             .into_iter()
             .map(|row| Claimed {

@@ -1,11 +1,12 @@
 //! Recording outcomes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::RunState;
+use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
 use super::create::create_in;
@@ -58,20 +59,23 @@ pub struct SingleTaskEnd {
 }
 
 /// A transaction that records outcomes. Dropped without [`Completion::commit`] it changes nothing.
+///
+/// What it writes is dated behind the locks that it has waited for: by [`Completion::now`], which is taken anew whenever
+/// one has been got. Taken before, it would lie before the end of whatever was waited for, and a run that takes the place
+/// of another would have begun before that one ended.
 pub struct Completion {
     pub(super) tx: Open,
     pub(super) lease: i64,
+    clock: Arc<dyn Clock>,
     pub(super) now: Time,
 }
 
 impl Store {
-    /// Begins to record outcomes.
-    pub async fn completion(&self, lease: i64, now: Time) -> Result<Completion, StoreError> {
-        Ok(Completion {
-            tx: self.open("completion").await?,
-            lease,
-            now,
-        })
+    /// Begins to record outcomes, by this clock.
+    pub async fn completion(&self, lease: i64, clock: Arc<dyn Clock>) -> Result<Completion, StoreError> {
+        let tx = self.open("completion").await?;
+        let now = clock.now();
+        Ok(Completion { tx, lease, clock, now })
     }
 
     /// Ends runs of one task run, under this node's lease; answers which were its to end, and whether a run succeeded
@@ -160,6 +164,7 @@ impl Completion {
                 _ => {}
             }
         }
+        self.dated(locked.owned.values().copied());
         Ok(locked)
     }
 
@@ -183,17 +188,24 @@ impl Completion {
                 },
             );
         }
+        self.dated([]);
         Ok(locked)
     }
 
     /// Creates runs with the outcome (a script's `enqueue`).
     pub async fn create(&mut self, runs: &[NewRun]) -> Result<Vec<Created>, StoreError> {
-        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, self.now).await
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, &*self.clock).await
     }
 
-    /// The instant of the transaction.
-    pub(crate) fn now(&self) -> Time {
+    /// The instant of what is written from here on.
+    pub fn now(&self) -> Time {
         self.now
+    }
+
+    /// Locks have been got: the present instant is taken anew, and does not lie before `begun`. (These may be dated by
+    /// another node, or by the database; nothing ends before it began.)
+    pub(super) fn dated(&mut self, begun: impl IntoIterator<Item = Time>) {
+        self.now = begun.into_iter().fold(self.now.max(self.clock.now()), Time::max);
     }
 
     /// The connection, for statements of other files of this crate.
@@ -234,20 +246,35 @@ mod tests {
     }
 
     #[test]
+    fn no_run_ends_before_it_began() {
+        // Its row, its event, and the delays that are counted from its end have one instant, whatever clocks have said.
+        for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at"), (QUEUED, "f.ended_at")] {
+            let gone = between(statement, "gone AS (", "\n)").join(" ");
+            let dated = format!("greatest({ended}, l.created_at, l.started_at) AS ended_at");
+            assert!(gone.contains(&dated), "{gone}");
+            let rest = from(statement, "gone AS (")
+                .split_once("\n)")
+                .expect("what comes after")
+                .1;
+            assert!(!rest.contains("finished_at +") && !rest.contains("$5"), "{rest}");
+            let event = between(statement, "INSERT INTO heddle.events", "\n)").join(" ");
+            assert!(
+                event.contains("max(x.ended_at)") && event.contains("'at', heddle.moment(x.ended_at)"),
+                "{event}"
+            );
+        }
+    }
+
+    #[test]
     fn runs_in_general_end_as_those_of_one_task() {
         // Every column of a run's row goes into history; `skipped` are runs that were never begun.
         let columns = |statement| between(statement, "INSERT INTO heddle.runs_done", "\n    SELECT").join(" ");
         assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SINGLE_TASK));
-        let values = |statement| between(statement, "    SELECT id, group_id", "greatest(").join(" ");
+        let values = |statement| between(statement, "    SELECT id, group_id", "ended_at,").join(" ");
         assert_eq!(values(GENERAL), values(SINGLE_TASK));
-        // Those who follow are told, and a delay that counts from the end is due: at the same instant, which the one has as a
-        // parameter and the others in the row.
-        let followed = |statement| between(statement, "followed AS (", "\n)");
-        assert_eq!(followed(GENERAL), followed(SINGLE_TASK));
-        let counted = |statement: &str| {
-            let part = between(statement, "counted AS (", "\n)").join(" ");
-            part.replace("$5::timestamptz", "g.finished_at")
-        };
-        assert_eq!(counted(GENERAL), counted(SINGLE_TASK));
+        // Those who follow are told, and a delay that counts from the end is due: at the instant that the run's row has.
+        for (begin, end) in [("followed AS (", "\n)"), ("counted AS (", "\n)")] {
+            assert_eq!(between(GENERAL, begin, end), between(SINGLE_TASK, begin, end));
+        }
     }
 }

@@ -61,6 +61,7 @@ impl Completion {
             )
             .fetch_optional(self.connection())
             .await?;
+            self.dated([]);
             if let Some(row) = row {
                 let waits = row.waits;
                 let found = live(
@@ -81,6 +82,7 @@ impl Completion {
             )
             .fetch_optional(self.connection())
             .await?;
+            self.dated([]);
             if let Some(row) = row {
                 if reopen {
                     self.reopen(run).await?;

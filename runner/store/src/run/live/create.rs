@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::{Clock, Time};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -144,10 +144,12 @@ impl NewRun {
 /// What became of a [`NewRun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It is there. `handed` tells whether the rows meant for this node came to it.
+    /// It is there.
     Made {
-        /// See above.
+        /// Whether the rows meant for this node came to it.
         handed: bool,
+        /// When what of it begins at once has begun.
+        at: Time,
     },
     /// There is one with this key, these params, or for this instant.
     Exists(RunId),
@@ -158,13 +160,19 @@ pub enum Created {
 impl Store {
     /// Creates runs, in one transaction, of one statement if nothing has to be settled for any of them. The answers are in
     /// the order of `runs`.
-    pub async fn create_runs(&self, runs: &[&NewRun], lease: i64, now: Time) -> Result<Vec<Created>, StoreError> {
+    pub async fn create_runs(
+        &self,
+        runs: &[&NewRun],
+        lease: i64,
+        clock: &dyn Clock,
+    ) -> Result<Vec<Created>, StoreError> {
         if runs.iter().all(|run| run.is_plain()) {
             let mut connection = self.pool.acquire().await?;
-            let handed = insert_runs(&mut connection, runs, lease, now).await?;
-            return Ok(vec![Created::Made { handed }; runs.len()]);
+            let at = beginning(runs, clock);
+            let handed = insert_runs(&mut connection, runs, lease, at).await?;
+            return Ok(vec![Created::Made { handed, at }; runs.len()]);
         }
-        self.settle_and_create_runs(runs, lease, now).await
+        self.settle_and_create_runs(runs, lease, clock).await
     }
 
     /// The same for whatever runs: keys, gates and instants are settled before they are made, and the rest is written after.
@@ -172,7 +180,7 @@ impl Store {
         &self,
         runs: &[&NewRun],
         lease: i64,
-        now: Time,
+        clock: &dyn Clock,
     ) -> Result<Vec<Created>, StoreError> {
         transaction!(self, pool, "create_runs", once, |tx| {
             // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
@@ -180,19 +188,25 @@ impl Store {
             sqlx::query!("SET LOCAL lock_timeout = '500ms'")
                 .execute(&mut *tx)
                 .await?;
-            let created = create_in(&mut tx, runs, lease, now).await?;
+            let created = create_in(&mut tx, runs, lease, clock).await?;
             tx.commit().await?;
             Ok(created)
         })
     }
 }
 
-/// The same within a transaction of the caller's.
+/// When runs begin that are made now: not before any of them was laid out.
+fn beginning(runs: &[&NewRun], clock: &dyn Clock) -> Time {
+    runs.iter().map(|run| run.created_at).fold(clock.now(), Time::max)
+}
+
+/// The same within a transaction of the caller's. What begins at once does so behind all locks that keys, params and
+/// instants are waited for with: a run whose end has made room for another ends before that one begins.
 pub(crate) async fn create_in(
     tx: &mut PgSession,
     runs: &[&NewRun],
     lease: i64,
-    now: Time,
+    clock: &dyn Clock,
 ) -> Result<Vec<Created>, StoreError> {
     let mut refused: HashMap<usize, Created> = HashMap::new();
     let holders = dedupe_holders(tx, runs, &mut refused).await?;
@@ -206,6 +220,7 @@ pub(crate) async fn create_in(
         .filter(|(index, _)| !refused.contains_key(index))
         .map(|(_, run)| *run)
         .collect();
+    let now = beginning(&accepted, clock);
     let handed = insert_runs(tx, &accepted, lease, now).await?;
     insert_pooled_of_runs(tx, &accepted).await?;
     for run in &accepted {
@@ -255,7 +270,7 @@ pub(crate) async fn create_in(
         .await?;
     }
     Ok((0..runs.len())
-        .map(|index| refused.remove(&index).unwrap_or(Created::Made { handed }))
+        .map(|index| refused.remove(&index).unwrap_or(Created::Made { handed, at: now }))
         .collect())
 }
 
@@ -273,7 +288,7 @@ async fn insert_runs(
             runs.iter().map(|$run| $value).collect::<Vec<_>>()
         };
     }
-    let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(run.created_at));
+    let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(now));
     let rows: Vec<(&NewRun, &ReadyRow)> = runs
         .iter()
         .flat_map(|run| run.unpooled().map(move |row| (*run, row)))

@@ -251,7 +251,8 @@ impl Completion {
     }
 
     /// Takes groups whose waiting runs are to be looked at, and holds each group's gate until the end of the
-    /// transaction: two nodes never admit to one group at once.
+    /// transaction: two nodes never admit to one group at once. What begins has its instant behind the gates' locks, for
+    /// a run may end, and make room, while they are waited for.
     pub async fn take_turnstiles(&mut self) -> Result<Vec<i64>, StoreError> {
         let groups = sqlx::query_scalar!(
             r#"WITH taken AS (
@@ -272,6 +273,7 @@ impl Completion {
             )
             .fetch_all(self.connection())
             .await?;
+            self.dated([]);
         }
         Ok(groups)
     }

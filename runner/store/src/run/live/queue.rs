@@ -478,6 +478,7 @@ impl Completion {
                 (row.task, row.item, row.attempt, row.started_at),
             )?;
         }
+        self.dated(locked.owned.values().copied());
         Ok(locked)
     }
 
@@ -501,6 +502,7 @@ impl Completion {
                 (row.task, row.item, row.attempt, row.started_at),
             )?;
         }
+        self.dated(locked.owned.values().copied());
         Ok(locked)
     }
 

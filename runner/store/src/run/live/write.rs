@@ -297,9 +297,11 @@ impl Completion {
         )
         .execute(&mut *self.tx)
         .await?;
+        self.dated([]);
         let rows = sqlx::query_file!("src/sql/interrupt.sql", &runs, &tasks, &items, self.now)
             .fetch_all(&mut *self.tx)
             .await?;
+        self.dated(rows.iter().map(|row| row.finished_at));
         Ok(rows
             .into_iter()
             .map(|row| Interrupted {
@@ -333,6 +335,7 @@ impl Completion {
             rows.into_iter()
                 .map(|row| (RunId(row.run), TaskKey::from_numbers(row.task, row.item))),
         );
+        self.dated([]);
         Ok(withdrawn)
     }
 }

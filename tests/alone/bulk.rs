@@ -6,7 +6,7 @@ use heddle_tests::{Node, World, eventually, id};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::one;
+use crate::{alone, beside, one};
 
 /// Of a group whose task waits for workers that never come.
 async fn submit(node: &Node, group: &str, count: usize) {
@@ -27,6 +27,7 @@ const ON_RECORD: &str = "SELECT count(*) FROM heddle.audit WHERE kind = 'run' AN
 #[tokio::test]
 async fn thousands_are_cancelled_while_the_node_answers_others() {
     const RUNS: usize = 6_000;
+    let _alone = alone().await;
     let world = World::new().await;
     let node = world.node().await;
     submit(&node, "g", RUNS).await;
@@ -79,6 +80,7 @@ async fn thousands_are_cancelled_while_the_node_answers_others() {
 #[tokio::test]
 async fn it_goes_on_without_its_caller() {
     const RUNS: usize = 8_000;
+    let _beside = beside().await;
     let world = World::new().await;
     let node = world.node().await;
     submit(&node, "g", RUNS).await;

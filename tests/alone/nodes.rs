@@ -1,4 +1,5 @@
-//! Nodes that die, freeze, drain and come back: every accepted run ends, no outcome twice.
+//! Nodes that die, freeze, drain and come back: every accepted run ends, no outcome twice. Each of these tests takes all of a
+//! machine, and some look at how quickly nodes notice things.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,13 +7,9 @@ use std::time::Duration;
 
 use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, task};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::{calls, one, sleeps, with};
-
-/// These tests look at how quickly nodes notice things, and each takes all of a machine: one after the other.
-static ALONE: Mutex<()> = Mutex::const_new(());
+use crate::{alone, calls, one, sleeps, with};
 
 /// Task runs that have succeeded other than once, in the whole database.
 const SUCCEEDED_OTHER_THAN_ONCE: &str = "
@@ -88,7 +85,7 @@ async fn submit_until(nodes: &[&heddle_tests::Api], client: usize, stop: &Atomic
 /// kill -9 of one of three nodes under load.
 #[tokio::test]
 async fn kill_one_of_three() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let mut nodes = world.nodes(3).await;
     nodes[0].put_group("steady", work()).await;
@@ -152,7 +149,7 @@ async fn kill_one_of_three() {
 /// A node that was frozen beyond its lease and wakes up: fences refuse the zombie, and it becomes of use again.
 #[tokio::test]
 async fn fences_refuse_the_zombie() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let zombie = world.node().await;
     zombie.put_group("target", one(json!({"script": "hello"}))).await;
@@ -216,7 +213,7 @@ async fn fences_refuse_the_zombie() {
 /// Restart of the single node with 1,000 runs in flight: it takes its former self's work over at once.
 #[tokio::test]
 async fn restart_with_a_thousand_runs() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let directory = world.directory().join("node");
     let options = world.options().data_dir(&directory);
@@ -274,7 +271,7 @@ async fn restart_with_a_thousand_runs() {
 /// What was accepted survives the death of every node, also right after the answer.
 #[tokio::test]
 async fn accepted_means_committed() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let directory = world.directory().join("node");
     let options = world.options().data_dir(&directory);
@@ -298,7 +295,7 @@ async fn accepted_means_committed() {
 /// SIGTERM: what is in hand ends, the rest goes to others, the process ends well.
 #[tokio::test]
 async fn graceful_drain() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let options = world.options().at_home();
     let mut nodes = [options.start().await, options.start().await];
@@ -342,7 +339,7 @@ async fn graceful_drain() {
 /// `max_lost` bounds how often a task run may take its node with it.
 #[tokio::test]
 async fn max_lost() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let directory = world.directory().join("node");
     let options = world.options().data_dir(&directory);
@@ -380,7 +377,7 @@ async fn max_lost() {
 /// in which it is stopped: the median counts.
 #[tokio::test]
 async fn controls_across_nodes() {
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let world = World::new().await;
     let worker = world.node().await;
     worker

@@ -1,0 +1,329 @@
+//! Pull dispatch: looks, takes, ends; and notifications on their way.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::dispatch::AssignmentState;
+use heddle_domain::{Clock, Span};
+use heddle_store::Store;
+use heddle_store::assignment::{End, Proposal, Verdict};
+use heddle_tests::World;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{HOUR, NODE, Wall, count, lease, run, store, unhindered, waiting};
+
+const OCCURRENCE: &str = "2026-01-01T00:00:00Z";
+
+/// An offer for two users, of which there is one, or as many as there are members.
+async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {
+    let task = match of_task {
+        true => format!("'{}', 0, -1, 1", run(1)),
+        false => "NULL, NULL, NULL, NULL".into(),
+    };
+    let made = sql
+        .query_one(
+            &format!(
+                "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed, enabled,
+                     spec, run, task, item, attempt, created_at, updated_at)
+                 VALUES ('o', 'gid_g', 1, 0, '{OCCURRENCE}', $1, false, false, true, '{{}}', {task}, now(), now())
+                 RETURNING id"
+            ),
+            &[&stock],
+        )
+        .await
+        .expect("an offer");
+    let id: i64 = made.get(0);
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ({id}, 1, '{{}}');
+         INSERT INTO heddle.audiences (name, created_at, updated_at) VALUES ('gid_g', now(), now());
+         INSERT INTO heddle.members (audience, uid) VALUES ('gid_g', 'a'), ('gid_g', 'b')"
+    ))
+    .await
+    .expect("an audience");
+    id
+}
+
+/// The id of a user's hold.
+fn hold_of(uid: &str) -> Uuid {
+    Uuid::from_u128(u128::from(uid.as_bytes()[0]))
+}
+
+/// A statement that gives users something of the offer.
+fn holds(offer: i64, uids: &[&str]) -> String {
+    let rows: Vec<String> = uids
+        .iter()
+        .map(|uid| {
+            let id = hold_of(uid);
+            format!("('{uid}', '{id}', {offer}, 1, 'gid_g', '{OCCURRENCE}', now())")
+        })
+        .collect();
+    format!(
+        "INSERT INTO heddle.holds (uid, id, offer_id, version, audience, occurrence, assigned_at) VALUES {}",
+        rows.join(", ")
+    )
+}
+
+/// A horizon that reaches back to the occurrence.
+const HORIZON: Span = Span::from_micros(20 * 365 * 86_400 * 1_000_000);
+
+fn take(store: &Store, offer_id: i64, uids: &'static [&'static str]) -> JoinHandle<Vec<Verdict>> {
+    let store = store.clone();
+    tokio::spawn(async move {
+        let proposals: Vec<Proposal> = uids
+            .iter()
+            .map(|uid| Proposal {
+                id: hold_of(uid),
+                uid: (*uid).into(),
+                offer_id,
+                version: 1,
+                audience: "gid_g".into(),
+                occurrence: OCCURRENCE.parse().expect("an instant"),
+            })
+            .collect();
+        store.take(&proposals, HORIZON, Wall.now()).await.expect("verdicts")
+    })
+}
+
+/// Users have completed what they hold; how many of them did.
+fn end(store: &Store, uids: &'static [&'static str]) -> JoinHandle<usize> {
+    let store = store.clone();
+    tokio::spawn(async move {
+        let ends: Vec<End> = uids
+            .iter()
+            .map(|uid| End {
+                id: hold_of(uid),
+                uid: (*uid).into(),
+                state: AssignmentState::Completed,
+                result: Some("1".into()),
+            })
+            .collect();
+        store.end_holds(&ends, Wall.now()).await.expect("ends").len()
+    })
+}
+
+/// `look`: what a user holds is seen as it was committed last, whoever is ending it, and nobody is waited for.
+#[tokio::test]
+async fn looks() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let offer = offer(&sql, Some(2), false).await;
+    sql.batch_execute(&holds(offer, &["a"])).await.unwrap();
+    let mut other = world.sql().await;
+    let ender = other.transaction().await.unwrap();
+    assert_eq!(ender.execute("DELETE FROM heddle.holds", &[]).await.unwrap(), 1);
+    let held = async || {
+        let now = Wall.now();
+        let facts = store
+            .look_up_users(&["a".into()], now - HOUR, now)
+            .await
+            .expect("facts");
+        facts[0].held.as_ref().map(|held| held.id)
+    };
+    assert_eq!(unhindered(held()).await, Some(hold_of("a")));
+    ender.commit().await.unwrap();
+    assert_eq!(held().await, None);
+}
+
+/// `hold_users`: of two takes for one user the later waits, and gets nothing if the user holds something then; users come in
+/// their order, so that nobody is held up behind one who is waited for.
+#[tokio::test]
+async fn takes_of_one_user() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let offer = offer(&sql, Some(9), false).await;
+    let mut other = world.sql().await;
+    for (commits, verdict) in [(false, Verdict::Given), (true, Verdict::Holds)] {
+        sql.batch_execute("DELETE FROM heddle.holds").await.unwrap();
+        let first = other.transaction().await.unwrap();
+        first.batch_execute(&holds(offer, &["a"])).await.unwrap();
+        let second = take(&store, offer, &["b", "a"]);
+        waiting(&sql, 1).await;
+        // The later one waits for `a` before it has taken `b`: this would else wait for it.
+        let third = unhindered(take(&store, offer, &["b"])).await.unwrap();
+        assert_eq!(third, [Verdict::Given]);
+        match commits {
+            true => first.commit().await.unwrap(),
+            false => first.rollback().await.unwrap(),
+        }
+        assert_eq!(second.await.unwrap(), [Verdict::Holds, verdict]);
+    }
+}
+
+/// `give`: of two that take the last of the stock the later waits, and there is none left for it unless the earlier gave it up.
+#[tokio::test]
+async fn the_last_of_the_stock() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let offer = offer(&sql, Some(1), false).await;
+    sql.execute(
+        &format!(
+            "INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted) VALUES ($1, '{OCCURRENCE}', 0, 0)"
+        ),
+        &[&offer],
+    )
+    .await
+    .unwrap();
+    let mut other = world.sql().await;
+    for (commits, verdict) in [(true, Verdict::NoStock), (false, Verdict::Given)] {
+        sql.batch_execute("DELETE FROM heddle.holds; UPDATE heddle.occurrences SET taken = 0")
+            .await
+            .unwrap();
+        let first = other.transaction().await.unwrap();
+        first.batch_execute(&holds(offer, &["a"])).await.unwrap();
+        let take_last = "UPDATE heddle.occurrences SET taken = taken + 1, granted = 1";
+        assert_eq!(first.execute(take_last, &[]).await.unwrap(), 1);
+        let second = take(&store, offer, &["b"]);
+        waiting(&sql, 1).await;
+        match commits {
+            true => first.commit().await.unwrap(),
+            false => first.rollback().await.unwrap(),
+        }
+        assert_eq!(second.await.unwrap(), [verdict]);
+        assert_eq!(
+            (
+                count(&sql, "holds").await,
+                count(&sql, "occurrences WHERE taken = 1").await
+            ),
+            (1, 1)
+        );
+    }
+}
+
+/// `end_holds`: holds are locked in the order of their users before any of them is ended; of two that end one hold the later
+/// waits, and finds it gone if the earlier has ended it.
+#[tokio::test]
+async fn ends_of_holds() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let offer = offer(&sql, Some(9), false).await;
+    sql.batch_execute(&format!(
+        "{}; INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted) VALUES ({offer}, '{OCCURRENCE}', 2, 2)",
+        holds(offer, &["a", "b"])
+    ))
+    .await
+    .unwrap();
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    let hold = "SELECT FROM heddle.holds WHERE uid = 'a' FOR UPDATE";
+    holder.execute(hold, &[]).await.unwrap();
+    let both = end(&store, &["b", "a"]);
+    waiting(&sql, 1).await;
+    sql.batch_execute("BEGIN; SELECT FROM heddle.holds WHERE uid = 'b' FOR UPDATE NOWAIT; ROLLBACK")
+        .await
+        .expect("nothing else is locked");
+    let again = end(&store, &["a"]);
+    waiting(&sql, 2).await;
+    holder.rollback().await.unwrap();
+    let ended = both.await.unwrap() + again.await.unwrap();
+    assert_eq!(ended, 2, "each once");
+    assert_eq!((count(&sql, "assignments").await, count(&sql, "holds").await), (2, 0));
+    assert_eq!(count(&sql, "occurrences WHERE completed = 2").await, 1);
+}
+
+/// `close_offers`: who completes the last share of a task run's offer sees the shares that were completed before; of two who
+/// close it at once the later waits, and finds it closed.
+#[tokio::test]
+async fn ends_of_offers() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let offer = offer(&sql, None, true).await;
+    sql.batch_execute(&format!(
+        "{}; INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted) VALUES ({offer}, '{OCCURRENCE}', 2, 2)",
+        holds(offer, &["a", "b"])
+    ))
+    .await
+    .unwrap();
+    // Both are under way at once: they wait for the occurrence's row. Whoever is the last of them sees both shares.
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    holder
+        .batch_execute("SELECT FROM heddle.occurrences FOR UPDATE")
+        .await
+        .unwrap();
+    let (one, two) = (end(&store, &["a"]), end(&store, &["b"]));
+    waiting(&sql, 2).await;
+    holder.rollback().await.unwrap();
+    assert_eq!((one.await.unwrap(), two.await.unwrap()), (1, 1));
+    let settled = async || {
+        (
+            count(&sql, "offer_settlements").await,
+            count(&sql, "offers WHERE enabled").await,
+        )
+    };
+    assert_eq!(settled().await, (1, 0));
+
+    sql.batch_execute("DELETE FROM heddle.offer_settlements; UPDATE heddle.offers SET enabled = true")
+        .await
+        .unwrap();
+    let holder = other.transaction().await.unwrap();
+    holder
+        .batch_execute("SELECT FROM heddle.offers FOR UPDATE")
+        .await
+        .unwrap();
+    let sweep = || {
+        let store = store.clone();
+        tokio::spawn(async move { store.settle_completed_offers().await.expect("an answer") })
+    };
+    let (one, two) = (sweep(), sweep());
+    waiting(&sql, 2).await;
+    holder.rollback().await.unwrap();
+    assert_eq!(one.await.unwrap() + two.await.unwrap(), 1);
+    assert_eq!(settled().await, (1, 0));
+}
+
+/// `take_outgoing`: what another node is taking, or has under a lease that holds, is passed over; a digest that somebody adds
+/// to at this moment is not taken yet, and one that is taken does not grow.
+#[tokio::test]
+async fn notifications() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let lease = lease(&store, NODE, None).await.expect("a lease");
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
+              SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'c', 'failed', 's', '{{\"event\": \"failed\", \"at\": \"\", \"logs\": [], \"count\": 1, \"entries\": []}}', 0, now()
+                FROM generate_series(1, 4) AS n;
+         INSERT INTO heddle.outgoing (notification, lane, due_at, lease, digest)
+              SELECT id, 'c', now(), CASE WHEN id::text LIKE '%3' THEN {lease} ELSE 0 END, id::text LIKE '%4'
+                FROM heddle.notifications"
+    ))
+    .await
+    .unwrap();
+    let take = async |lease: i64| {
+        let taken = store
+            .take_outgoing(lease, 10, 10, &BTreeMap::new(), &[])
+            .await
+            .expect("an answer");
+        let mut taken: Vec<u128> = taken.iter().map(|one| one.id.as_u128()).collect();
+        taken.sort_unstable();
+        taken
+    };
+    let mut other = world.sql().await;
+    let taker = other.transaction().await.unwrap();
+    let first = "SELECT FROM heddle.outgoing WHERE notification = '00000000-0000-0000-0000-000000000001' FOR UPDATE";
+    taker.execute(first, &[]).await.unwrap();
+    let digest = Uuid::from_u128(4);
+    let mut adds = store.fan_out().await.unwrap().expect("a turn");
+    let past = Wall.now() - HOUR;
+    assert_eq!(adds.open_digests(&[digest], past).await.unwrap().len(), 1);
+    // That of a node that lives is its own.
+    assert_eq!(unhindered(take(lease + 1)).await, [2]);
+    adds.commit().await.unwrap();
+    assert_eq!(take(lease + 1).await, [2, 4]);
+    let mut adds = store.fan_out().await.unwrap().expect("a turn");
+    assert_eq!(
+        adds.open_digests(&[digest], past).await.unwrap().len(),
+        0,
+        "it is on its way"
+    );
+    drop(adds);
+    taker.rollback().await.unwrap();
+    store.release_node(lease).await.unwrap();
+    assert_eq!(take(lease + 2).await, [1, 2, 3, 4], "nobody's lease holds");
+}

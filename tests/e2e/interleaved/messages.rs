@@ -1,0 +1,390 @@
+//! Scheduled messages: they come in, are claimed and ended, and looked at.
+
+use chrono::{NaiveDate, TimeDelta};
+use heddle_domain::Clock;
+use heddle_domain::message::{bucket_of, message_id};
+use heddle_store::message::{BatchWish, Claimed, DaySlice, Finish, Finished, LookFilter, MessageState, NewMessage};
+use heddle_store::{Store, StoreError};
+use heddle_tests::World;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{HOUR, NODE, Wall, count, lease, store, unhindered, waiting};
+
+/// A topic that is drained on this machine's day, and who drains it.
+pub(super) struct Drained {
+    pub(super) store: Store,
+    pub(super) topic: i32,
+    pub(super) day: NaiveDate,
+    pub(super) lease: i64,
+}
+
+impl Drained {
+    pub(super) async fn new(world: &World, sql: &Client) -> Self {
+        let store = store(world).await;
+        let lease = lease(&store, NODE, None).await.expect("a lease");
+        let made = sql
+            .query_one(
+                "WITH made AS (INSERT INTO heddle.topics (name, script, spec, created_at, updated_at)
+                               VALUES ('t', 's', '{}', now(), now()) RETURNING id),
+                 drain AS (INSERT INTO heddle.topic_drains (topic) SELECT id FROM made)
+                 SELECT id FROM made",
+                &[],
+            )
+            .await
+            .expect("a topic");
+        Self {
+            store,
+            topic: made.get(0),
+            day: Wall.now().date_naive(),
+            lease,
+        }
+    }
+
+    /// A message to this receiver, the nth of its sender.
+    pub(super) fn message(&self, slice: i64, sender: i64, receiver: i64, nth: u64) -> NewMessage {
+        let bucket = bucket_of(sender);
+        NewMessage {
+            id: message_id(Wall.now(), nth, self.day, bucket),
+            sender,
+            receiver,
+            day: self.day,
+            bucket,
+            slice,
+            due_at: None,
+            payload: "{}".into(),
+            key: None,
+        }
+    }
+
+    /// Messages of these senders to one receiver, of the day, which are due; their ids.
+    pub(super) async fn of_day(&self, senders: &[i64]) -> Vec<Uuid> {
+        let due = Wall.now() - HOUR;
+        self.store
+            .prepare_day(self.topic, self.day, Some(due))
+            .await
+            .expect("a day");
+        let mut ingest = self.store.ingest(self.topic).await.expect("a transaction");
+        let DaySlice::Open(slice) = ingest.open_day(self.day).await.expect("an answer") else {
+            panic!("the day is closed")
+        };
+        let nth = 1..;
+        let messages: Vec<NewMessage> = senders
+            .iter()
+            .zip(nth)
+            .map(|(one, nth)| self.message(slice, *one, 7, nth))
+            .collect();
+        ingest.write(&messages).await.expect("a copy");
+        assert!(ingest.commit().await.expect("a commit"));
+        messages.iter().map(|message| message.id).collect()
+    }
+
+    /// The same of an instant.
+    async fn of_instant(&self, slice: i64, senders: &[i64]) -> Vec<Uuid> {
+        self.store.prepare_day(self.topic, self.day, None).await.expect("a day");
+        let mut ingest = self.store.ingest(self.topic).await.expect("a transaction");
+        let nth = 1..;
+        let messages: Vec<NewMessage> = senders
+            .iter()
+            .zip(nth)
+            .map(|(one, nth)| self.message(slice, *one, 7, nth))
+            .collect();
+        ingest.write(&messages).await.expect("a copy");
+        ingest.note_slice(self.day, slice, Wall.now() - HOUR + TimeDelta::seconds(slice));
+        assert!(ingest.commit().await.expect("a commit"));
+        messages.iter().map(|message| message.id).collect()
+    }
+
+    /// The topic's turn, as a claim has it.
+    pub(super) fn turn(&self) -> String {
+        format!(
+            "SELECT FROM heddle.topic_drains WHERE topic = {} FOR NO KEY UPDATE",
+            self.topic
+        )
+    }
+
+    /// The same, as a cancel has it.
+    pub(super) fn stop(&self) -> String {
+        format!(
+            "SELECT FROM heddle.topic_drains WHERE topic = {} FOR UPDATE",
+            self.topic
+        )
+    }
+
+    /// These are in hand: a batch of them.
+    pub(super) fn in_hand(&self, batch: u128, ids: &[Uuid]) -> String {
+        let ids: Vec<String> = ids.iter().map(Uuid::to_string).collect();
+        format!(
+            "INSERT INTO heddle.message_batches (id, topic, day, lease, ids)
+             VALUES ('{}', {}, '{}', {}, '{{{}}}')",
+            Uuid::from_u128(batch),
+            self.topic,
+            self.day,
+            self.lease,
+            ids.join(",")
+        )
+    }
+
+    /// A claim of another node's: the turn, the frontier of a slice behind its first message, and that in hand.
+    pub(super) fn claims_first(&self, slice: i64, first: Uuid) -> String {
+        let bucket = heddle_domain::message::bucket_in(first);
+        format!(
+            "{}; UPDATE heddle.message_slices SET bucket = {bucket}, id = '{first}', sealed = true WHERE slice = {slice}; {}",
+            self.turn(),
+            self.in_hand(99, &[first])
+        )
+    }
+
+    fn wish(&self, batch: u128) -> BatchWish {
+        BatchWish {
+            topic: self.topic,
+            lease: self.lease,
+            id: Uuid::from_u128(batch),
+            messages_max: 100,
+            bytes_max: 1 << 20,
+            concurrency: None,
+            rate: None,
+            queued: false,
+            retries_first: false,
+        }
+    }
+
+    /// Claims what comes next.
+    pub(super) fn claim(&self, batch: u128) -> JoinHandle<Result<Vec<Uuid>, StoreError>> {
+        let (store, topic, wish) = (self.store.clone(), self.topic, self.wish(batch));
+        tokio::spawn(async move {
+            match store.next_batch(topic, None, Some(&wish)).await? {
+                (_, Claimed::Batch(batch)) => Ok(batch.messages.iter().map(|message| message.id).collect()),
+                (_, other) => panic!("{other:?}"),
+            }
+        })
+    }
+
+    fn finish(&self, batch: u128) -> JoinHandle<Finished> {
+        let (store, topic) = (self.store.clone(), self.topic);
+        let finish = Finish {
+            batch: Uuid::from_u128(batch),
+            day: self.day,
+            lease: self.lease,
+            sent: vec![(1, 1)],
+            failed: Vec::new(),
+            effects: Vec::new(),
+        };
+        tokio::spawn(async move { store.finish_plain(topic, &finish).await.expect("an answer") })
+    }
+}
+
+/// `message_lock`, `message_look`, `messages_of_day`: claims of one topic take turns, and the later sees how far the earlier has
+/// come and what it has in hand.
+#[tokio::test]
+async fn claims_of_a_day() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    let ids = drained.of_day(&[1, 2, 3]).await;
+    let mut other = world.sql().await;
+    let first = other.transaction().await.unwrap();
+    first.batch_execute(&drained.claims_first(0, ids[0])).await.unwrap();
+    let second = drained.claim(1);
+    waiting(&sql, 1).await;
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap().unwrap(), ids[1..]);
+    // That makes two in hand, which is all that a node has of a topic.
+    let full = drained
+        .store
+        .next_batch(drained.topic, None, Some(&drained.wish(2)))
+        .await
+        .unwrap();
+    assert_eq!(full.1, Claimed::Full);
+}
+
+/// `messages_of_slices`: the same of slices of instants, of which some have been claimed in part.
+#[tokio::test]
+async fn claims_of_instants() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    let early = drained.of_instant(1, &[1, 2]).await;
+    let late = drained.of_instant(2, &[1, 2]).await;
+    let mut other = world.sql().await;
+    let first = other.transaction().await.unwrap();
+    first.batch_execute(&drained.claims_first(1, early[0])).await.unwrap();
+    let second = drained.claim(1);
+    waiting(&sql, 1).await;
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap().unwrap(), [early[1], late[0], late[1]]);
+    assert_eq!(count(&sql, "message_slices WHERE state = 1").await, 2);
+}
+
+/// `message_advance`: a frontier and the batch of what it has passed come to be at once, or neither does.
+#[tokio::test]
+async fn frontiers_and_batches() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    let ids = drained.of_day(&[1, 2]).await;
+    let mut other = world.sql().await;
+    let untouched = async || {
+        let stands = "message_slices WHERE bucket = -1 AND state = 0";
+        (count(&sql, stands).await, count(&sql, "message_batches").await)
+    };
+    // Somebody has the batch's number: it is waited for in the middle of the statement.
+    let taker = other.transaction().await.unwrap();
+    taker.batch_execute(&drained.in_hand(1, &[Uuid::nil()])).await.unwrap();
+    let claim = drained.claim(1);
+    waiting(&sql, 1).await;
+    assert_eq!(untouched().await, (1, 0));
+    taker.commit().await.unwrap();
+    assert!(claim.await.unwrap().is_err(), "the number is taken");
+    assert_eq!(
+        untouched().await,
+        (1, 1),
+        "the frontier has not moved without its batch"
+    );
+
+    let taker = other.transaction().await.unwrap();
+    taker.batch_execute(&drained.in_hand(2, &[Uuid::nil()])).await.unwrap();
+    let claim = drained.claim(2);
+    waiting(&sql, 1).await;
+    taker.rollback().await.unwrap();
+    assert_eq!(claim.await.unwrap().unwrap(), ids);
+    assert_eq!(untouched().await, (0, 2));
+}
+
+/// `message_finish`: a batch that was sent is recorded beside a claim, but not beside a cancel; of two who have the batch the
+/// later waits, and counts nothing if the earlier has taken it.
+#[tokio::test]
+async fn ends_of_batches() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    let ids = drained.of_day(&[1, 1, 1]).await;
+    for (batch, id) in (1..).zip(&ids) {
+        sql.batch_execute(&drained.in_hand(batch, &[*id])).await.unwrap();
+    }
+    let sent = "message_outcomes WHERE bucket = 1 AND sent = ";
+    let mut other = world.sql().await;
+    let claim = other.transaction().await.unwrap();
+    claim.batch_execute(&drained.turn()).await.unwrap();
+    assert_eq!(unhindered(drained.finish(1)).await.unwrap(), Finished::Done);
+    claim.rollback().await.unwrap();
+    assert_eq!(count(&sql, &format!("{sent}1")).await, 1);
+
+    let cancel = other.transaction().await.unwrap();
+    cancel.batch_execute(&drained.stop()).await.unwrap();
+    let finish = drained.finish(2);
+    waiting(&sql, 1).await;
+    cancel.rollback().await.unwrap();
+    assert_eq!(finish.await.unwrap(), Finished::Done);
+    assert_eq!(count(&sql, &format!("{sent}2")).await, 1);
+
+    let taker = other.transaction().await.unwrap();
+    assert_eq!(
+        taker.execute("DELETE FROM heddle.message_batches", &[]).await.unwrap(),
+        1
+    );
+    let finish = drained.finish(3);
+    waiting(&sql, 1).await;
+    taker.commit().await.unwrap();
+    assert_eq!(finish.await.unwrap(), Finished::Lost);
+    assert_eq!(count(&sql, &format!("{sent}2")).await, 1);
+}
+
+/// `message_keys`: a key that somebody has taken and not committed is waited for; it is new if that came to nothing.
+#[tokio::test]
+async fn keys() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    drained.of_day(&[1]).await;
+    let taking = |nth: u64| {
+        let (store, topic) = (drained.store.clone(), drained.topic);
+        let message = NewMessage {
+            key: Some("k".into()),
+            ..drained.message(0, 1, 7, nth)
+        };
+        tokio::spawn(async move {
+            let mut ingest = store.ingest(topic).await.expect("a transaction");
+            let new = ingest.take_keys(&[message]).await.expect("an answer").len();
+            (ingest, new)
+        })
+    };
+    let (first, new) = taking(1).await.unwrap();
+    assert_eq!(new, 1);
+    let second = taking(2);
+    waiting(&sql, 1).await;
+    drop(first);
+    let (second, new) = second.await.unwrap();
+    assert_eq!(new, 1);
+    let third = taking(3);
+    waiting(&sql, 1).await;
+    assert!(second.commit().await.unwrap());
+    assert_eq!(third.await.unwrap().1, 0);
+    assert_eq!(count(&sql, "message_keys").await, 1);
+}
+
+/// `message_directory`: two transactions that bring messages of one bucket add up.
+#[tokio::test]
+async fn counts_of_buckets() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    let mut other = world.sql().await;
+    let first = other.transaction().await.unwrap();
+    let brings = "INSERT INTO heddle.message_buckets (topic, day, bucket, total) VALUES ($1, $2::text::date, 1, 5)";
+    let day = drained.day.to_string();
+    first.execute(brings, &[&drained.topic, &day]).await.unwrap();
+    let (store, topic, message) = (drained.store.clone(), drained.topic, drained.message(1, 1, 7, 1));
+    store.prepare_day(topic, drained.day, None).await.unwrap();
+    let second = tokio::spawn(async move {
+        let mut ingest = store.ingest(topic).await.expect("a transaction");
+        ingest.write(&[message]).await.expect("a copy");
+        ingest.commit().await.expect("a commit")
+    });
+    waiting(&sql, 1).await;
+    first.commit().await.unwrap();
+    assert!(second.await.unwrap());
+    assert_eq!(count(&sql, "message_buckets WHERE total = 6").await, 1);
+}
+
+/// `messages_look`, `messages_named`, `messages_to`: whoever looks at messages waits for nobody, and sees them as they were
+/// committed last.
+#[tokio::test]
+async fn looks() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let drained = Drained::new(&world, &sql).await;
+    let ids = drained.of_day(&[1, 1]).await;
+    let mut other = world.sql().await;
+    let cancel = other.transaction().await.unwrap();
+    let stops = format!("{}; UPDATE heddle.messages SET state = 1", drained.stop());
+    cancel.batch_execute(&stops).await.unwrap();
+    let states = async |filter: LookFilter| {
+        let page = drained
+            .store
+            .messages(drained.topic, filter, None, 10)
+            .await
+            .expect("a page");
+        let page = page.expect("in time");
+        page.items.iter().map(|one| (one.id, one.state)).collect::<Vec<_>>()
+    };
+    let by_sender = LookFilter {
+        sender: Some(1),
+        ..LookFilter::default()
+    };
+    let by_receiver = LookFilter {
+        receiver: Some(7),
+        ..LookFilter::default()
+    };
+    let all = |state: MessageState| vec![(ids[0], state), (ids[1], state)];
+    for filter in [by_sender, by_receiver] {
+        assert_eq!(unhindered(states(filter)).await, all(MessageState::Scheduled));
+    }
+    let one = unhindered(drained.store.message(drained.topic, ids[0])).await.unwrap();
+    assert_eq!(one.map(|one| one.state), Some(MessageState::Scheduled));
+    cancel.commit().await.unwrap();
+    for filter in [by_sender, by_receiver] {
+        assert_eq!(states(filter).await, all(MessageState::Cancelled));
+    }
+}

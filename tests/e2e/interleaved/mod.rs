@@ -1,0 +1,189 @@
+//! Statements whose correctness rests on locks, each with a second connection that comes in between. No node is run here:
+//! the store does what nodes do, side by side, and whoever has to wait is seen to wait by Postgres itself.
+//!
+//! A test names the statements that it is about, files of `runner/store/src/sql`, in its comment: a statement with a locking
+//! note that none of them names fails a test of `runner/cli/tests/architecture.rs`.
+
+mod dispatch;
+mod messages;
+mod nodes;
+mod pools;
+mod queues;
+mod retention;
+mod runs;
+mod schedules;
+mod stopped_messages;
+
+use std::sync::Arc;
+
+use chrono::TimeDelta;
+use heddle_domain::clock::to_micros;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::{Clock, Time};
+use heddle_store::Store;
+use heddle_store::live::{Completion, EndedAttempt, NewRun, RunWrite};
+use heddle_tests::{PATIENCE, World, eventually};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+const NODE: Uuid = Uuid::from_u128(0xa);
+const HOUR: TimeDelta = TimeDelta::hours(1);
+
+/// The machine's time, which is the database's as well.
+#[derive(Debug)]
+struct Wall;
+
+impl Clock for Wall {
+    fn now(&self) -> Time {
+        to_micros(crate::dispatch::wall_clock())
+    }
+}
+
+async fn store(world: &World) -> Store {
+    Store::connect(world.url(), 4).await.expect("a store")
+}
+
+async fn begin(store: &Store, lease: i64) -> Completion {
+    store.completion(lease, Arc::new(Wall)).await.expect("a transaction")
+}
+
+/// A lease of one hour.
+async fn lease(store: &Store, node: Uuid, former: Option<i64>) -> Option<i64> {
+    let registered = store.register_node(node, "n", "", "", 10, HOUR, former).await;
+    registered.expect("an answer").map(|(lease, _)| lease)
+}
+
+fn run(number: u128) -> RunId {
+    RunId(Uuid::from_u128(number))
+}
+
+/// The first attempt of a run's task.
+fn attempt_of(task: i16) -> AttemptKey {
+    AttemptKey {
+        key: TaskKey::from_numbers(task, -1),
+        attempt: 1,
+    }
+}
+
+/// The first attempt of a run's only task.
+fn first() -> AttemptKey {
+    attempt_of(0)
+}
+
+/// That of a run, held under this lease.
+fn ended(number: u128, lease: i64) -> EndedAttempt {
+    EndedAttempt {
+        run: run(number),
+        at: first(),
+        lease,
+    }
+}
+
+/// A group without anything.
+async fn group(sql: &Client, name: &str) -> i64 {
+    let make = "INSERT INTO heddle.groups (name, revision, revision_id, created_at, updated_at)
+                VALUES ($1, 1, 1, now(), now()) RETURNING id";
+    sql.query_one(make, &[&name]).await.expect("a group").get(0)
+}
+
+/// Runs that are under way, each with an attempt held under this lease.
+async fn under_way(sql: &Client, runs: &[u128], lease: i64) {
+    for run in runs.iter().map(|number| run(*number)) {
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.runs_live (id, group_id, revision_id, state, trigger, priority, logical_time,
+                 interval_start, interval_end, params, created_at, started_at, progress)
+             VALUES ('{run}', 1, 1, 1, 0, 0, now(), now(), now(), '{{}}', now(), now(), '');
+             INSERT INTO heddle.running VALUES ('{run}', 0, -1, 1, {lease}, now())"
+        ))
+        .await
+        .expect("a run");
+    }
+}
+
+/// A run that goes on as it stands, to be changed.
+fn going(number: u128) -> RunWrite {
+    RunWrite {
+        run: run(number),
+        state: RunState::Running,
+        progress: Vec::new(),
+        priority: 0,
+        ready: Vec::new(),
+        queued: Vec::new(),
+        timers: Vec::new(),
+        drop_timers: Vec::new(),
+        interrupt: Vec::new(),
+        maps: Vec::new(),
+        error: None,
+        skipped: None,
+        gated: false,
+        timed: false,
+        notices: None,
+    }
+}
+
+/// A run to be made, which begins at once, to be changed.
+fn new_run(number: u128, group_id: i64) -> NewRun {
+    let now = Wall.now();
+    NewRun {
+        id: run(number),
+        group_id,
+        revision_id: 1,
+        resolution_id: None,
+        state: RunState::Running,
+        trigger: Trigger::Manual,
+        priority: 0,
+        logical_time: now,
+        interval: (now, now),
+        params: "{}".into(),
+        task_params: None,
+        labels: None,
+        key: None,
+        dedupe: None,
+        callback: None,
+        created_at: now,
+        deadline_at: None,
+        parent: None,
+        parent_due: None,
+        source: None,
+        waiting_for: None,
+        progress: Vec::new(),
+        ready: Vec::new(),
+        queued: Vec::new(),
+        gated: false,
+        follows: false,
+        instant: false,
+        start_told: false,
+        audited: None,
+    }
+}
+
+async fn count(sql: &Client, table: &str) -> i64 {
+    let counted = sql
+        .query_one(&format!("SELECT count(*) FROM heddle.{table}"), &[])
+        .await;
+    counted.expect("a count").get(0)
+}
+
+/// Waits until so many sessions wait for a lock.
+async fn waiting(sql: &Client, many: i64) {
+    let what = format!("{many} that wait for a lock");
+    eventually(&what, async || {
+        let row = sql
+            .query_one(
+                "SELECT count(*) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'",
+                &[],
+            )
+            .await
+            .expect("an answer");
+        (row.get::<_, i64>(0) == many).then_some(())
+    })
+    .await;
+}
+
+/// What waits for nobody: it would wait for ever, for the test holds what it would wait for.
+async fn unhindered<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it waits for nobody")
+}

@@ -1,0 +1,131 @@
+//! Leases of nodes, gates of groups, what is repeated.
+
+use chrono::TimeDelta;
+use heddle_store::change::By;
+use heddle_tests::World;
+
+use super::runs::{claim, ready};
+use super::{HOUR, NODE, begin, lease, run, store, under_way, waiting};
+
+/// `register_node`: of two who take a lease over from the one that they know, one does; a heartbeat of the old one that
+/// comes late extends nothing, and what was held under it is lost.
+#[tokio::test]
+async fn leases() {
+    let world = World::new().await;
+    // Each has a connection of its own for its lease.
+    let (one, two, late) = (store(&world).await, store(&world).await, store(&world).await);
+    let sql = world.sql().await;
+    let old = lease(&one, NODE, None).await.expect("a lease");
+    under_way(&sql, &[1], old).await;
+    assert_eq!(one.lost_attempts().await.unwrap().len(), 0);
+    for store in [&two, &late] {
+        // What they connect by is there before anybody waits.
+        store.reach_lease().await.unwrap();
+    }
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    holder
+        .execute("SELECT FROM heddle.nodes FOR UPDATE", &[])
+        .await
+        .unwrap();
+    let taking = tokio::spawn(async move { lease(&one, NODE, Some(old)).await });
+    waiting(&sql, 1).await;
+    let second = two.clone();
+    let taking_too = tokio::spawn(async move { lease(&second, NODE, Some(old)).await });
+    waiting(&sql, 2).await;
+    let beat = tokio::spawn(async move { late.heartbeat(old, 0, 0, 0, HOUR, TimeDelta::zero()).await.unwrap() });
+    waiting(&sql, 3).await;
+    holder.rollback().await.unwrap();
+    let new = taking.await.unwrap().expect("the first takes it");
+    assert!(new > old);
+    assert_eq!(taking_too.await.unwrap(), None);
+    assert!(beat.await.unwrap().is_none());
+    assert_eq!(two.lease_of(NODE).await.unwrap(), Some(new));
+    let lost = two.lost_attempts().await.unwrap();
+    assert_eq!(lost.len(), 1);
+    assert_eq!((lost[0].ended.lease, lost[0].node), (old, Some(NODE)));
+    // What the old lease claims late it does not get.
+    ready(&sql, &[2]).await;
+    assert_eq!(claim(&two, old, 1).await, [0; 0]);
+    assert_eq!(claim(&two, new, 1).await, [2]);
+}
+
+/// `take_turnstiles`: a group's gate is held until the end of the transaction, the gates of other groups are not; whoever
+/// comes next sees what was decided there.
+#[tokio::test]
+async fn gates() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let (group, other) = (super::group(&sql, "one").await, super::group(&sql, "two").await);
+    for (number, group) in [(1, group), (2, other)] {
+        let run = run(number);
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.runs_live (id, group_id, revision_id, state, trigger, priority, logical_time,
+                 interval_start, interval_end, params, created_at, progress)
+             VALUES ('{run}', {group}, 1, 0, 1, 0, now(), now(), now(), '{{}}', now(), '');
+             INSERT INTO heddle.waits (run, group_id) VALUES ('{run}', {group})"
+        ))
+        .await
+        .unwrap();
+    }
+    let wake = async |group: i64| {
+        let woken = "INSERT INTO heddle.turnstiles (group_id) VALUES ($1)";
+        sql.execute(woken, &[&group]).await.unwrap();
+    };
+
+    wake(group).await;
+    let mut first = begin(&store, 1).await;
+    assert_eq!(first.take_turnstiles().await.unwrap(), [group]);
+    let before = first.gates(&[group], 10).await.unwrap();
+    assert_eq!(before[0].waiting.len(), 1);
+    wake(group).await;
+    let mut second = begin(&store, 1).await;
+    let second = tokio::spawn(async move {
+        let taken = second.take_turnstiles().await.expect("an answer");
+        let gates = second.gates(&taken, 10).await.expect("an answer");
+        (taken, gates.len())
+    });
+    waiting(&sql, 1).await;
+    wake(other).await;
+    let mut third = begin(&store, 1).await;
+    assert_eq!(third.take_turnstiles().await.unwrap(), [other]);
+    first.unwait(&[run(1)]).await.unwrap();
+    first.commit().await.unwrap();
+    // Nobody waits there any more.
+    assert_eq!(second.await.unwrap(), (vec![group], 0));
+    assert_eq!(third.gates(&[other], 10).await.unwrap()[0].waiting.len(), 1);
+}
+
+/// What people change is tried again when it met another transaction, and how long each try took is counted.
+#[tokio::test]
+async fn repeated() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    // The first try is told that it has to be repeated, as the victim of a deadlock is.
+    sql.batch_execute(
+        "CREATE SEQUENCE public.tries;
+         CREATE FUNCTION public.meets_another() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF nextval('public.tries') = 1 THEN RAISE EXCEPTION 'in the way' USING ERRCODE = '40P01'; END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER meets BEFORE INSERT ON heddle.categories FOR EACH ROW EXECUTE FUNCTION public.meets_another()",
+    )
+    .await
+    .unwrap();
+    let at = store.now().await.unwrap();
+    let by = By { actor: "test", at };
+    let put = store.put_category(by, "c", "").await.expect("the second try");
+    assert!(put.created);
+    let metrics = store.transaction_metrics();
+    let families: Vec<_> = metrics.iter().flat_map(|metric| metric.collect()).collect();
+    let text = prometheus::TextEncoder::new().encode_to_string(&families).unwrap();
+    for line in [
+        "heddle_transaction_seconds_count{transaction=\"put_category\"} 2",
+        "heddle_transactions_repeated_total{transaction=\"put_category\"} 1",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}

@@ -1,0 +1,172 @@
+//! What has been kept for long enough.
+
+use chrono::NaiveDate;
+use heddle_domain::retention::{GroupRetention, Retention};
+use heddle_domain::{Clock, Span};
+use heddle_store::Store;
+use heddle_store::live::LogRow;
+use heddle_store::retention::{Day, Dropped, RunRules};
+use heddle_tests::World;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{Wall, begin, count, first, store, unhindered};
+
+/// A day of long ago that has its partitions, and one that has none.
+const KEPT_APART: &str = "2020-01-01";
+const BY_DEFAULT: &str = "2020-03-01";
+
+const HOUR: Span = Span::from_secs(3_600);
+
+fn day(text: &str) -> Day {
+    Day(text.parse::<NaiveDate>().expect("a day"))
+}
+
+/// A store, and three runs of a group of a day that ended on it, the first, second and third.
+async fn ended(world: &World, sql: &Client, day: &str) -> (Store, [Uuid; 3]) {
+    let store = store(world).await;
+    sql.batch_execute(&format!(
+        "SET search_path = public;
+         SELECT heddle.make_partitions('{KEPT_APART}', 1);
+         INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+                                       interval_end, params, created_at, started_at, progress, finished_at)
+              SELECT (left(heddle.uuid_floor('{day} 12:00Z')::text, 24) || lpad(n::text, 12, '0'))::uuid, 1, 1, 3, 1, 0,
+                     '{day} 12:00Z', now(), now(), '{{}}', '{day} 12:00Z', '{day} 12:00Z', '', '{day} 12:00Z'
+                FROM generate_series(1, 3) AS n"
+    ))
+    .await
+    .expect("runs");
+    let rows = sql
+        .query("SELECT id FROM heddle.runs_done ORDER BY id", &[])
+        .await
+        .expect("their ids");
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+    (store, ids.try_into().expect("three"))
+}
+
+/// What removes runs, and the day of the runs that it removes.
+#[derive(Clone, Copy, Debug)]
+enum Remove {
+    OfDay,
+    ByDefault,
+    OfGroup,
+}
+
+impl Remove {
+    fn day(self) -> &'static str {
+        match self {
+            Self::OfDay | Self::OfGroup => KEPT_APART,
+            Self::ByDefault => BY_DEFAULT,
+        }
+    }
+
+    /// How many were removed.
+    async fn carried_out(self, store: &Store) -> usize {
+        let own = GroupRetention {
+            runs: Some(HOUR),
+            ..GroupRetention::default()
+        };
+        let rules = RunRules::new(&Retention::default(), &[(1, own)]);
+        let now = Wall.now();
+        let removed = match self {
+            Self::OfDay => store.prune_runs(&rules, Some(day(KEPT_APART)), now, 10).await,
+            Self::ByDefault => store.prune_runs(&rules, None, now, 10).await,
+            Self::OfGroup => store.prune_runs_of(&rules, 1, now, 10).await,
+        };
+        removed.expect("an answer").len()
+    }
+}
+
+/// `due_runs`, `due_runs_default`, `due_runs_of`: a run that somebody has, to restart it or to remove it, is passed over, and
+/// nobody waits; what is live again is not removed, what was only looked at is.
+#[tokio::test]
+async fn runs_that_somebody_has() {
+    for remove in [Remove::OfDay, Remove::ByDefault, Remove::OfGroup] {
+        let world = World::new().await;
+        let sql = world.sql().await;
+        let (store, [restarted, looked_at, _]) = ended(&world, &sql, remove.day()).await;
+        let mut restart = begin(&store, 7).await;
+        restart
+            .lock_one(heddle_domain::id::RunId(restarted), true)
+            .await
+            .unwrap();
+        let mut other = world.sql().await;
+        let look = other.transaction().await.unwrap();
+        let hold = "SELECT FROM heddle.runs_done WHERE id = $1 FOR UPDATE";
+        look.execute(hold, &[&looked_at]).await.unwrap();
+        assert_eq!(unhindered(remove.carried_out(&store)).await, 1, "{remove:?}");
+        assert_eq!(count(&sql, "runs_done").await, 2, "{remove:?}");
+        restart.commit().await.unwrap();
+        look.rollback().await.unwrap();
+        assert_eq!(remove.carried_out(&store).await, 1, "{remove:?}");
+        assert_eq!(
+            (count(&sql, "runs_done").await, count(&sql, "runs_live").await),
+            (0, 1),
+            "{remove:?}"
+        );
+    }
+}
+
+/// `due_logs`: the log of a run that somebody has stays for now, and nobody waits; that of a run that was restarted stays.
+#[tokio::test]
+async fn logs_of_runs_that_somebody_has() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let (store, ids) = ended(&world, &sql, KEPT_APART).await;
+    let lines: Vec<LogRow> = ids
+        .iter()
+        .map(|id| LogRow {
+            run: heddle_domain::id::RunId(*id),
+            at: first(),
+            line: 0,
+            time: Wall.now(),
+            level: 2,
+            message: "x".into(),
+            fields: None,
+        })
+        .collect();
+    store.insert_logs(&lines).await.unwrap();
+    let cluster = Retention {
+        logs: Some(HOUR),
+        ..Retention::default()
+    };
+    let rules = RunRules::new(&cluster, &[]);
+    let prune = async || {
+        store
+            .prune_logs(&rules, day(KEPT_APART), Wall.now(), 10)
+            .await
+            .expect("an answer")
+    };
+    let mut restart = begin(&store, 7).await;
+    restart.lock_one(heddle_domain::id::RunId(ids[0]), true).await.unwrap();
+    assert_eq!(unhindered(prune()).await, 2);
+    assert_eq!(count(&sql, "logs").await, 1);
+    restart.commit().await.unwrap();
+    assert_eq!(prune().await, 0);
+    let kept = format!("logs WHERE run = '{}'", ids[0]);
+    assert_eq!((count(&sql, "logs").await, count(&sql, &kept).await), (1, 1));
+}
+
+/// `day_needed`: a day that nobody seemed to need is looked at once more by whoever has its tables alone; a run that has come
+/// back by then keeps it. While somebody writes to the tables the day is left for later.
+#[tokio::test]
+async fn days_that_are_needed_after_all() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let (store, [restarted, ..]) = ended(&world, &sql, KEPT_APART).await;
+    let rules = RunRules::new(&Retention::default(), &[]);
+    let (day, now) = (day(KEPT_APART), Wall.now());
+    let mut restart = begin(&store, 7).await;
+    restart
+        .lock_one(heddle_domain::id::RunId(restarted), true)
+        .await
+        .unwrap();
+    assert!(!unhindered(store.is_day_needed(&rules, day, now, false)).await.unwrap());
+    assert_eq!(store.drop_run_day(&rules, day, now).await.unwrap(), Dropped::Busy);
+    restart.commit().await.unwrap();
+    assert_eq!(store.drop_run_day(&rules, day, now).await.unwrap(), Dropped::Needed);
+    assert_eq!((count(&sql, "runs_done").await, count(&sql, "runs_live").await), (2, 1));
+    sql.batch_execute("DELETE FROM heddle.runs_live").await.unwrap();
+    assert_eq!(store.drop_run_day(&rules, day, now).await.unwrap(), Dropped::Gone);
+    assert_eq!(count(&sql, "runs_done").await, 0);
+}

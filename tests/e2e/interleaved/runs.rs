@@ -1,0 +1,446 @@
+//! Runs: made, claimed, ended, stopped.
+
+use heddle_domain::Clock;
+use heddle_domain::Time;
+use heddle_domain::run::TaskKey;
+use heddle_domain::state::{AttemptState, RunState};
+use heddle_store::Store;
+use heddle_store::live::{AttemptRow, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd};
+use heddle_tests::World;
+use tokio_postgres::Client;
+
+use super::{
+    NODE, Wall, attempt_of, begin, count, ended, first, going, group, lease, new_run, run, store, under_way,
+    unhindered, waiting,
+};
+
+pub(super) async fn ready(sql: &Client, runs: &[u128]) {
+    for number in runs {
+        let run = run(*number);
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.ready VALUES ('{run}', 0, -1, 1, 0, {number})"
+        ))
+        .await
+        .expect("a row");
+    }
+}
+
+/// Which runs a claim gets something of.
+pub(super) async fn claim(store: &Store, lease: i64, free: usize) -> Vec<u128> {
+    let room = Room {
+        free,
+        share: usize::MAX,
+        backlog: false,
+    };
+    let claimed = store.claim(lease, room, &Wall).await.expect("an answer");
+    let mut runs: Vec<u128> = claimed.iter().map(|claimed| claimed.run.0.as_u128()).collect();
+    runs.sort_unstable();
+    runs
+}
+
+/// The end of a run of one task run.
+pub(super) fn single_end(number: u128, at: Time) -> SingleTaskEnd {
+    SingleTaskEnd {
+        attempt: AttemptRow {
+            run: run(number),
+            at: first(),
+            state: AttemptState::Succeeded,
+            skipped: false,
+            started_at: at,
+            finished_at: at,
+            node: Some(NODE),
+            worker: None,
+            output: Some("1".into()),
+            error: None,
+            memory_bytes: None,
+            cpu_micros: None,
+        },
+        state: RunState::Succeeded,
+        progress: Vec::new(),
+        error: None,
+    }
+}
+
+/// `claim`: what another claimer holds is passed over, not waited for; nothing is claimed twice, and nothing without a lease.
+#[tokio::test]
+async fn claims() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let lease = lease(&store, NODE, None).await.expect("a lease");
+    ready(&sql, &[1, 2, 3, 4]).await;
+    let mut other = world.sql().await;
+    let claimer = other.transaction().await.unwrap();
+    let front = "DELETE FROM heddle.ready WHERE turn IN (1, 2)";
+    assert_eq!(claimer.execute(front, &[]).await.unwrap(), 2);
+    assert_eq!(unhindered(claim(&store, lease, 4)).await, [3, 4]);
+    claimer.rollback().await.unwrap();
+    let (one, two) = tokio::join!(claim(&store, lease, 1), claim(&store, lease, 1));
+    let mut both = [one, two].concat();
+    // The second may have come while the first held the front, and have found it locked; what is left it gets now.
+    both.extend(claim(&store, lease, 4).await);
+    both.sort_unstable();
+    assert_eq!(both, [1, 2]);
+    assert_eq!((count(&sql, "ready").await, count(&sql, "running").await), (0, 4));
+
+    ready(&sql, &[5]).await;
+    store.release_node(lease).await.unwrap();
+    assert_eq!(claim(&store, lease, 4).await, [0; 0]);
+    assert_eq!(count(&sql, "ready").await, 1);
+}
+
+/// `lock_ended`: runs are locked before any attempt is taken, in the order of their ids, and what is written is dated behind
+/// the locks; of two who report one attempt the second waits, and finds it gone if the first has committed.
+#[tokio::test]
+async fn outcomes() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    under_way(&sql, &[1, 2], 7).await;
+    let report = |runs: &'static [u128]| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut completion = begin(&store, 7).await;
+            let ended: Vec<EndedAttempt> = runs.iter().map(|run| ended(*run, 7)).collect();
+            let locked = completion.lock(&ended).await.expect("an answer");
+            (completion, locked)
+        })
+    };
+
+    // Somebody holds the run that comes first: the one behind it is not locked yet, nor is any attempt taken.
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    let hold = format!("SELECT FROM heddle.runs_live WHERE id = '{}' FOR UPDATE", run(1));
+    holder.execute(&hold, &[]).await.unwrap();
+    let both = report(&[2, 1]);
+    waiting(&sql, 1).await;
+    sql.batch_execute(&format!(
+        "BEGIN;
+         SELECT FROM heddle.runs_live WHERE id = '{two}' FOR UPDATE NOWAIT;
+         SELECT FROM heddle.running FOR UPDATE NOWAIT;
+         ROLLBACK",
+        two = run(2)
+    ))
+    .await
+    .expect("nothing else is locked");
+    let released = Wall.now();
+    holder.rollback().await.unwrap();
+    let (completion, locked) = both.await.unwrap();
+    assert_eq!((locked.runs.len(), locked.owned.len()), (2, 2));
+    assert!(completion.now() >= released, "what it writes is dated behind the locks");
+
+    // It gives up: whoever waits gets what it had taken.
+    let second = report(&[1]);
+    waiting(&sql, 1).await;
+    drop(completion);
+    let (completion, locked) = second.await.unwrap();
+    assert_eq!(locked.owned.len(), 1);
+
+    // It commits: whoever waits finds the run, but nothing that is its own to end.
+    let zombie = report(&[1]);
+    waiting(&sql, 1).await;
+    completion.commit().await.unwrap();
+    let (_, locked) = zombie.await.unwrap();
+    assert_eq!((locked.runs.len(), locked.owned.len()), (1, 0));
+    assert_eq!(count(&sql, "running").await, 1);
+}
+
+/// `complete_single_task`: of two who end one run, one does, and what is written is written once.
+#[tokio::test]
+async fn ends_of_runs() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    under_way(&sql, &[1], 7).await;
+    let now = store.now().await.unwrap();
+    let row = single_end(1, now);
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    holder
+        .execute("SELECT FROM heddle.runs_live FOR UPDATE", &[])
+        .await
+        .unwrap();
+    let end = || {
+        let (store, row) = (store.clone(), row.clone());
+        tokio::spawn(async move {
+            store
+                .complete_single_task(&[row], &[], 7, NODE)
+                .await
+                .expect("an answer")
+                .0
+        })
+    };
+    let (one, two) = (end(), end());
+    waiting(&sql, 2).await;
+    holder.rollback().await.unwrap();
+    assert_eq!([one.await.unwrap(), two.await.unwrap()].concat(), [run(1)]);
+    let mut rows = Vec::new();
+    for table in ["runs_live", "running", "attempts", "runs_done"] {
+        rows.push(count(&sql, table).await);
+    }
+    assert_eq!(rows, [0, 0, 1, 1]);
+}
+
+/// `finish_runs`: who comes to end a run that is being ended waits, and ends nothing; a schedule that counts from the end and
+/// that its group changes at this moment is waited for, and stands as the group has it then.
+#[tokio::test]
+async fn ends_of_locked_runs() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let group = group(&sql, "g").await;
+    under_way(&sql, &[1], 7).await;
+    sql.batch_execute(&format!(
+        "UPDATE heddle.runs_live SET group_id = {group}, trigger = 1;
+         INSERT INTO heddle.schedules (group_id, name, revision_id, anchor, zone, live, cursor, delay, awaits)
+              SELECT {group}, name, 1, now(), 'UTC', true, now(), interval '1 hour', '{run}'
+                FROM UNNEST('{{changed,left}}'::text[]) AS name",
+        run = run(1)
+    ))
+    .await
+    .unwrap();
+    let mut completion = begin(&store, 7).await;
+    assert_eq!(completion.lock(&[ended(1, 7)]).await.unwrap().owned.len(), 1);
+    let (late, row) = (store.clone(), single_end(1, Wall.now()));
+    let late = tokio::spawn(async move { late.complete_single_task(&[row], &[], 7, NODE).await.unwrap().0 });
+    waiting(&sql, 1).await;
+    let mut other = world.sql().await;
+    let changes = other.transaction().await.unwrap();
+    let disable = "UPDATE heddle.schedules SET live = false WHERE name = 'changed'";
+    assert_eq!(changes.execute(disable, &[]).await.unwrap(), 1);
+    let ending = tokio::spawn(async move {
+        let write = RunWrite {
+            state: RunState::Succeeded,
+            ..going(1)
+        };
+        completion.write(&[write]).await.expect("an end");
+        completion.commit().await.expect("a commit");
+    });
+    waiting(&sql, 2).await;
+    assert_eq!((count(&sql, "runs_live").await, count(&sql, "runs_done").await), (1, 0));
+    changes.commit().await.unwrap();
+    ending.await.unwrap();
+    assert_eq!(late.await.unwrap(), []);
+    assert_eq!((count(&sql, "runs_live").await, count(&sql, "runs_done").await), (0, 1));
+    assert_eq!(count(&sql, "events WHERE kind = 'run.succeeded'").await, 1);
+    let counted = "schedules s WHERE s.awaits IS NULL AND s.next_fire_at IS NOT DISTINCT FROM
+         CASE WHEN s.live THEN (SELECT d.finished_at FROM heddle.runs_done d) + s.delay END";
+    assert_eq!(count(&sql, counted).await, 2);
+}
+
+/// `interrupt`: what is being claimed at this moment is waited for, and stopped where it went; whoever is about to report what
+/// is stopped waits for the run, and finds that it is not its own any more.
+#[tokio::test]
+async fn interrupts() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    under_way(&sql, &[1], 7).await;
+    let id = run(1);
+    sql.batch_execute(&format!("INSERT INTO heddle.ready VALUES ('{id}', 1, -1, 1, 0, 1)"))
+        .await
+        .unwrap();
+    let mut other = world.sql().await;
+    let claimer = other.transaction().await.unwrap();
+    let claim = format!(
+        "WITH taken AS (DELETE FROM heddle.ready WHERE run = '{id}' RETURNING run, task, item, attempt)
+         INSERT INTO heddle.running SELECT run, task, item, attempt, 8, now() FROM taken"
+    );
+    assert_eq!(claimer.execute(&claim, &[]).await.unwrap(), 1);
+    let mut completion = begin(&store, 9).await;
+    completion.lock_runs(&[id]).await.unwrap();
+    let reporter = store.clone();
+    let reports = tokio::spawn(async move {
+        let mut completion = begin(&reporter, 7).await;
+        let locked = completion.lock(&[ended(1, 7)]).await.expect("an answer");
+        (locked.runs.len(), locked.owned.len())
+    });
+    waiting(&sql, 1).await;
+    let stops = tokio::spawn(async move {
+        let interrupt = vec![TaskKey::from_numbers(0, -1), TaskKey::from_numbers(1, -1)];
+        let write = RunWrite { interrupt, ..going(1) };
+        let written = completion.write(&[write]).await.expect("an answer");
+        completion.commit().await.expect("a commit");
+        let mut leases: Vec<i64> = written.interrupted.iter().map(|stopped| stopped.lease).collect();
+        leases.sort_unstable();
+        leases
+    });
+    waiting(&sql, 2).await;
+    claimer.commit().await.unwrap();
+    assert_eq!(
+        stops.await.unwrap(),
+        [7, 8],
+        "the one that was claimed meanwhile as well"
+    );
+    assert_eq!(reports.await.unwrap(), (1, 0));
+    let stopped = "attempts WHERE state = 5 AND finished_at >= started_at";
+    assert_eq!((count(&sql, "running").await, count(&sql, stopped).await), (0, 2));
+}
+
+/// `abandon_run`: of two who have an attempt's run, one to report it and one to give it up, the later waits, and has nothing
+/// to do if the earlier has done it.
+#[tokio::test]
+async fn runs_that_are_given_up() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    under_way(&sql, &[1, 2], 7).await;
+    let giving_up = |number: u128| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut completion = begin(&store, 7).await;
+            let stopped = completion.abandon(ended(number, 7)).await.expect("an answer");
+            (completion, stopped.map(|stopped| stopped.len()))
+        })
+    };
+    let reporting = |number: u128| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut completion = begin(&store, 7).await;
+            let locked = completion.lock(&[ended(number, 7)]).await.expect("an answer");
+            (completion, locked.owned.len())
+        })
+    };
+    let (first, stopped) = giving_up(1).await.unwrap();
+    assert_eq!(stopped, Some(1));
+    let second = reporting(1);
+    waiting(&sql, 1).await;
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap().1, 0, "it has been given up");
+
+    let (first, owned) = reporting(2).await.unwrap();
+    assert_eq!(owned, 1);
+    let second = giving_up(2);
+    waiting(&sql, 1).await;
+    drop(first);
+    let (second, stopped) = second.await.unwrap();
+    assert_eq!(stopped, Some(1), "nothing was reported");
+    drop(second);
+    let (first, _) = reporting(2).await.unwrap();
+    let second = giving_up(2);
+    waiting(&sql, 1).await;
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap().1, None, "it was reported");
+}
+
+/// `make_ready`: who moves a run waits for who is moving it, and sees where that left it; a node whose lease has gone in the
+/// meantime is handed nothing.
+#[tokio::test]
+async fn what_becomes_ready() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let lease = lease(&store, NODE, None).await.expect("a lease");
+    under_way(&sql, &[1], lease).await;
+    let handed = |task: i16| {
+        let mut row = ReadyRow::new(attempt_of(task), 1, None);
+        let room = Room {
+            free: 1,
+            share: 1,
+            backlog: false,
+        };
+        row.hand(&mut room.grant());
+        row
+    };
+    let mut first = begin(&store, lease).await;
+    first.lock_runs(&[run(1)]).await.unwrap();
+    let second = store.clone();
+    let second = tokio::spawn(async move {
+        let mut completion = begin(&second, lease).await;
+        let locked = completion.lock_runs(&[run(1)]).await.expect("an answer");
+        (completion, locked[&run(1)].progress.clone())
+    });
+    waiting(&sql, 1).await;
+    let write = RunWrite {
+        progress: b"moved".to_vec(),
+        ready: vec![handed(1)],
+        ..going(1)
+    };
+    assert!(first.write(&[write]).await.unwrap().handed);
+    first.commit().await.unwrap();
+    let (mut second, progress) = second.await.unwrap();
+    assert_eq!(progress, b"moved");
+    store.release_node(lease).await.unwrap();
+    let write = RunWrite {
+        ready: vec![handed(2)],
+        ..going(1)
+    };
+    assert!(!second.write(&[write]).await.unwrap().handed);
+    second.commit().await.unwrap();
+    assert_eq!(count(&sql, "running WHERE task < 2").await, 2);
+    assert_eq!(
+        (count(&sql, "running").await, count(&sql, "ready WHERE task = 2").await),
+        (2, 1)
+    );
+}
+
+/// `create_runs`: of two that make a run of one key, or for one instant, the later waits; it makes none if the earlier has
+/// made one, and else begins after it had to wait. A node without a lease makes runs and is handed nothing of them.
+#[tokio::test]
+async fn runs_that_may_be_there() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let group = group(&sql, "g").await;
+    let at = Wall.now();
+    let keyed = |number: u128| NewRun {
+        key: Some("k".into()),
+        ready: vec![ReadyRow::new(first(), 1, None)],
+        ..new_run(number, group)
+    };
+    let of_instant = |number: u128| NewRun {
+        instant: true,
+        logical_time: at,
+        ..new_run(number, group)
+    };
+    let making = |run: NewRun| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut completion = begin(&store, 1).await;
+            let created = completion.create(&[run]).await.expect("an answer").remove(0);
+            (completion, created)
+        })
+    };
+    let (first, created) = making(keyed(1)).await.unwrap();
+    assert!(matches!(created, Created::Made { .. }), "{created:?}");
+    let second = making(keyed(2));
+    waiting(&sql, 1).await;
+    let released = Wall.now();
+    drop(first);
+    let (second, created) = second.await.unwrap();
+    let Created::Made {
+        handed: true,
+        at: begun,
+    } = created
+    else {
+        panic!("{created:?}")
+    };
+    assert!(begun >= released, "it begins when it has its key");
+    let third = making(keyed(3));
+    waiting(&sql, 1).await;
+    second.commit().await.unwrap();
+    assert_eq!(third.await.unwrap().1, Created::Exists(run(2)));
+    assert_eq!(count(&sql, "runs_live WHERE created_at <= started_at").await, 1);
+
+    let (first, created) = making(of_instant(4)).await.unwrap();
+    assert!(matches!(created, Created::Made { .. }), "{created:?}");
+    let second = making(of_instant(5));
+    waiting(&sql, 1).await;
+    first.commit().await.unwrap();
+    assert_eq!(second.await.unwrap().1, Created::Exists(run(4)));
+
+    let mut row = ReadyRow::new(super::first(), 1, None);
+    let room = Room {
+        free: 1,
+        share: 1,
+        backlog: false,
+    };
+    row.hand(&mut room.grant());
+    let handed = NewRun {
+        ready: vec![row],
+        ..new_run(6, group)
+    };
+    let created = store.create_runs(&[&handed], 77, &Wall).await.unwrap().remove(0);
+    assert!(matches!(created, Created::Made { handed: false, .. }), "{created:?}");
+    assert_eq!((count(&sql, "running").await, count(&sql, "ready").await), (0, 2));
+}

@@ -1,0 +1,287 @@
+//! Schedules, instants, backfills.
+
+use chrono::TimeDelta;
+use heddle_domain::{Clock, Time};
+use heddle_store::Store;
+use heddle_store::backfill::{BackfillRow, Moved};
+use heddle_store::live::NewRun;
+use heddle_store::schedule::MovedSchedule;
+use heddle_tests::World;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::{HOUR, Wall, begin, count, group, new_run, run, store, under_way, unhindered, waiting};
+
+const BACKFILL: Uuid = Uuid::from_u128(0xb);
+
+/// Schedules of a group that are due.
+async fn due(sql: &Client, group: i64, names: &[&str]) {
+    for name in names {
+        sql.execute(
+            "INSERT INTO heddle.schedules (group_id, name, revision_id, anchor, zone, live, cursor, next_fire_at, delay)
+             VALUES ($1, $2, 1, now(), 'UTC', true, now(), now(), interval '1 hour')",
+            &[&group, name],
+        )
+        .await
+        .expect("a schedule");
+    }
+}
+
+/// `take_schedules`: what another node is firing is passed over, not waited for; a change of the group waits for whoever is
+/// firing, and what it has changed is not due any more.
+#[tokio::test]
+async fn firings() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let group = group(&sql, "g").await;
+    due(&sql, group, &["held", "free"]).await;
+    let mut other = world.sql().await;
+    let fires = other.transaction().await.unwrap();
+    let hold = "SELECT FROM heddle.schedules WHERE name = 'held' FOR UPDATE";
+    fires.execute(hold, &[]).await.unwrap();
+    let mut completion = begin(&store, 7).await;
+    let (taken, _) = unhindered(completion.take_schedules(10)).await.unwrap();
+    assert_eq!(taken.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["free"]);
+    let change = world.sql().await;
+    let change = tokio::spawn(async move {
+        let stop = "UPDATE heddle.schedules SET live = false, next_fire_at = NULL WHERE name = 'free'";
+        change.execute(stop, &[]).await.expect("a change")
+    });
+    waiting(&sql, 1).await;
+    completion.commit().await.unwrap();
+    assert_eq!(change.await.unwrap(), 1);
+    fires.rollback().await.unwrap();
+    let (taken, _) = begin(&store, 7).await.take_schedules(10).await.unwrap();
+    assert_eq!(taken.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["held"]);
+}
+
+/// `move_schedules`: the end of a run that a delay is to be counted from is waited for; if it has ended then, the delay is
+/// counted from now, else from its end.
+#[tokio::test]
+async fn delays() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let group = group(&sql, "g").await;
+    due(&sql, group, &["s"]).await;
+    under_way(&sql, &[1], 7).await;
+    let mut other = world.sql().await;
+    for (commits, awaits) in [(false, 1), (true, 0)] {
+        let end = other.transaction().await.unwrap();
+        assert_eq!(end.execute("DELETE FROM heddle.runs_live", &[]).await.unwrap(), 1);
+        let mut completion = begin(&store, 7).await;
+        let firing = tokio::spawn(async move {
+            let now = Wall.now();
+            let (due, _) = completion.take_schedules(1).await.expect("an answer");
+            assert_eq!(due.len(), 1);
+            let moved = MovedSchedule {
+                group_id: group,
+                name: "s".into(),
+                cursor: now,
+                next_fire_at: None,
+                awaits: Some(run(1).0),
+                fired_at: None,
+            };
+            completion.move_schedules(&[moved]).await.expect("an answer");
+            completion.commit().await.expect("a commit");
+            now
+        });
+        waiting(&sql, 1).await;
+        match commits {
+            true => end.commit().await.unwrap(),
+            false => end.rollback().await.unwrap(),
+        }
+        let now = firing.await.unwrap();
+        let waits = count(&sql, "schedules WHERE awaits IS NOT NULL AND next_fire_at IS NULL").await;
+        let next: Option<Time> = sql
+            .query_one("SELECT next_fire_at FROM heddle.schedules", &[])
+            .await
+            .unwrap()
+            .get(0);
+        assert_eq!((waits, next), (awaits, commits.then(|| now + HOUR)));
+        sql.batch_execute("UPDATE heddle.schedules SET awaits = NULL, next_fire_at = now()")
+            .await
+            .unwrap();
+    }
+}
+
+/// A backfill whose runs follow one another, of which no instant has been decided.
+async fn backfill(sql: &Client, group: i64) {
+    let revision: i64 = sql
+        .query_one(
+            "INSERT INTO heddle.revisions (group_id, revision, spec, created_at, created_by)
+             VALUES ($1, 1, '{}', now(), 'test') RETURNING id",
+            &[&group],
+        )
+        .await
+        .expect("a revision")
+        .get(0);
+    sql.execute(
+        "INSERT INTO heddle.backfills (id, group_id, calendar_revision_id, state, from_at, to_at, descending, max_active,
+             on_existing, include_downstream, pinned, force, priority, params, started_to, expected, created_at, created_by)
+         VALUES ($1, $2, $3, 1, '2026-01-01', '2026-02-01', false, 1, 0, false, false, false, 0, '{}', now(), 31, now(), 't')",
+        &[&BACKFILL, &group, &revision],
+    )
+    .await
+    .expect("a backfill");
+}
+
+fn instant(day: i64) -> Time {
+    "2026-01-01T00:00:00Z".parse::<Time>().expect("an instant") + TimeDelta::days(day)
+}
+
+/// An instant of the group is some run's.
+fn is_of(number: u128) -> String {
+    format!(
+        "INSERT INTO heddle.run_instants (group_id, logical_time, run) VALUES ($1, $2, '{}')",
+        run(number)
+    )
+}
+
+/// `register_instants`: an instant that somebody is taking is waited for; what came meanwhile stays, and one that stands is
+/// taken over only if it still is that run's which was seen there.
+#[tokio::test]
+async fn instants() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let group = group(&sql, "g").await;
+    backfill(&sql, group).await;
+    let mut other = world.sql().await;
+    let register = |day: i64, seen: Option<u128>| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut round = store
+                .backfill_round(BACKFILL)
+                .await
+                .expect("an answer")
+                .expect("a round");
+            let moved = Moved::of(&round.row);
+            let seen = seen.map(|number| run(number).0);
+            let got = round
+                .register(&[(instant(day), run(9), seen)], &moved)
+                .await
+                .expect("an answer");
+            round.commit_made().await.expect("a commit");
+            got.len()
+        })
+    };
+    // Nothing stood there.
+    for (day, commits, got) in [(1, false, 1), (2, true, 0)] {
+        let taker = other.transaction().await.unwrap();
+        taker.execute(&is_of(1), &[&group, &instant(day)]).await.unwrap();
+        let registering = register(day, None);
+        waiting(&sql, 1).await;
+        match commits {
+            true => taker.commit().await.unwrap(),
+            false => taker.rollback().await.unwrap(),
+        }
+        assert_eq!(registering.await.unwrap(), got, "day {day}");
+    }
+    // It was another run's when it was looked at.
+    for (day, commits, got) in [(3, false, 1), (4, true, 0)] {
+        sql.execute(&is_of(1), &[&group, &instant(day)]).await.unwrap();
+        let taker = other.transaction().await.unwrap();
+        let take = format!(
+            "UPDATE heddle.run_instants SET run = '{}' WHERE logical_time = $1",
+            run(2)
+        );
+        assert_eq!(taker.execute(&take, &[&instant(day)]).await.unwrap(), 1);
+        let registering = register(day, Some(1));
+        waiting(&sql, 1).await;
+        match commits {
+            true => taker.commit().await.unwrap(),
+            false => taker.rollback().await.unwrap(),
+        }
+        assert_eq!(registering.await.unwrap(), got, "day {day}");
+    }
+    let own = format!("run_instants WHERE run = '{}'", run(9));
+    assert_eq!(count(&sql, &own).await, 2);
+    let told = "backfills WHERE made = 2 AND skipped = 2";
+    assert_eq!(
+        count(&sql, told).await,
+        1,
+        "those that it did not get count as left alone"
+    );
+}
+
+/// A step to a day's instant, as it would be made by who believes that the backfill stands like this.
+fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task::JoinHandle<Option<(bool, Time)>> {
+    let (store, row) = (store.clone(), row.clone());
+    tokio::spawn(async move {
+        let run = NewRun {
+            logical_time: instant(day),
+            source: Some(BACKFILL),
+            ..new_run(number, row.group_id)
+        };
+        store.step_backfill(&row, &run, 7).await.expect("an answer")
+    })
+}
+
+/// `step_backfill`: who has the backfill is not waited for; who is taking the instant is. Nothing is done if the backfill has
+/// moved, one of its runs is active, or the instant is somebody's; and the run is made after whatever was waited for.
+#[tokio::test]
+async fn steps() {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let sql = world.sql().await;
+    let group = group(&sql, "g").await;
+    backfill(&sql, group).await;
+    let row = store
+        .backfill_round(BACKFILL)
+        .await
+        .unwrap()
+        .expect("a round")
+        .row
+        .clone();
+    let mut other = world.sql().await;
+    let round = other.transaction().await.unwrap();
+    let moves = "UPDATE heddle.backfills SET made = made + 1";
+    assert_eq!(round.execute(moves, &[]).await.unwrap(), 1);
+    assert_eq!(
+        unhindered(step(&store, &row, 1, 1)).await.unwrap(),
+        None,
+        "somebody has it"
+    );
+    round.commit().await.unwrap();
+    assert_eq!(step(&store, &row, 1, 1).await.unwrap(), None, "it has moved");
+    let row = store
+        .backfill_round(BACKFILL)
+        .await
+        .unwrap()
+        .expect("a round")
+        .row
+        .clone();
+
+    let taker = other.transaction().await.unwrap();
+    taker.execute(&is_of(5), &[&group, &instant(1)]).await.unwrap();
+    let stepping = step(&store, &row, 1, 1);
+    waiting(&sql, 1).await;
+    taker.commit().await.unwrap();
+    assert_eq!(stepping.await.unwrap(), None, "the instant is somebody's");
+    assert_eq!(count(&sql, "runs_live").await, 0);
+
+    let taker = other.transaction().await.unwrap();
+    taker.execute(&is_of(5), &[&group, &instant(2)]).await.unwrap();
+    let stepping = step(&store, &row, 1, 2);
+    waiting(&sql, 1).await;
+    let released = Wall.now();
+    taker.rollback().await.unwrap();
+    let (fit, at) = stepping.await.unwrap().expect("a step");
+    assert!(
+        fit && at >= released,
+        "made at {at}, but it had to wait until {released}"
+    );
+    let dated = "runs_live l JOIN heddle.events e ON e.at = l.started_at
+                  WHERE l.created_at = l.started_at AND e.kind = 'run.started'";
+    assert_eq!(count(&sql, dated).await, 1);
+    let row = store
+        .backfill_round(BACKFILL)
+        .await
+        .unwrap()
+        .expect("a round")
+        .row
+        .clone();
+    assert_eq!(step(&store, &row, 2, 3).await.unwrap(), None, "its run is active");
+}
