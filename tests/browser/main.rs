@@ -4,9 +4,11 @@
 
 mod asked;
 mod between;
+mod by_hand;
 mod chrome;
 mod live;
 mod looks;
+mod minute;
 mod open;
 mod pages;
 mod people;

@@ -113,6 +113,15 @@ pub struct LinkLine {
     pub kind: String,
 }
 
+/// Something that has a name and a page.
+#[derive(Clone, Debug)]
+pub struct FoundLine {
+    /// `group`, `script`, `queue` or `topic`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
 impl Store {
     /// Groups by name.
     pub async fn page_groups(&self, asked: &GroupsAsked, limit: i64) -> Result<Vec<GroupLine>, StoreError> {
@@ -190,24 +199,26 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.run, row.task)).collect())
     }
 
-    /// Names that contain a text: groups and scripts.
-    pub async fn page_find(&self, text: &str, limit: i64) -> Result<(Vec<String>, Vec<String>), StoreError> {
-        let groups = sqlx::query_scalar!(
-            "SELECT name FROM heddle.groups WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0
-              ORDER BY name LIMIT $2",
+    /// Names that contain a text: of groups, scripts, queues and topics, so many of each.
+    pub async fn page_find(&self, text: &str, limit: i64) -> Result<Vec<FoundLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            FoundLine,
+            r#"SELECT f.kind AS "kind!", f.name AS "name!" FROM (
+                   (SELECT 1 AS place, 'group' AS kind, name FROM heddle.groups
+                     WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 2, 'script', name FROM heddle.scripts
+                     WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 3, 'queue', name FROM heddle.queues WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 4, 'topic', name FROM heddle.topics WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+               ) AS f ORDER BY f.place, f.name"#,
             text,
             limit
         )
         .fetch_all(&self.pool)
-        .await?;
-        let scripts = sqlx::query_scalar!(
-            "SELECT name FROM heddle.scripts WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2",
-            text,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok((groups, scripts))
+        .await?)
     }
 
     /// The run of a key, in whatever group.

@@ -113,7 +113,39 @@ pub struct UnsentRow {
     pub last_error: Option<String>,
 }
 
+/// An attempt that timed out.
+#[derive(Clone, Debug)]
+pub struct TimedOutRow {
+    /// Of which run.
+    pub run: Uuid,
+    /// The task's number.
+    pub task: i16,
+    /// When it was stopped.
+    pub finished_at: Time,
+    /// The revision of the run.
+    pub revision_id: i64,
+}
+
 impl Store {
+    /// Attempts of runs made since then that timed out, the newest runs first.
+    pub async fn page_timed_out(&self, since: Time, limit: i64) -> Result<Vec<TimedOutRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TimedOutRow,
+            r#"SELECT a.run, a.task, a.finished_at, r.revision_id AS "revision_id!"
+                 FROM (SELECT run, task, finished_at FROM heddle.attempts
+                        WHERE state = 3 AND run >= heddle.uuid_floor($1) ORDER BY run DESC LIMIT $2) AS a
+                CROSS JOIN LATERAL (
+                    SELECT l.revision_id FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[a.run])
+                     UNION ALL
+                    SELECT d.revision_id FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[a.run])) AS r
+                ORDER BY a.run DESC"#,
+            since,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Runs that failed, newest first.
     pub async fn page_failures(&self, since: Time, limit: i64) -> Result<Vec<FailureRow>, StoreError> {
         Ok(sqlx::query_as!(

@@ -6,7 +6,7 @@ use chrono::{TimeDelta, Timelike};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
 use heddle_domain::state::{RunState, Trigger};
-use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow};
+use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, TimedOutRow};
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -31,6 +31,9 @@ const FAILURES_MAX: i64 = 300;
 const COUNT_MAX: i64 = 10_000;
 /// Runs counted for each minute.
 const MINUTE_MAX: i64 = 500;
+/// Attempts that timed out that are read, and scripts that are named for it.
+const TIMED_OUT_MAX: i64 = 200;
+const SLOW_MAX: usize = 5;
 /// How far back failures need somebody.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
 /// How late a schedule or queued work may be before somebody is needed.
@@ -52,12 +55,21 @@ struct Lane {
     more: bool,
 }
 
+/// A script whose attempts timed out lately.
+struct Slow {
+    script: String,
+    group: String,
+    count: usize,
+    newest: TimedOutRow,
+}
+
 struct View {
     failing: Vec<Failing>,
     late: Vec<heddle_store::pages::overview::LateRow>,
     stalled: Vec<heddle_store::pages::overview::StalledRow>,
     unsent: Vec<heddle_store::pages::overview::UnsentRow>,
     lost: Vec<(String, Time)>,
+    slow: Vec<Slow>,
     lanes: Vec<Lane>,
     more_lanes: bool,
     minutes: Vec<MinuteRow>,
@@ -67,18 +79,24 @@ struct View {
 
 impl View {
     fn troubles(&self) -> usize {
-        self.failing.len() + self.late.len() + self.stalled.len() + self.unsent.len() + self.lost.len()
+        self.failing.len()
+            + self.late.len()
+            + self.stalled.len()
+            + self.unsent.len()
+            + self.lost.len()
+            + self.slow.len()
     }
 
     async fn read(ctx: &Ctx) -> Result<Self, Trouble> {
         let store = ctx.store();
         let now = ctx.now;
         let (from, to) = (now - TimeDelta::hours(24), now + TimeDelta::hours(24));
-        let (failures, late, stalled, unsent, lanes, minutes, counts, nodes) = futures::join!(
+        let (failures, late, stalled, unsent, timed_out, lanes, minutes, counts, nodes) = futures::join!(
             store.page_failures(now - FAILURES_FOR, FAILURES_MAX),
             store.page_late(now - LATE_AFTER, 10),
             store.page_stalled(now - STALLED_AFTER, 1_000),
             store.page_unsent(now - TimeDelta::hours(24), 500),
+            store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX),
             store.page_lanes(from, to, LANES_MAX + 1),
             store.page_minutes(now, 60, MINUTE_MAX),
             store.page_now(COUNT_MAX),
@@ -103,6 +121,7 @@ impl View {
             stalled: stalled?,
             unsent: unsent?,
             lost,
+            slow: slow(ctx, timed_out?).await?,
             lanes: with_bars(ctx, lanes, from, to).await?,
             more_lanes,
             minutes: minutes?,
@@ -143,6 +162,34 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
             }
         }
     }
+    Ok(found)
+}
+
+/// Which scripts time out, those that do so most first.
+async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
+    let mut found: BTreeMap<String, Slow> = BTreeMap::new();
+    for row in rows {
+        let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
+        let Some(task) = revision.plan.tasks.get(row.task as usize) else {
+            continue;
+        };
+        // Of workers and people who took too long, their queue tells.
+        let Some(script) = task.spec.script.as_deref() else {
+            continue;
+        };
+        let script = script.split('@').next().unwrap_or(script).to_owned();
+        let group = revision.group_name.clone();
+        let one = found.entry(script.clone()).or_insert_with(|| Slow {
+            script,
+            group,
+            count: 0,
+            newest: row.clone(),
+        });
+        one.count += 1;
+    }
+    let mut found: Vec<Slow> = found.into_values().collect();
+    found.sort_by_key(|one| std::cmp::Reverse(one.count));
+    found.truncate(SLOW_MAX);
     Ok(found)
 }
 
@@ -267,6 +314,15 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                             td.tight { (state(ctx, "lost")) }
                             td.wide.why { (t!(ctx, "node-lost")) }
                             td.tight.why { (ago(ctx, *at)) }
+                            td.tight.side {}
+                        }
+                    }
+                    @for one in &view.slow {
+                        tr {
+                            td.tight { a href={ "/scripts/" (segment(&one.script)) } { (t!(ctx, "script-named", name = &one.script)) } }
+                            td.tight { (state(ctx, "timed_out")) }
+                            td.wide.why { (t!(ctx, "timed-out-times", n = one.count)) " " (group_link(&one.group)) }
+                            td.tight.why { a href={ "/runs/" (one.newest.run) } { (ago(ctx, one.newest.finished_at)) } }
                             td.tight.side {}
                         }
                     }

@@ -37,6 +37,8 @@ pub(in crate::pages) struct Task {
     pub(in crate::pages) progress: Option<f64>,
     pub(in crate::pages) note: Option<String>,
     pub(in crate::pages) node: Option<String>,
+    /// Who set its state by hand, and why.
+    pub(in crate::pages) by_hand: Value,
 }
 
 fn at(value: &Value) -> Option<Time> {
@@ -94,6 +96,7 @@ impl Task {
             progress: value["progress"].as_f64(),
             note: value["note"].as_str().map(str::to_owned),
             node: value["node"].as_str().map(str::to_owned),
+            by_hand: value["override"].clone(),
         }
     }
 }
