@@ -33,13 +33,13 @@ struct Day {
 }
 
 impl Day {
-    fn add(&mut self, state: i16) {
-        self.runs += 1;
+    fn add(&mut self, state: i16, count: usize) {
+        self.runs += count;
         match RunState::from_number(state) {
-            Some(RunState::Failed) => self.failed += 1,
-            Some(RunState::Cancelled) => self.cancelled += 1,
+            Some(RunState::Failed) => self.failed += count,
+            Some(RunState::Cancelled) => self.cancelled += count,
             Some(RunState::Succeeded) => {}
-            _ => self.open += 1,
+            _ => self.open += count,
         }
     }
 
@@ -82,12 +82,17 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         return Err(Trouble::not_found());
     };
     let (from, to) = (begins(ctx.zone, first), begins(ctx.zone, behind));
-    let ends = ctx.store().page_group_ends(here.group.id, from, to, RUNS_MAX).await?;
-    let cut = ends.len() as i64 >= RUNS_MAX;
+    let dates: Vec<NaiveDate> = first.iter_days().take_while(|day| *day < behind).collect();
+    let mut instants: Vec<Time> = dates.iter().map(|day| begins(ctx.zone, *day)).collect();
+    instants.push(to);
+    let ends = ctx.store().page_group_ends(here.group.id, &instants, RUNS_MAX).await?;
+    let cut = ends.iter().map(|(_, _, count)| count).sum::<i64>() >= RUNS_MAX;
     let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
-    for (at, state) in &ends {
-        let day = at.with_timezone(&ctx.zone).date_naive();
-        days.entry(day).or_default().add(*state);
+    for (stretch, state, count) in ends {
+        let date = usize::try_from(stretch - 1).ok().and_then(|place| dates.get(place));
+        if let (Some(date), Ok(count)) = (date, usize::try_from(count)) {
+            days.entry(*date).or_default().add(state, count);
+        }
     }
     let calendar = &here.group.revision.calendar;
     if here.group.enabled && to > ctx.now && calendar.has_grid() {
@@ -221,13 +226,13 @@ mod tests {
     fn a_day_is_what_one_looks_for_in_it() {
         let mut day = Day::default();
         assert_eq!(day.state(), "none");
-        day.add(RunState::Cancelled.number());
+        day.add(RunState::Cancelled.number(), 1);
         assert_eq!(day.state(), "cancelled");
-        day.add(RunState::Succeeded.number());
+        day.add(RunState::Succeeded.number(), 1);
         assert_eq!(day.state(), "succeeded");
-        day.add(RunState::Running.number());
+        day.add(RunState::Running.number(), 1);
         assert_eq!(day.state(), "running");
-        day.add(RunState::Failed.number());
+        day.add(RunState::Failed.number(), 1);
         assert_eq!((day.state(), day.runs, day.failed), ("failed", 4, 1));
     }
 
