@@ -23,7 +23,7 @@ use crate::frame::Page;
 use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
-use view::Run;
+use view::{Run, Whole};
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let id: Uuid = id.parse().map_err(|_| Trouble::not_found())?;
@@ -114,23 +114,24 @@ async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
 }
 
 async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
-    let run = Run::read(ctx, id).await?;
+    let whole = Whole::read(ctx, id).await?;
+    let run = &whole.run;
     ctx.beats_with(Beat::Run(id));
     let typical = match ctx.ui.engine.catalog().group(&run.group).await? {
         Some(group) => super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?),
         None => None,
     };
-    let needs = needs(ctx, &run).await?;
-    let held = held(ctx, &run, &needs).await?;
-    let head = ctx.live("run-head", head(ctx, &run, typical, &needs, &held));
+    let needs = needs(ctx, run).await?;
+    let held = held(ctx, run, &needs).await?;
+    let head = ctx.live("run-head", head(ctx, run, typical, &needs, &held));
     let inside = match tab {
-        "graph" => graph::inside(ctx, &run).await?,
-        "log" => log::inside(ctx, &run).await?,
-        "data" => data::inside(ctx, &run),
-        "attempts" => attempts::inside(ctx, &run).await?,
-        "events" => events::inside(ctx, &run).await?,
-        "rerun" => rerun_form(ctx, &run),
-        _ => timeline::inside(ctx, &run).await?,
+        "graph" => graph::inside(ctx, run).await?,
+        "log" => log::inside(ctx, run).await?,
+        "data" => data::inside(ctx, run),
+        "attempts" => attempts::inside(ctx, &whole).await?,
+        "events" => events::inside(ctx, run).await?,
+        "rerun" => rerun_form(ctx, run),
+        _ => timeline::inside(ctx, &whole).await?,
     };
     let base = format!("/runs/{id}");
     let address = |tab: &str| format!("{base}/{tab}");
