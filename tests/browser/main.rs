@@ -11,6 +11,7 @@ mod open;
 mod pages;
 mod people;
 mod provider;
+mod steady;
 
 use std::time::Duration;
 
