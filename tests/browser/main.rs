@@ -13,6 +13,7 @@ mod open;
 mod pages;
 mod people;
 mod provider;
+mod steady;
 
 use std::time::Duration;
 

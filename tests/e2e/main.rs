@@ -35,6 +35,7 @@ mod holds;
 mod input;
 mod interleaved;
 mod interruptions;
+mod kept;
 mod kills;
 mod logs;
 mod mapped;

@@ -1,6 +1,7 @@
 //! The overview: what needs a person, one day back and one day ahead, what is going on now.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use chrono::{TimeDelta, Timelike};
 use heddle_domain::Time;
@@ -34,6 +35,11 @@ const MINUTE_MAX: i64 = 500;
 /// Attempts that timed out that are read, and scripts that are named for it.
 const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
+/// Groups whose newest run failed that are listed; how many more there are is said.
+const FAILING_LISTED: usize = 50;
+/// What is narrower in the picture of a day, and did not fail, is drawn with others of its kind and leads nowhere: nobody
+/// would hit it, and there may be thousands.
+const LINK_WIDTH_MIN: f64 = 6.0;
 /// How far back failures need somebody.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
 /// How late a schedule or queued work may be before somebody is needed.
@@ -288,8 +294,8 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
             div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) } }
             @if count == 0 { p.state.s-succeeded { (elements::glyph("succeeded")) span { (t!(ctx, "all-well")) } } }
             @else {
-                table.cards { tbody {
-                    @for one in &view.failing { (failing_row(ctx, one)) }
+                table.cards.steady { colgroup { col.of-group; col.of-state; col; col.of-count; col.of-action; } tbody {
+                    @for one in view.failing.iter().take(FAILING_LISTED) { (failing_row(ctx, one)) }
                     @for one in &view.stalled {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
@@ -336,6 +342,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                         }
                     }
                 } }
+                @if view.failing.len() > FAILING_LISTED { p.muted.under { (t!(ctx, "and-more", n = view.failing.len() - FAILING_LISTED)) " · " a href="/runs?state=failed" { (t!(ctx, "all")) } } }
             }
         }
     }
@@ -425,6 +432,30 @@ fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     }
 }
 
+/// A bar's width, so that it is seen.
+const BAR_WIDTH_MIN: f64 = 2.2;
+
+/// Whether a bar leads nowhere.
+fn is_narrow(bar: &BarRow, width: f64) -> bool {
+    let ended_well = bar.state == RunState::Succeeded.number() || bar.state == RunState::Cancelled.number();
+    ended_well && width < LINK_WIDTH_MIN
+}
+
+/// A lane's bars that lead nowhere: a path for each state.
+fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    for bar in lane.bars.iter().rev() {
+        let (begins, ends) = stands(bar, axis.from, ctx.now);
+        let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
+        if ends >= axis.from && is_narrow(bar, width) {
+            let path = paths.entry(fill_of(bar.state)).or_default();
+            // Writing into a string does not fail.
+            let _ = write!(path, "M{x:.1} 6h{width:.1}v14h-{width:.1}z");
+        }
+    }
+    paths
+}
+
 fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
     let label = t!(
         ctx,
@@ -435,12 +466,12 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
     );
     html! {
         svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
-            @for tick in ticks { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*tick))) x2=(format!("{:.1}", axis.x(*tick))) y1="0" y2="26" {} }
+            path.axis vector-effect="non-scaling-stroke" d=(ticks.iter().fold(String::new(), |path, tick| path + &format!("M{:.1} 0v26", axis.x(*tick)))) {}
+            @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
             @for bar in lane.bars.iter().rev() {
                 @let (begins, ends) = stands(bar, axis.from, ctx.now);
-                @if ends >= axis.from {
-                    @let x = axis.x(begins);
-                    @let width = (axis.x(ends) - x).max(2.2);
+                @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
+                @if ends >= axis.from && !is_narrow(bar, width) {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
                         // What failed is what one wants to hit, however short it was.
                         @if bar.state == 4 {

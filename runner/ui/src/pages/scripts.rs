@@ -328,14 +328,16 @@ impl Lately {
 
 async fn lately(ctx: &Ctx, script: &str, uses: &[String]) -> Result<Lately, Trouble> {
     let catalog = ctx.ui.engine.catalog();
-    let mut runs: BTreeMap<Uuid, i64> = BTreeMap::new();
+    let mut groups = Vec::new();
     for group in uses.iter().take(GROUPS_LOOKED_AT) {
-        let Some(group) = catalog.group(group).await? else {
-            continue;
-        };
-        let newest = ctx.store().page_group_runs(group.id, None, RUNS_LOOKED_AT).await?;
-        runs.extend(newest.into_iter().map(|run| (run.id, run.revision_id)));
+        groups.extend(catalog.group(group).await?.map(|group| group.id));
     }
+    let runs: BTreeMap<Uuid, i64> = ctx
+        .store()
+        .page_newest_runs(&groups, RUNS_LOOKED_AT)
+        .await?
+        .into_iter()
+        .collect();
     // Which of its tasks a revision has the script do.
     let mut tasks: BTreeMap<i64, Vec<bool>> = BTreeMap::new();
     for revision in runs.values() {

@@ -138,7 +138,8 @@ async fn on_calendar(ctx: &Ctx, here: &Here, form: &[(String, String)], instants
     let Some(behind) = start.checked_add_months(Months::new(shown.len() as u32)) else {
         return Ok(html! {});
     };
-    let (mut days, _) = days_of(ctx, here, begins(ctx.zone, start), begins(ctx.zone, behind)).await?;
+    let dates: Vec<NaiveDate> = start.iter_days().take_while(|day| *day < behind).collect();
+    let (mut days, _) = days_of(ctx, here, &dates, begins(ctx.zone, behind)).await?;
     for instant in instants {
         days.entry(day(*instant)).or_insert_with(Day::default).planned += 1;
     }

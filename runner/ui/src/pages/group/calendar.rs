@@ -36,13 +36,13 @@ pub(super) struct Day {
 }
 
 impl Day {
-    fn add(&mut self, state: i16) {
-        self.runs += 1;
+    fn add(&mut self, state: i16, count: usize) {
+        self.runs += count;
         match RunState::from_number(state) {
-            Some(RunState::Failed) => self.failed += 1,
-            Some(RunState::Cancelled) => self.cancelled += 1,
+            Some(RunState::Failed) => self.failed += count,
+            Some(RunState::Cancelled) => self.cancelled += count,
             Some(RunState::Succeeded) => {}
-            _ => self.open += 1,
+            _ => self.open += count,
         }
     }
 
@@ -58,20 +58,25 @@ impl Day {
     }
 }
 
-/// How the days of a stretch of time went, and whether there were more runs than are read.
+/// How days that follow one another went, up to an end, and whether there were more runs than are read.
 pub(super) async fn days_of(
     ctx: &Ctx,
     here: &Here,
-    from: Time,
+    dates: &[NaiveDate],
     to: Time,
 ) -> Result<(BTreeMap<NaiveDate, Day>, bool), Trouble> {
-    let ends = ctx.store().page_group_ends(here.group.id, from, to, RUNS_MAX).await?;
+    let mut instants: Vec<Time> = dates.iter().map(|day| begins(ctx.zone, *day)).collect();
+    instants.push(to);
+    let ends = ctx.store().page_group_ends(here.group.id, &instants, RUNS_MAX).await?;
+    let cut = ends.iter().map(|(_, _, count)| count).sum::<i64>() >= RUNS_MAX;
     let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
-    for (at, state) in &ends {
-        let day = at.with_timezone(&ctx.zone).date_naive();
-        days.entry(day).or_default().add(*state);
+    for (stretch, state, count) in ends {
+        let date = usize::try_from(stretch - 1).ok().and_then(|place| dates.get(place));
+        if let (Some(date), Ok(count)) = (date, usize::try_from(count)) {
+            days.entry(*date).or_default().add(state, count);
+        }
     }
-    Ok((days, ends.len() as i64 >= RUNS_MAX))
+    Ok((days, cut))
 }
 
 /// Midnight of a day; where a clock change has none, the first instant after it.
@@ -101,7 +106,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         return Err(Trouble::not_found());
     };
     let (from, to) = (begins(ctx.zone, first), begins(ctx.zone, behind));
-    let (mut days, cut) = days_of(ctx, here, from, to).await?;
+    let dates: Vec<NaiveDate> = first.iter_days().take_while(|day| *day < behind).collect();
+    let (mut days, cut) = days_of(ctx, here, &dates, to).await?;
     let calendar = &here.group.revision.calendar;
     if here.group.enabled && to > ctx.now && calendar.has_grid() {
         for at in calendar.instants(ctx.now.max(from), to).take(INSTANTS_MAX) {
@@ -252,13 +258,13 @@ mod tests {
     fn a_day_is_what_one_looks_for_in_it() {
         let mut day = Day::default();
         assert_eq!(day.state(), "none");
-        day.add(RunState::Cancelled.number());
+        day.add(RunState::Cancelled.number(), 1);
         assert_eq!(day.state(), "cancelled");
-        day.add(RunState::Succeeded.number());
+        day.add(RunState::Succeeded.number(), 1);
         assert_eq!(day.state(), "succeeded");
-        day.add(RunState::Running.number());
+        day.add(RunState::Running.number(), 1);
         assert_eq!(day.state(), "running");
-        day.add(RunState::Failed.number());
+        day.add(RunState::Failed.number(), 1);
         assert_eq!((day.state(), day.runs, day.failed), ("failed", 4, 1));
     }
 

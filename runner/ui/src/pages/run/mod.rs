@@ -26,7 +26,7 @@ use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 pub(super) use by_hand::address as override_address;
-use view::Run;
+use view::{Run, Whole};
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let id: Uuid = id.parse().map_err(|_| Trouble::not_found())?;
@@ -95,7 +95,8 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
 }
 
 async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) -> Result<Answer, Trouble> {
-    let run = Run::read(ctx, id).await?;
+    let whole = Whole::read(ctx, id).await?;
+    let run = &whole.run;
     ctx.beats_with(Beat::Run(id));
     let typical = match ctx.ui.engine.catalog().group(&run.group).await? {
         Some(group) => {
@@ -104,18 +105,18 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         }
         None => None,
     };
-    let needs = needs(ctx, &run).await?;
-    let held = held(ctx, &run, &needs).await?;
-    let head = ctx.live("run-head", head(ctx, &run, typical, &needs, &held));
+    let needs = needs(ctx, run).await?;
+    let held = held(ctx, run, &needs).await?;
+    let head = ctx.live("run-head", head(ctx, run, typical, &needs, &held));
     let inside = match tab {
-        "graph" => graph::inside(ctx, &run).await?,
-        "log" => log::inside(ctx, &run).await?,
-        "data" => data::inside(ctx, &run).await?,
-        "attempts" => attempts::inside(ctx, &run).await?,
-        "events" => events::inside(ctx, &run).await?,
-        "rerun" => again::inside(ctx, &run),
-        "override" => by_hand::inside(ctx, &run)?,
-        _ => timeline::inside(ctx, &run).await?,
+        "graph" => graph::inside(ctx, run).await?,
+        "log" => log::inside(ctx, run).await?,
+        "data" => data::inside(ctx, run).await?,
+        "attempts" => attempts::inside(ctx, &whole).await?,
+        "events" => events::inside(ctx, run).await?,
+        "rerun" => again::inside(ctx, run),
+        "override" => by_hand::inside(ctx, run)?,
+        _ => timeline::inside(ctx, &whole).await?,
     };
     let base = format!("/runs/{id}");
     let address = |tab: &str| format!("{base}/{tab}");

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::Time;
-use heddle_domain::id::RunId;
 use heddle_domain::plan::Plan;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
 use super::by_hand;
-use super::view::{Run, Task};
+use super::view::{Run, Task, Whole};
 use crate::chart::{Axis, fill};
 use crate::ctx::segment;
 use crate::elements::{self, Button, ago, button, line, state};
@@ -25,12 +24,8 @@ const LABEL: f64 = 168.0;
 const WIDTH: f64 = 760.0;
 const ALL: f64 = 1_040.0;
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
-    let detail = ctx
-        .store()
-        .run_detail(RunId(run.id))
-        .await?
-        .ok_or_else(Trouble::not_found)?;
+pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let (run, detail) = (&whole.run, whole.detail(ctx).await?);
     let revision = ctx.ui.engine.catalog().revision(detail.run.revision_id).await?;
     let plan = &revision.plan;
     let mut pieces: BTreeMap<String, Vec<&AttemptView>> = BTreeMap::new();
