@@ -107,7 +107,7 @@ async fn a_queue_shows_how_it_stood() {
     let page = visitor.get("/queues/people").await;
     check_page("/queues/people", &page);
     let page = page.fine();
-    assert!(page.contains("Workers ended 1 task run"), "{page}");
+    assert!(page.contains("Workers finished 1 task run"), "{page}");
     // Three, two or one, by when it was looked at.
     assert!(page.contains("task runs waited at once"), "{page}");
     assert!(visitor.get("/queues").await.fine().contains("Per minute"));
@@ -158,10 +158,10 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
     let page = visitor.get("/system/retention").await;
     check_page("/system/retention", &page);
     let page = page.fine();
-    let sentence = "Runs that succeeded more than 90 d ago: 1 would go now, the oldest of 2024-01-02.";
+    let sentence = "Runs that succeeded more than 90 d ago: 1 to remove now, the oldest from 2024-01-02.";
     assert!(page.contains(sentence), "{page}");
     assert!(
-        page.contains("Runs that failed more than 90 d ago: none would go now."),
+        page.contains("Runs that failed more than 90 d ago: nothing to remove now."),
         "{page}"
     );
     // Who may not ask what would go is told the rules.
@@ -170,7 +170,7 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
     let sees = Visitor::signed_in(node.base(), token["token"].as_str().unwrap()).await;
     let page = sees.get("/system/retention").await.fine();
     assert!(
-        page.contains("Runs that succeeded more than 90 d ago are removed.") && !page.contains("would go"),
+        page.contains("Runs that succeeded more than 90 d ago are removed.") && !page.contains("to remove now"),
         "{page}"
     );
 
@@ -205,7 +205,7 @@ async fn an_empty_database_greets_until_there_is_something() {
     check_page("/", &page);
     assert_eq!(page.status, StatusCode::OK);
     let page = page.text;
-    assert!(page.contains("Three steps"), "{page}");
+    assert!(page.contains("in three steps"), "{page}");
     for command in [
         "heddle script push hello hello/hello.js",
         "heddle apply -f hello.yaml",
@@ -218,5 +218,5 @@ async fn an_empty_database_greets_until_there_is_something() {
         node.put_group("first", json!({"tasks": {"a": {"script": "hello"}}}))
             .await;
     });
-    assert!(!heard.contains("Three steps"), "{heard}");
+    assert!(!heard.contains("in three steps"), "{heard}");
 }

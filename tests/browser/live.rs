@@ -1,12 +1,17 @@
 //! Pages that stay open: what changes while they do, and what becomes of what they show.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 
 use crate::{Visitor, check_page, hear};
+
+#[expect(clippy::disallowed_methods, reason = "what is sent is timed")]
+fn now() -> Instant {
+    Instant::now()
+}
 
 #[tokio::test]
 async fn a_run_is_started_with_a_form_and_watched() {
@@ -138,4 +143,59 @@ async fn a_page_ends_with_what_its_viewer_has_shown() {
         let back = format!("name=\"to\" value=\"{path}\"");
         assert!(asked.contains("name=\"token\"") && asked.contains(&back), "{asked}");
     }
+}
+
+/// After a large update of a page the next one waits in relation to its size, however much happens meanwhile.
+#[tokio::test]
+async fn a_large_part_is_not_sent_all_the_time() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let mut tasks = serde_json::Map::new();
+    for number in 0..400 {
+        let task = json!({"script": "hello", "trigger_rule": "always", "depends_on": if number > 0 { vec!["t000"] } else { vec![] }});
+        tasks.insert(format!("t{number:03}"), task);
+    }
+    node.put_group("large", json!({ "tasks": tasks })).await;
+    node.put_group("small", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    node.run("large", json!({})).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    // How long it is between two updates of a page, and how much the first of them was.
+    let between = async |path: &str, group: &str| {
+        let page = visitor.get(path).await.fine();
+        let mut stream = visitor.opens(&page).await;
+        hear(&mut stream, &["event: here"]).await;
+        let (api, group) = (node.api().clone(), group.to_owned());
+        let load = tokio::spawn(async move {
+            loop {
+                let run = api.start(&group, json!({})).await;
+                api.ended(&run).await;
+            }
+        });
+        let mut updates: Vec<(Instant, usize)> = Vec::new();
+        let mut heard = String::new();
+        while updates.len() < 2 {
+            let piece = stream.chunk().await.unwrap().expect("it goes on");
+            heard.push_str(&String::from_utf8_lossy(&piece));
+            // An event is whole with its empty line.
+            while let Some(end) = heard.find("\n\n") {
+                let event: String = heard.drain(..end + 2).collect();
+                if event.contains("event: grid") || event.contains("event: runs") {
+                    updates.push((now(), event.len()));
+                }
+            }
+        }
+        load.abort();
+        (updates[1].0 - updates[0].0, updates[0].1)
+    };
+    let (pause, bytes) = between("/groups/large", "large").await;
+    assert!(bytes > 48 * 1_024, "{bytes} bytes");
+    let least = Duration::from_secs_f64((bytes as f64 / 65_536.0).min(2.0));
+    assert!(
+        pause.as_secs_f64() > least.as_secs_f64() * 0.9,
+        "{pause:?} after {bytes} bytes"
+    );
+    // A small one is followed by the next as soon as before.
+    let (_, bytes) = between("/runs", "small").await;
+    assert!(bytes < 48 * 1_024, "{bytes} bytes");
 }

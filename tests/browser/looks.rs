@@ -168,65 +168,7 @@ async fn a_browser_has_nothing_to_complain_of() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     chrome.cookie(&base, "heddle_lang", "en").await;
     chrome.shape(1_280, false).await;
-    a_walk(&mut chrome, api).await;
     a_person_at_work(&mut chrome, api).await;
-}
-
-/// "What failed last night, why, what do I press": from the first page to a run that goes on again, in four clicks.
-async fn a_walk(chrome: &mut Chrome, api: &heddle_tests::Api) {
-    let base = api.base().to_owned();
-    // The weather ends with 2015: of this month there is none.
-    let month = json!({"logical_time": "2016-01-01T00:00:00Z"});
-    let run = api.start("seattle-weather", month).await;
-    api.run_becomes(&run, "failed").await;
-    chrome.open(&format!("{base}/")).await;
-    let mut clicks = 0;
-    for (press, then) in [
-        // What needs somebody says which group, and why.
-        (
-            format!("#attention a[href='/runs/{run}']"),
-            format!("location.pathname === '/runs/{run}' && document.querySelector('h1').innerText.includes('2016')"),
-        ),
-        // The run says which task, and has what one can do about it.
-        (
-            "form[action$='/restart'] button:not([disabled])".to_owned(),
-            "!!document.querySelector('.said')".to_owned(),
-        ),
-    ] {
-        let place = format!("!!document.querySelector({press:?})");
-        chrome.until(&place).await;
-        let said = chrome.value("document.querySelector('main').innerText").await;
-        let said = said.as_str().unwrap();
-        let named = if clicks == 0 { "seattle-weather" } else { "extract" };
-        assert!(said.contains(named) && said.contains("2016-01"), "{said}");
-        chrome.click(&press).await;
-        clicks += 1;
-        chrome.until(&then).await;
-    }
-    heddle_tests::eventually("a second attempt of what had failed", async || {
-        let task = api
-            .get(&format!("/v1/runs/{run}/tasks/extract"))
-            .await
-            .expect_status(200);
-        (task["attempts"].as_array().unwrap().len() > 1).then_some(())
-    })
-    .await;
-    assert!(clicks <= 4);
-    // One that failed in the night and has recovered since: by its mark on the day.
-    let failed = heddle_tests::eventually("a night in which something failed", async || {
-        let failed = api.all("/v1/runs?group=price-import&state=failed").await;
-        failed.first().map(|run| run["id"].as_str().unwrap().to_owned())
-    })
-    .await;
-    chrome.open(&format!("{base}/")).await;
-    let mark = format!(".lanes a[href='/runs/{failed}']");
-    chrome.until(&format!("!!document.querySelector({mark:?})")).await;
-    chrome.click(&mark).await;
-    chrome
-        .until(&format!(
-            "location.pathname === '/runs/{failed}' && !!document.querySelector('#run-head .s-failed')"
-        ))
-        .await;
 }
 
 /// Somebody who clicks, types and drags, with scripts and without.
@@ -305,7 +247,7 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
     let said = chrome.value("document.querySelector('main').innerText").await;
     let said = said.as_str().unwrap();
     assert!(
-        said.contains("this is given") && said.contains("it is not given out"),
+        said.contains("returned by a poll") && said.contains("disabled"),
         "{said}"
     );
     keep(chrome, "poll-as-1280-light").await;

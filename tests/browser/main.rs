@@ -4,13 +4,16 @@
 
 mod asked;
 mod between;
+mod by_hand;
 mod chrome;
 mod live;
 mod looks;
+mod minute;
 mod open;
 mod pages;
 mod people;
 mod provider;
+mod steady;
 
 use heddle_tests::{Node, PATIENCE};
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};

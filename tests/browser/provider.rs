@@ -150,7 +150,7 @@ async fn people_sign_in_with_the_account_that_they_have() {
     let page = come_back(node.base(), "/runs").await;
     assert_eq!(page.status, StatusCode::FORBIDDEN);
     assert!(
-        page.text.contains("ann@example.com") && page.text.contains("gives you a role"),
+        page.text.contains("ann@example.com") && page.text.contains("has no role here"),
         "{}",
         page.text
     );
@@ -199,7 +199,7 @@ async fn what_a_provider_says_is_not_believed_without_reason() {
     let (mut visitor, back) = been_there(base, "/runs").await;
     let wrong = visitor.get(&back.replace("state=", "state=x")).await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
-    assert!(wrong.text.contains("Begin again here"), "{}", wrong.text);
+    assert!(wrong.text.contains("Start again here"), "{}", wrong.text);
     assert_eq!(Visitor::new(base).get(&back).await.status, StatusCode::BAD_REQUEST);
     let (stranger, _) = been_there(base, "/runs").await;
     assert_eq!(stranger.get(&back).await.status, StatusCode::BAD_REQUEST);

@@ -34,6 +34,7 @@ mod holds;
 mod input;
 mod interleaved;
 mod interruptions;
+mod kept;
 mod kills;
 mod logs;
 mod mapped;

@@ -38,50 +38,62 @@ const HISTORY: &str = "
                 CASE WHEN n % 100 = 1 THEN 4 WHEN n < 4000 AND n % 100 = 3 THEN 5 ELSE 3 END AS state
            FROM generate_series(0, 23999) AS n;
     INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
-                                  interval_end, params, key, created_at, started_at, progress, finished_at)
-         SELECT heddle.uuid_v7(d.at), g.id, g.revision_id, d.state, 1, 0, d.at, d.at, d.at, '{}',
-                CASE WHEN d.n % 10 = 0 THEN 'k-' || d.n END, d.at, d.at, '\\x00', d.at + interval '1 second'
+                                  interval_end, params, key, labels, created_at, started_at, progress, finished_at)
+         SELECT heddle.uuid_v7(d.at), g.id, g.revision_id, d.state, CASE WHEN d.n % 4000 = 5 THEN 2 ELSE 1 END, 0, d.at,
+                d.at, d.at, '{}', CASE WHEN d.n % 10 = 0 THEN 'k-' || d.n END,
+                CASE WHEN d.n % 10 = 4 THEN jsonb_build_object('team', 'a', 'customer', 'c' || d.n / 10 % 100) END,
+                d.at, d.at, '\\x00', d.at + interval '1 second'
            FROM drawn d JOIN heddle.groups g ON g.name = d.name ORDER BY d.n;
     INSERT INTO heddle.run_keys (group_id, key, run) SELECT group_id, key, id FROM heddle.runs_done WHERE key IS NOT NULL;
     ANALYZE heddle.runs_done; ANALYZE heddle.run_keys; ANALYZE heddle.groups; ANALYZE heddle.revisions;";
 
-/// What has been read so far, by all sessions that have ended.
-async fn read(sql: &Client) -> i64 {
-    let row = sql
-        .query_one(
-            "SELECT ((SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'heddle')
-                     + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = 'heddle'))::bigint",
-            &[],
-        )
-        .await
-        .expect("statistics");
-    row.get(0)
-}
-
-/// Writes a history, by a session of its own that has ended when it is written: what that has read it may tell a second
-/// later, and it would be counted with what comes next.
-async fn write(world: &World, sql: &Client, history: &str) {
+/// Writes the history, and more, by a session that ends with it: what that one has read is not told later, in the middle of
+/// what is measured.
+async fn history(world: &World, sql: &Client, more: &str) {
     let writer = world.sql().await;
-    writer.batch_execute(history).await.expect("a history");
-    let own = writer
+    let own: i32 = writer
         .query_one("SELECT pg_backend_pid()", &[])
         .await
-        .expect("its number");
-    let own: i32 = own.get(0);
+        .expect("a session")
+        .get(0);
+    writer
+        .batch_execute(&format!("{HISTORY}{more}"))
+        .await
+        .expect("a history");
     drop(writer);
-    let left = "SELECT FROM pg_stat_activity WHERE pid = $1";
     eventually("the writer's session ends", async || {
-        sql.query(left, &[&own])
+        let lives: bool = sql
+            .query_one("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", &[&own])
             .await
             .expect("sessions")
-            .is_empty()
-            .then_some(())
+            .get(0);
+        (!lives).then_some(())
     })
     .await;
 }
 
+/// What has been read so far, by all sessions that have ended, and how often somebody has looked into an index for it.
+async fn read(sql: &Client) -> (i64, i64) {
+    let row = sql
+        .query_one(
+            "SELECT ((SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'heddle')
+                     + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = 'heddle'))::bigint,
+                    (SELECT sum(idx_scan) FROM pg_stat_user_indexes WHERE schemaname = 'heddle')::bigint",
+            &[],
+        )
+        .await
+        .expect("statistics");
+    (row.get(0), row.get(1))
+}
+
 /// What a question reads, and its answer.
 async fn asked<T>(world: &World, sql: &Client, ask: impl AsyncFnOnce(&Store) -> T) -> (i64, T) {
+    let (read, _, answer) = looked(world, sql, ask).await;
+    (read, answer)
+}
+
+/// What a question reads, how many looks into indexes it takes, and its answer.
+async fn looked<T>(world: &World, sql: &Client, ask: impl AsyncFnOnce(&Store) -> T) -> (i64, i64, T) {
     let before = read(sql).await;
     let store = Store::connect(world.url(), 1).await.expect("a connection");
     let answer = ask(&store).await;
@@ -100,7 +112,8 @@ async fn asked<T>(world: &World, sql: &Client, ask: impl AsyncFnOnce(&Store) -> 
         (left == 0).then_some(())
     })
     .await;
-    (read(sql).await - before, answer)
+    let after = read(sql).await;
+    (after.0 - before.0, after.1 - before.1, answer)
 }
 
 fn ago(days: i64) -> Time {
@@ -113,7 +126,7 @@ fn ago(days: i64) -> Time {
 async fn lists_of_runs_read_what_they_show() {
     let world = World::new().await;
     let sql = world.sql().await;
-    write(&world, &sql, HISTORY).await;
+    history(&world, &sql, "").await;
     let of = |name: &str| RunFilter {
         groups: vec![name.to_owned()],
         ..RunFilter::default()
@@ -215,7 +228,7 @@ async fn lists_of_runs_read_what_they_show() {
             0,
             READ_MAX,
         ),
-        // All revisions but one are found first.
+        // Some of its revisions are found first, and of each run that is looked at its own.
         (
             "a script of most",
             RunFilter {
@@ -223,7 +236,45 @@ async fn lists_of_runs_read_what_they_show() {
                 ..every()
             },
             page,
-            READ_MAX + 1_000,
+            READ_MAX,
+        ),
+        // The newest two thousand are looked at, then the index of labels.
+        (
+            "a label that few have",
+            RunFilter {
+                labels: vec![("customer".into(), Some("c5".into()))],
+                ..every()
+            },
+            page,
+            2_000 + READ_MAX,
+        ),
+        (
+            "a label that many have",
+            RunFilter {
+                labels: vec![("team".into(), None)],
+                ..every()
+            },
+            page,
+            READ_MAX,
+        ),
+        (
+            "a label of nobody",
+            RunFilter {
+                labels: vec![("customer".into(), Some("nobody".into()))],
+                ..every()
+            },
+            0,
+            2_000 + READ_MAX,
+        ),
+        // There are six; an answer looks at ten thousand runs.
+        (
+            "a trigger that is rare",
+            RunFilter {
+                triggers: vec![2],
+                ..every()
+            },
+            2,
+            10_000 + READ_MAX,
         ),
         (
             "a script of one",
@@ -282,11 +333,207 @@ async fn lists_of_runs_read_what_they_show() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What is looked for a part at a time is found to the end, by cursors, and in order.
+#[tokio::test]
+async fn what_is_looked_for_is_found_to_the_end() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    history(&world, &sql, "").await;
+    // Some of what is kept lives.
+    sql.batch_execute(
+        "INSERT INTO heddle.runs_live (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+                                       interval_end, params, labels, created_at, started_at, progress)
+         SELECT heddle.uuid_v7(x.at), g.id, g.revision_id, 1, 2, 0, x.at, x.at, x.at, '{}', '{\"customer\": \"c5\"}', x.at,
+                x.at, '\\x00'
+           FROM heddle.groups g, (SELECT now() - n * interval '9 days' AS at FROM generate_series(0, 4) AS n) AS x
+          WHERE g.name = 'g003'",
+    )
+    .await
+    .expect("runs that live");
+    let store = Store::connect(world.url(), 2).await.expect("a connection");
+    let every = RunFilter::default;
+    let label = |value: &str| vec![("customer".to_owned(), Some(value.to_owned()))];
+    let cases: Vec<(RunFilter, i64, &str)> = vec![
+        (
+            RunFilter {
+                labels: label("c5"),
+                ..every()
+            },
+            7,
+            "labels @> '{\"customer\": \"c5\"}'",
+        ),
+        (
+            RunFilter {
+                labels: label("c5"),
+                states: vec![1],
+                ..every()
+            },
+            2,
+            "labels @> '{\"customer\": \"c5\"}' AND state = 1",
+        ),
+        (
+            RunFilter {
+                labels: vec![("team".into(), None)],
+                triggers: vec![1],
+                ..every()
+            },
+            500,
+            "labels ? 'team' AND trigger = 1",
+        ),
+        (
+            RunFilter {
+                triggers: vec![2],
+                ..every()
+            },
+            3,
+            "trigger = 2",
+        ),
+        (
+            RunFilter {
+                scripts: vec!["echo".into()],
+                states: vec![4],
+                ..every()
+            },
+            100,
+            "group_id <> (SELECT id FROM heddle.groups WHERE name = 'g007') AND state = 4",
+        ),
+        (
+            RunFilter {
+                scripts: vec!["echo".into()],
+                labels: label("c5"),
+                ..every()
+            },
+            5,
+            "group_id <> (SELECT id FROM heddle.groups WHERE name = 'g007') AND labels @> '{\"customer\": \"c5\"}'",
+        ),
+        (
+            RunFilter {
+                logical_from: Some(ago(20)),
+                logical_to: Some(ago(19)),
+                ..every()
+            },
+            100,
+            "logical_time BETWEEN now() - interval '20 days' AND now() - interval '19 days'",
+        ),
+        (
+            RunFilter {
+                states: vec![1, 5],
+                ..every()
+            },
+            50,
+            "state IN (1, 5)",
+        ),
+        (
+            RunFilter {
+                groups: vec!["idle".into(), "g003".into()],
+                ..every()
+            },
+            500,
+            "group_id IN (SELECT id FROM heddle.groups WHERE name IN ('idle', 'g003'))",
+        ),
+    ];
+    for (mut filter, limit, condition) in cases {
+        let what = format!("{filter:?}");
+        let mut found: Vec<uuid::Uuid> = Vec::new();
+        loop {
+            let page = store.runs(&filter, limit).await.expect(&what);
+            assert!(page.items.len() as i64 <= limit, "{what}");
+            found.extend(page.items.iter().map(|run| run.id));
+            let Some(next) = page.next else { break };
+            let next: uuid::Uuid = next.parse().expect("an id");
+            assert!(filter.before.is_none_or(|before| before.0 > next), "{what}: it goes on");
+            filter.before = Some(heddle_domain::id::RunId(next));
+        }
+        let columns = "id, group_id, labels, state, trigger, logical_time";
+        let wanted: Vec<uuid::Uuid> = sql
+            .query(
+                &format!(
+                    "SELECT id FROM (SELECT {columns} FROM heddle.runs_done UNION ALL SELECT {columns} FROM heddle.runs_live)
+                         AS runs WHERE {condition} ORDER BY id DESC"
+                ),
+                &[],
+            )
+            .await
+            .expect("runs")
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
+        assert!(!wanted.is_empty(), "{what}");
+        // Days ago are counted from a moment that was a little earlier.
+        let differ = found.iter().zip(&wanted).filter(|(one, other)| one != other).count();
+        let moved = if filter.logical_from.is_some() { 1 } else { 0 };
+        assert!(
+            found.len().abs_diff(wanted.len()) <= moved && differ <= moved * wanted.len(),
+            "{what}: {} of {}",
+            found.len(),
+            wanted.len()
+        );
+    }
+}
+
+/// The newest runs are looked for in the days in which they are: neither a look nor a plan is made of the days before.
+#[tokio::test]
+async fn days_of_long_ago_are_not_looked_into() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    history(&world, &sql, "").await;
+    let of_state = |states: Vec<i16>| RunFilter {
+        states,
+        ..RunFilter::default()
+    };
+    let of = |name: &str| RunFilter {
+        groups: vec![name.to_owned()],
+        ..RunFilter::default()
+    };
+    // (Days that are made ahead are looked into first, and the names of what is found are looked up.)
+    for (what, filter, most) in [
+        ("all", RunFilter::default(), 45),
+        ("failed", of_state(vec![4]), 45),
+        ("a group", of("g001"), 45),
+    ] {
+        let (_, looks, runs) = looked(&world, &sql, async |store| {
+            store.runs(&filter, 5).await.expect(what).items.len()
+        })
+        .await;
+        assert!(runs == 5 && looks < most, "{what}: {looks} looks");
+    }
+    let ids: Vec<i64> = sql
+        .query("SELECT id FROM heddle.groups WHERE name < 'g020' ORDER BY name", &[])
+        .await
+        .expect("groups")
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    // Each has run within the last day.
+    let (_, looks, ends) = looked(&world, &sql, async |store| {
+        store.page_last_ends(&ids).await.expect("ends")
+    })
+    .await;
+    assert_eq!(ends.len(), ids.len());
+    assert!(
+        looks < 3 * ids.len() as i64 + 10,
+        "{looks} looks for {} groups",
+        ids.len()
+    );
+    // Each run is looked for in its own day.
+    let (_, _, newest) = looked(&world, &sql, async |store| {
+        store.page_newest_runs(&ids, 20).await.expect("runs")
+    })
+    .await;
+    assert_eq!(newest.len(), 20 * ids.len());
+    let runs: Vec<uuid::Uuid> = newest.into_iter().map(|(run, _)| run).collect();
+    let (_, looks, _) = looked(&world, &sql, async |store| {
+        store.page_attempts(&runs, 100).await.expect("attempts")
+    })
+    .await;
+    assert!(looks < 2 * runs.len() as i64, "{looks} looks for {} runs", runs.len());
+}
+
 #[tokio::test]
 async fn pages_read_what_they_show() {
     let world = World::new().await;
     let sql = world.sql().await;
-    write(&world, &sql, HISTORY).await;
+    history(&world, &sql, "").await;
     let ids: Vec<i64> = sql
         .query("SELECT id FROM heddle.groups ORDER BY name", &[])
         .await
@@ -347,11 +594,44 @@ async fn pages_read_what_they_show() {
         last_states: vec![Some(heddle_domain::state::RunState::Failed)],
         ..GroupFilter::default()
     };
-    let (read, _) = asked(&world, &sql, async |store| {
+    let (read, page) = asked(&world, &sql, async |store| {
         store.groups(&last, None, 100).await.expect("groups")
     })
     .await;
-    check("groups whose last run failed", read, 301 * 24);
+    // Of so many groups one answer looks up the latest run; the rest is behind its cursor.
+    assert_eq!(page.next.as_deref(), Some("g250"));
+    check("groups whose last run failed", read, 250 * 20);
+    let described = GroupFilter {
+        text: Some("G_".into()),
+        labels: vec![("team".into(), Some("none".into()))],
+        ..GroupFilter::default()
+    };
+    for (what, filter, found) in [
+        (
+            "groups by a text that none has",
+            GroupFilter {
+                labels: Vec::new(),
+                ..described.clone()
+            },
+            0,
+        ),
+        (
+            "groups by a label that none has",
+            GroupFilter {
+                text: None,
+                ..described
+            },
+            0,
+        ),
+    ] {
+        let (read, page) = asked(&world, &sql, async |store| {
+            store.groups(&filter, None, 50).await.expect("groups")
+        })
+        .await;
+        assert_eq!(page.items.len(), found, "{what}");
+        // Their own rows, and not their specs.
+        check(what, read, 301 + 20);
+    }
     let (read, _) = asked(&world, &sql, async |store| {
         let retention = store.retention().await.expect("retention");
         let rules = store.run_rules(&retention).await.expect("rules");
@@ -382,7 +662,7 @@ async fn the_hot_view_leads_on_to_what_took_long() {
                    FROM UNNEST('{9,12,15,30,30}'::integer[]) AS days) AS x
           WHERE g.name = 'g001';
          ANALYZE heddle.runs_done;";
-    write(&world, &sql, &format!("{HISTORY}{long}")).await;
+    history(&world, &sql, long).await;
     let since = ago(1);
     let mut all = Vec::new();
     for groups in [Vec::new(), vec!["g001".to_owned()], vec!["g002".to_owned()]] {

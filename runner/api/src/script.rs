@@ -52,6 +52,12 @@ pub struct ScriptVersion {
     pub active: bool,
     /// When it was uploaded.
     pub created_at: Moment,
+    /// What a component imports, by name; only of a single version, and where the node that answers has compiled it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imports: Option<Vec<String>>,
+    /// How long it took to check and compile it, in milliseconds; only when it has just been uploaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compile_ms: Option<i64>,
 }
 
 /// A script, and what its active version (the newest while none is active) says of itself.

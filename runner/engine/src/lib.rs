@@ -86,6 +86,7 @@ pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, Qu
 pub use retention::Pruned;
 pub use runs::batch_run::group_name as topic_group_name;
 pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
+pub use runs::ended::Ended;
 pub use runs::runtimes::{Recheck, Retirement};
 pub use runs::submit::{Submission, SubmitError, Submitted};
 pub use runs::trace;

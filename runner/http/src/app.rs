@@ -195,6 +195,8 @@ pub struct Shared {
     /// Slow bodies of senders that are not known: the owners are addresses.
     pub(crate) unknown_bodies: Arc<FairSlots>,
     pub(crate) counts: Counts,
+    /// Answers about large runs that have ended.
+    pub(crate) ended: heddle_engine::Ended<bytes::Bytes>,
     pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
 }
@@ -226,6 +228,7 @@ impl App {
             unknown_bodies: FairSlots::new(body::UNKNOWN_SLOW_MAX, body::UNKNOWN_SLOW_OF_ONE_MAX),
             uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
             counts: Counts::default(),
+            ended: heddle_engine::Ended::new(crate::routes::runs::ENDED_BYTES_MAX),
             openapi: std::sync::OnceLock::new(),
             docs: std::sync::OnceLock::new(),
             config,

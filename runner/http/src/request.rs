@@ -385,7 +385,12 @@ fn is_offset_time(text: &str) -> bool {
 /// An answer with a JSON body.
 pub fn answer(status: StatusCode, body: &impl Serialize) -> Outcome {
     let body = serde_json::to_vec(body).map_err(|error| Problem::internal(&error))?;
-    Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response())
+    Ok(answer_bytes(status, body.into()))
+}
+
+/// An answer with a body that is JSON.
+pub fn answer_bytes(status: StatusCode, body: bytes::Bytes) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 /// 200 with a JSON body.

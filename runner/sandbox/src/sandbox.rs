@@ -306,6 +306,11 @@ impl Sandbox {
         Ok(script)
     }
 
+    /// What a component imports, if it is in memory or has been compiled here; see [`Script::imports`].
+    pub async fn imports(&self, digest: &str) -> Option<Vec<String>> {
+        self.ready(digest).await?.imports()
+    }
+
     /// Whether a script is in memory.
     pub fn is_ready(&self, digest: &str) -> bool {
         self.inner.loaded.lock().contains(digest)

@@ -84,6 +84,24 @@ impl Script {
         self.inner.world()
     }
 
+    /// What a component imports, by name and sorted: what it may ask of Heddle, and of WASI. A command of core wasm
+    /// imports only WASI; what a text calls is known when it runs.
+    pub fn imports(&self) -> Option<Vec<String>> {
+        let component = match &self.inner.entry {
+            Entry::Task(pre) => pre.instance_pre().component(),
+            Entry::Consumer(pre) => pre.instance_pre().component(),
+            Entry::CommandP2(pre) => pre.instance_pre().component(),
+            Entry::CommandP1(_) | Entry::Source(_) => return None,
+        };
+        let ty = component.component_type();
+        let mut names: Vec<String> = ty
+            .imports(component.engine())
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        names.sort_unstable();
+        Some(names)
+    }
+
     /// Whether it takes batches of messages.
     pub fn consumes(&self) -> bool {
         match &self.inner.entry {

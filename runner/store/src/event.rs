@@ -6,7 +6,6 @@
 //! whatever commits later has a greater number. A transaction that stays open for long holds the feed up, not wrong.
 
 use heddle_domain::Time;
-use serde_json::Value;
 
 use crate::{Store, StoreError};
 
@@ -28,8 +27,8 @@ pub struct EventRow {
     pub id: i64,
     pub kind: String,
     pub at: Time,
-    /// An object, or an array that stands for as many events.
-    pub data: Value,
+    /// JSON text: an object, or an array of objects that stands for as many events.
+    pub data: String,
 }
 
 /// A look at the feed.
@@ -56,40 +55,45 @@ impl Store {
         };
         // A row of which some have been read is read again.
         let id = if after.read > 0 { after.id - 1 } else { after.id };
-        let bounds = sqlx::query!(
-            r#"SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS "settled!",
-                      pg_snapshot_xmax(pg_current_snapshot())::text AS "next!""#
-        )
-        .fetch_one(&self.pool)
-        .await?;
+        // Bounds and rows in one statement, so of one moment and in one round trip.
         let rows = sqlx::query!(
-            r#"SELECT xid::text AS "xid!", id, kind, at, data FROM heddle.events
-                WHERE (xid, id) > ($1::text::xid8, $2) AND xid < $3::text::xid8
-                  AND ($4::text[] IS NULL OR kind = ANY ($4))
-                ORDER BY xid, id LIMIT $5"#,
+            r#"SELECT b.settled AS "settled!", b.next AS "next!", e.xid AS "xid?", e.id AS "id?", e.kind AS "kind?",
+                      e.at AS "at?", e.data AS "data?"
+                 FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS settled,
+                              pg_snapshot_xmax(pg_current_snapshot())::text AS next) AS b
+                 LEFT JOIN LATERAL (
+                      SELECT v.xid::text AS xid, v.id, v.kind, v.at, v.data::text AS data FROM heddle.events v
+                       WHERE (v.xid, v.id) > ($1::text::xid8, $2) AND v.xid < pg_snapshot_xmin(pg_current_snapshot())
+                         AND ($3::text[] IS NULL OR v.kind = ANY ($3))
+                       ORDER BY v.xid, v.id LIMIT $4) AS e ON true"#,
             after.xid.to_string(),
             id,
-            bounds.settled,
             kinds,
             limit
         )
         .fetch_all(&self.pool)
         .await?;
+        let (mut settled, mut next) = (0, 0);
         let mut events = Vec::with_capacity(rows.len());
         for row in rows {
-            let xid = number(row.id, &row.xid)?;
+            (settled, next) = (number(id, &row.settled)?, number(id, &row.next)?);
+            let (Some(xid), Some(id), Some(kind), Some(at), Some(data)) = (row.xid, row.id, row.kind, row.at, row.data)
+            else {
+                continue;
+            };
+            let xid = number(id, &xid)?;
             events.push(EventRow {
                 xid,
-                id: row.id,
-                kind: row.kind,
-                at: row.at,
-                data: row.data,
+                id,
+                kind,
+                at,
+                data,
             });
         }
         Ok(EventPage {
             rows: events,
-            settled: number(id, &bounds.settled)?,
-            next: number(id, &bounds.next)?,
+            settled,
+            next,
         })
     }
 

@@ -20,6 +20,7 @@ pub mod queue;
 pub mod retention;
 pub mod run;
 pub mod schedule;
+mod span;
 pub mod transaction;
 
 pub use config::{

@@ -100,3 +100,51 @@ document.addEventListener("change", (event) => {
 let ticked = [];
 document.addEventListener("htmx:sseBeforeMessage", () => { ticked = [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); });
 document.addEventListener("htmx:sseMessage", () => { for (const box of document.querySelectorAll("[data-pick]")) if (ticked.includes(box.value)) box.checked = true; });
+
+// How fast something goes: what has come since the last look, by the time that has passed.
+let before = null, rate = null;
+function reckon() {
+  const shown = document.querySelector("[data-rate]");
+  if (!shown) { before = rate = null; return; }
+  const now = { n: Number(shown.dataset.rate), at: performance.now() };
+  if (before && now.n > before.n) rate = (now.n - before.n) * 1000 / Math.max(1, now.at - before.at);
+  if (!before || now.n !== before.n) before = now;
+  if (rate === null) return;
+  shown.hidden = false;
+  shown.querySelector("b").textContent = Math.round(rate).toLocaleString("en");
+}
+reckon();
+document.addEventListener("htmx:sseMessage", reckon);
+
+// What was filled in last stays in this browser, and stands in the form again when it is empty.
+for (const form of document.querySelectorAll("form[data-keep]")) {
+  const fields = [...form.elements].filter((field) => field.name);
+  const key = `heddle/${form.dataset.keep}`;
+  try {
+    if (fields.every((field) => !field.value || field.tagName === "SELECT")) {
+      const kept = JSON.parse(localStorage.getItem(key) ?? "{}");
+      for (const field of fields) if (kept[field.name] !== undefined) field.value = kept[field.name];
+    }
+    form.addEventListener("submit", () => {
+      const text = JSON.stringify(Object.fromEntries(fields.map((field) => [field.name, field.value])));
+      if (text.length < 100_000) localStorage.setItem(key, text);
+    });
+  } catch { /* a browser that keeps nothing */ }
+}
+
+// Files that are dropped anywhere on the page go into the form for them.
+const drop = document.querySelector("form[data-drop]");
+if (drop) {
+  const input = drop.querySelector('input[type="file"]');
+  const over = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragover", (event) => { if (over(event)) { event.preventDefault(); drop.classList.add("over"); } });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) drop.classList.remove("over"); });
+  addEventListener("drop", (event) => {
+    drop.classList.remove("over");
+    if (!over(event)) return;
+    event.preventDefault();
+    if (!input.multiple && event.dataTransfer.files.length > 1) return;
+    input.files = event.dataTransfer.files;
+    drop.querySelector('button[type="submit"]').focus();
+  });
+}

@@ -9,6 +9,38 @@ function cellAt(grid, x, y) {
 // What has been set up, and what is to be done when an update has written it anew: attributes do not outlive that.
 const known = new WeakMap();
 
+// What is told of the cell that is pointed at. A cell is asked for once, and only when the pointer rests on it.
+let pointed = "", asking = 0;
+const told = new Map();
+
+function point(svg, grid, cell, x, y) {
+  const tip = document.getElementById("tip");
+  const key = cell ? `${grid.runs[cell.column]} ${grid.tasks[cell.row]}` : "";
+  if (key === pointed) return;
+  pointed = key;
+  clearTimeout(asking);
+  if (!cell) { tip.hidden = true; return; }
+  const [title, inside] = tip.children;
+  const tell = () => {
+    title.firstElementChild.textContent = `${grid.tasks[cell.row]} · ${svg.dataset.labels.split("|")[cell.column]}`;
+    inside.innerHTML = told.get(key) ?? "";
+    tip.hidden = false;
+    const at = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - at.width - 8))}px`;
+    tip.style.top = `${y + 18 + at.height > innerHeight ? y - at.height - 12 : y + 18}px`;
+  };
+  if (!tip.hidden || told.has(key)) tell();
+  if (told.has(key)) return;
+  asking = setTimeout(async () => {
+    const query = new URLSearchParams({ run: grid.runs[cell.column], task: grid.tasks[cell.row], brief: 1 });
+    const answer = await fetch(`${svg.dataset.detail}?${query}`, { headers: { "hx-request": "true" } }).catch(() => null);
+    if (told.size > 500) told.clear();
+    told.set(key, answer?.ok ? await answer.text() : "");
+    if (pointed === key) tell();
+  }, 90);
+}
+document.addEventListener("htmx:sseMessage", () => told.clear());
+
 function setUp(svg) {
   if (known.has(svg)) return known.get(svg)();
   known.set(svg, () => { if (at) show(at, false); });
@@ -38,12 +70,9 @@ function setUp(svg) {
     const scale = svg.viewBox.baseVal.width / box.width;
     return cellAt(grid, (event.clientX - box.left) * scale, (event.clientY - box.top) * scale - grid.top);
   };
-  svg.addEventListener("pointermove", (event) => {
-    const cell = from(event);
-    if (!cell) return;
-    const grid = read();
-    svg.querySelector(".cell-title").textContent = `${grid.tasks[cell.row]} · ${svg.dataset.labels.split("|")[cell.column]}`;
-  });
+  svg.addEventListener("pointermove", (event) => { if (event.pointerType === "mouse") point(svg, read(), from(event), event.clientX, event.clientY); });
+  svg.addEventListener("pointerleave", () => point(svg));
+  svg.addEventListener("blur", () => point(svg));
   svg.addEventListener("click", (event) => { const cell = from(event); if (cell) { event.preventDefault(); show(cell, true); svg.focus({ preventScroll: true }); } });
   svg.addEventListener("keydown", (event) => {
     const grid = read();
@@ -53,6 +82,10 @@ function setUp(svg) {
       event.stopPropagation();
       const cell = at ?? { column: grid.columns - 1, row: -moves[event.key][1] };
       show({ column: Math.min(grid.columns - 1, Math.max(0, cell.column + moves[event.key][0])), row: Math.min(grid.rows - 1, Math.max(0, cell.row + moves[event.key][1])) }, false);
+      const here = svg.querySelector(".here");
+      here.scrollIntoView({ block: "nearest", inline: "nearest" });
+      const place = here.getBoundingClientRect();
+      point(svg, grid, at, place.right, place.bottom);
     } else if (event.key === "Enter" && at) { event.preventDefault(); show(at, true); }
   });
 }
@@ -127,7 +160,8 @@ function marks(svg) {
     svg.querySelector(".marked").setAttribute("width", 0);
     if (ends[1] - ends[0] < 6) return;
     const at = (x) => new Date(Number(svg.dataset.from) + (x - left) / span * (svg.dataset.to - svg.dataset.from)).toISOString();
-    location.href = `/runs?${new URLSearchParams({ group, logical_from: at(ends[0]), logical_to: at(ends[1]) })}`;
+    const [since, until] = svg.dataset.by === "start" ? ["from", "to"] : ["logical_from", "logical_to"];
+    location.href = `/runs?${new URLSearchParams({ group, [since]: at(ends[0]), [until]: at(ends[1]) })}`;
   });
 }
 

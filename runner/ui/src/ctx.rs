@@ -82,6 +82,7 @@ pub(crate) struct Ctx {
     head: Parts,
     parts: Mutex<Vec<Part>>,
     beat: Mutex<Beat>,
+    group_zone: Mutex<Option<Tz>>,
 }
 
 /// The value of a cookie.
@@ -138,6 +139,7 @@ impl Ctx {
             head,
             parts: Mutex::default(),
             beat: Mutex::default(),
+            group_zone: Mutex::default(),
         }
     }
 
@@ -195,6 +197,16 @@ impl Ctx {
         };
         self.parts.lock().push(Part { name, html: text });
         shown
+    }
+
+    /// What the page shows belongs to a group of this zone, in which its times are told as well.
+    pub(crate) fn in_zone_of(&self, zone: Tz) {
+        *self.group_zone.lock() = Some(zone);
+    }
+
+    /// The zone of the group that the page is about.
+    pub(crate) fn group_zone(&self) -> Option<Tz> {
+        *self.group_zone.lock()
     }
 
     /// The page's parts depend on that.

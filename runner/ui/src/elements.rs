@@ -58,16 +58,25 @@ fn iso(at: Time) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
+/// A moment in the viewer's zone, in that of the group that the page is about, and in UTC.
 fn zones(ctx: &Ctx, at: Time) -> String {
-    let utc = at.format("%Y-%m-%d %H:%M:%S UTC").to_string();
-    if ctx.zone == chrono_tz::Tz::UTC {
-        return utc;
+    let said = |zone: chrono_tz::Tz| {
+        format!(
+            "{} {}",
+            at.with_timezone(&zone).format("%Y-%m-%d %H:%M:%S"),
+            zone.name()
+        )
+    };
+    let mut zones = vec![ctx.zone];
+    for zone in ctx.group_zone().into_iter().chain([chrono_tz::Tz::UTC]) {
+        if !zones.contains(&zone) {
+            zones.push(zone);
+        }
     }
-    let own = at.with_timezone(&ctx.zone).format("%Y-%m-%d %H:%M:%S");
-    format!("{own} {} · {utc}", ctx.zone.name())
+    zones.into_iter().map(said).collect::<Vec<_>>().join(" · ")
 }
 
-/// A moment in the viewer's zone; UTC on hover.
+/// A moment in the viewer's zone; the others on hover.
 pub(crate) fn time(ctx: &Ctx, at: Time) -> Markup {
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
 }
@@ -147,14 +156,20 @@ impl Button<'_> {
 }
 
 pub(crate) fn button(button: Button<'_>) -> Markup {
-    let title = button.refused.as_deref().unwrap_or(&button.title);
+    let inside = html! {
+        @if !button.glyph.is_empty() { (glyph(button.glyph)) }
+        (button.label)
+    };
+    // One that may not be pressed can be reached by keyboard and finger all the same, and then says why.
+    if let Some(why) = &button.refused {
+        return html! {
+            span.act { button type="button" class={ "refused " (button.kind) } aria-disabled="true" aria-label=(format!("{}: {why}", button.label)) data-why=(why) { (inside) } }
+        };
+    }
     html! {
         form.act method="post" action=(button.action) data-confirm=[button.confirm.as_deref()] {
             @for (name, value) in &button.fields { input type="hidden" name=(name) value=(value); }
-            button type="submit" class=(button.kind) title=(title) disabled[button.refused.is_some()] {
-                @if !button.glyph.is_empty() { (glyph(button.glyph)) }
-                (button.label)
-            }
+            button type="submit" class=(button.kind) title=(button.title) { (inside) }
         }
     }
 }

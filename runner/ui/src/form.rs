@@ -151,7 +151,11 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
                 .parse::<i64>()
                 .map(Value::from)
                 .map_err(|_| wrong("whole number"))?,
-            Kind::Number => text.parse::<f64>().map(Value::from).map_err(|_| wrong("number"))?,
+            // A whole one stays whole.
+            Kind::Number => match text.parse::<i64>() {
+                Ok(whole) => Value::from(whole),
+                Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| wrong("number"))?,
+            },
             Kind::Bool => text
                 .parse::<bool>()
                 .map(Value::from)
@@ -206,6 +210,7 @@ mod tests {
         assert_eq!(read_one(json!({"type": "string"}), "07"), Ok(json!("07")));
         assert_eq!(read_one(json!({"type": ["integer", "null"]}), "7"), Ok(json!(7)));
         assert_eq!(read_one(json!({"type": "number"}), "7.5"), Ok(json!(7.5)));
+        assert_eq!(read_one(json!({"type": "number"}), "7"), Ok(json!(7)));
         assert_eq!(read_one(json!({"type": "boolean"}), "true"), Ok(json!(true)));
         assert_eq!(read_one(json!({"enum": [1, "a"]}), "1"), Ok(json!(1)));
         assert_eq!(read_one(json!({"type": "array"}), "[1,2]"), Ok(json!([1, 2])));

@@ -163,6 +163,8 @@ pub struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) version: &'static str,
     pub(crate) pulse: live::Pulse,
+    /// Runs that have ended, as their pages have them.
+    pub(crate) ended: pages::EndedRuns,
 }
 
 impl std::ops::Deref for Ui {
@@ -181,6 +183,7 @@ impl Ui {
             clock,
             version,
             pulse: live::Pulse::default(),
+            ended: pages::ended_runs(),
         }))
     }
 

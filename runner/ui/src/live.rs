@@ -16,7 +16,8 @@
 //! role. Who that is stands in the frame, which is no part of this. So five hundred open pages cost as much as there are
 //! different ones, and nothing while nothing happens. Nobody is given a page that was made before the one they have.
 //!
-//! Between two updates of a page is a quarter of a second at least.
+//! Between two updates of a page is a quarter of a second at least, and after a large one so much more that a page is sent
+//! 64 KiB a second: five hundred pages of which each has a large part that changes all the time are no load for a network.
 //!
 //! A proxy that gathers what it passes on hands out nothing of an answer that does not end. A page that hears nothing asks
 //! for answers that do (`&brief=1`): what has changed until now, and when to ask again, which browsers do by themselves.
@@ -50,6 +51,10 @@ use crate::{Ctx, Role, Ui, Viewer, answer, pages};
 const PAGES_MAX: usize = 5_000;
 /// The least between two updates of a page.
 const GAP: Duration = Duration::from_millis(250);
+/// The most, however large the first of them was.
+const GAP_MAX: Duration = Duration::from_secs(2);
+/// In so much time, in microseconds, a page may be sent a kibibyte.
+const MICROS_FOR_KIB: u64 = 1_000_000 / 64;
 /// How often the fingerprint is read while a page is open.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a page is made again although nothing seems to have changed.
@@ -426,6 +431,7 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         pulse,
         left,
         queue: VecDeque::from([Bytes::from_static(here)]),
+        gap: GAP,
         brief,
         beat: Beat::Cluster,
         run: None,
@@ -445,6 +451,8 @@ struct Stream {
     /// Completes when whoever looks may do so no more.
     left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,
+    /// How long the next update has to wait.
+    gap: Duration,
     beat: Beat,
     /// The run that the page is about, and when it changed last.
     run: Option<(Uuid, watch::Receiver<Instant>)>,
@@ -469,9 +477,9 @@ impl Stream {
             let mut due = Instant::now();
             if let Some(made) = self.made {
                 let (ui, pulse, run, beat) = (&self.again.ui, &mut self.pulse, &mut self.run, self.beat);
-                let away = self.again.away;
+                let (away, gap) = (self.again.away, self.gap);
                 let moved = async {
-                    tokio::time::sleep(GAP).await;
+                    tokio::time::sleep(gap).await;
                     tokio::select! {
                         changed = wait(ui, pulse, run, beat) => changed,
                         () = tokio::time::sleep(AWAY_EVERY), if away => Some(Instant::now()),
@@ -501,6 +509,7 @@ impl Stream {
                         self.run = Some((run, self.again.ui.pulse.listen_to(run, made)));
                     }
                     self.beat = beat;
+                    self.gap = gap_behind(&events);
                     self.queue.extend(events);
                 }
                 News::Over(why) => self.end(why),
@@ -514,6 +523,12 @@ impl Stream {
             .push_back(Bytes::from(format!("event: over\ndata: {why}\n\n")));
         self.over = true;
     }
+}
+
+/// How long the update behind these events has to wait.
+fn gap_behind(events: &[Bytes]) -> Duration {
+    let bytes: usize = events.iter().map(Bytes::len).sum();
+    Duration::from_micros(bytes as u64 / 1_024 * MICROS_FOR_KIB).clamp(GAP, GAP_MAX)
 }
 
 /// Waits until the page may have changed, and tells when it did; `None`: nothing but time has passed.
@@ -574,6 +589,17 @@ mod tests {
         assert_eq!(read.len(), 2);
         assert_eq!(read["run-head"], hash("<p>2</p>"));
         assert!(parse_has("").is_empty() && parse_has("x").is_empty());
+    }
+
+    #[test]
+    fn a_large_update_holds_the_next_one_back() {
+        let gap = |sizes: &[usize]| {
+            let events: Vec<Bytes> = sizes.iter().map(|size| vec![b'x'; *size].into()).collect();
+            gap_behind(&events).as_millis()
+        };
+        assert_eq!((gap(&[]), gap(&[1_000, 9_000])), (250, 250));
+        assert_eq!((gap(&[32 << 10]), gap(&[32 << 10, 32 << 10])), (500, 1_000));
+        assert_eq!(gap(&[10 << 20]), 2_000);
     }
 
     #[tokio::test]

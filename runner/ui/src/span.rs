@@ -46,6 +46,16 @@ pub(crate) fn number(n: i64) -> String {
     if n < 0 { format!("-{text}") } else { text }
 }
 
+/// `12.3 k`, `4.5 M`: where there is little room.
+pub(crate) fn short(n: i64) -> String {
+    match n {
+        ..10_000 => number(n),
+        10_000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
+        _ => format!("{:.1} G", n as f64 / 1e9),
+    }
+}
+
 /// `12.3 MB`.
 pub(crate) fn bytes(n: i64) -> String {
     match n {

@@ -13,6 +13,7 @@ pub(crate) mod claimer;
 pub(crate) mod contexts;
 pub(crate) mod control;
 pub(crate) mod created;
+pub(crate) mod ended;
 pub(crate) mod ending;
 pub(crate) mod given_up;
 pub(crate) mod grants;

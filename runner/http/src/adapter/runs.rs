@@ -123,11 +123,17 @@ async fn detail(engine: &Engine, id: RunId) -> Result<RunDetail, Refusal> {
 }
 
 pub(crate) async fn get(engine: &Engine, id: RunId, wait: Duration) -> Result<Run, Refusal> {
+    Ok(get_marked(engine, id, wait).await?.0)
+}
+
+/// The same with the mark of one that has ended.
+pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Result<(Run, Option<String>), Refusal> {
     if !wait.is_zero() && engine.wait(id, wait).await?.is_none() {
         return Err(not_found("run", id));
     }
     let detail = detail(engine, id).await?;
-    views::full(engine, detail).await
+    let mark = detail.mark.clone();
+    Ok((views::full(engine, detail).await?, mark))
 }
 
 /// The run that a cursor stands for: the next page begins before it.

@@ -143,6 +143,7 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
         overrides: Vec::new(),
         due: BTreeMap::new(),
         waits: BTreeMap::new(),
+        mark: None,
     };
     let tasks = task_runs(engine, &revision.plan, &detail)?;
     let mut run = run_of(detail.run, Some(&resolution), Some(&revision));

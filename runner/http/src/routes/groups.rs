@@ -8,7 +8,6 @@ use heddle_api::{
 };
 use heddle_domain::Name;
 use heddle_domain::plan::executor_of;
-use heddle_domain::spec::GroupSpec;
 use heddle_domain::state::RunState;
 use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
 use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, IfMatch, RevisionRow};
@@ -37,7 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("category", "Only groups of this category.")
             .query("q", "Only groups with this text in their name or description, in any case.")
             .query("label", "Only groups with this label: `name=value`, or `name` alone; all of them when given several times.")
-            .query("last_state", "Only groups whose latest run is in one of these states; `none`: that have no run.")
+            .query("last_state", "Only groups whose latest run is in one of these states; `none`: that have no run. Looked up for 250 groups for each answer: a page may have fewer groups than `limit`, or none, and yet a `next_cursor`, which goes on.")
             .query("enabled", "`true` or `false`: only groups that are, or are not.")
             .answers(200, of::<List<Group>>()),
         Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
@@ -366,8 +365,15 @@ async fn revision(request: Request) -> Outcome {
 }
 
 async fn graph(request: Request) -> Outcome {
-    let row = find(&request).await?;
-    let spec: GroupSpec = heddle_domain::spec::read(&row.spec)?;
+    let name = request.name("name", "group")?;
+    let store = &request.app.store;
+    let Some((group_id, revision_id)) = store.group_revision(&name).await? else {
+        return Err(Problem::not_found("group", &name));
+    };
+    // A revision is for ever the same, and has been read before.
+    let revision = request.app.engine.catalog().revision(revision_id).await;
+    let revision = revision.map_err(adapter::Refusal::from)?;
+    let spec = &revision.plan.spec;
     let mut nodes = Vec::with_capacity(spec.tasks.len());
     let mut edges = Vec::new();
     for (task, written) in &spec.tasks {
@@ -383,12 +389,12 @@ async fn graph(request: Request) -> Outcome {
             to: task.to_string(),
         }));
     }
-    let links = request.app.store.links_of(row.id).await?;
-    let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == row.name);
+    let links = store.links_of(group_id).await?;
+    let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == name.as_str());
     let link = |group: String, kind: String, need: String| GraphLink { group, kind, need };
     ok(&Graph {
-        group: row.name,
-        revision: row.revision,
+        group: name.to_string(),
+        revision: revision.number,
         nodes,
         edges,
         upstream: up.into_iter().map(|l| link(l.upstream, l.kind, l.need)).collect(),

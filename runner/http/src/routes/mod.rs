@@ -21,7 +21,7 @@ mod offers;
 mod pools;
 mod queues;
 mod run_controls;
-mod runs;
+pub(crate) mod runs;
 mod runtimes;
 mod scripts;
 mod secrets;

@@ -1,10 +1,12 @@
 //! Runs: submitting, finding, watching. What people do to them is in `run_controls`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use heddle_api::{Batch, BatchItem, BatchResults, List, Moment, Run, Submission};
@@ -20,8 +22,14 @@ use crate::adapter;
 use crate::adapter::runs::RunFilter;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, answer, ok};
+use crate::request::{Outcome, Request, answer, answer_bytes, ok};
 use crate::table::{Method, Pace, Route};
+
+/// Answers about runs that have ended are kept from so many bytes on: smaller ones are made as soon as looked up.
+const ENDED_BYTES_MIN: usize = 32 * 1_024;
+
+/// And so many bytes of them together.
+pub(crate) const ENDED_BYTES_MAX: usize = 8 * 1_024 * 1_024;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -37,7 +45,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .takes(of::<Batch>())
             .answers(202, of::<BatchResults>()),
         filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
-            .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too. A page may have fewer runs than `limit`, or none, and yet a `next_cursor`: only where there is none is the list at its end.")
+            .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too. What no index leads to (triggers, times that runs are about, scripts and queues that more than 30 groups use, labels that many runs have) is looked for among some thousand runs for each answer: a page may have fewer runs than `limit`, or none, and yet a `next_cursor`, which goes on. Only where there is none is the list at its end.")
             .query("history", "`true`: also runs that have left the hot view.")
             .list()
             .answers(200, of::<List<Run>>()),
@@ -336,17 +344,35 @@ async fn batch(mut request: Request) -> Outcome {
 
 async fn latest(request: Request) -> Outcome {
     let filter = filter(&request)?;
-    let found = adapter::runs::list(&request.app.engine, filter, None, 1).await?;
-    match found.items.first() {
-        Some(run) => ok(&adapter::runs::get(&request.app.engine, RunId(run.id), std::time::Duration::ZERO).await?),
-        None => Err(Problem::not_found("run", "latest")),
+    let mut cursor = None;
+    loop {
+        let found = adapter::runs::list(&request.app.engine, filter.clone(), cursor, 1).await?;
+        if let Some(run) = found.items.first() {
+            return ok(&adapter::runs::get(&request.app.engine, RunId(run.id), std::time::Duration::ZERO).await?);
+        }
+        // A page that has none may be followed by one that has.
+        cursor = Some(found.next_cursor.ok_or_else(|| Problem::not_found("run", "latest"))?);
     }
 }
 
 async fn get(request: Request) -> Outcome {
-    let id = request.id("id", "run")?;
+    let run = RunId(request.id("id", "run")?);
     let wait = request.wait()?;
-    ok(&adapter::runs::get(&request.app.engine, RunId(id), wait).await?)
+    let ended = &request.app.ended;
+    if ended.knows(run)
+        && let Some(mark) = request.app.store.ended_mark(run).await?
+        && let Some(body) = ended.find(run, &mark)
+    {
+        return Ok(answer_bytes(StatusCode::OK, (*body).clone()));
+    }
+    let (found, mark) = adapter::runs::get_marked(&request.app.engine, run, wait).await?;
+    let body = Bytes::from(serde_json::to_vec(&found).map_err(|error| Problem::internal(&error))?);
+    if let Some(mark) = mark
+        && body.len() >= ENDED_BYTES_MIN
+    {
+        ended.keep(run, mark, body.len(), Arc::new(body.clone()));
+    }
+    Ok(answer_bytes(StatusCode::OK, body))
 }
 
 async fn events(request: Request) -> Outcome {

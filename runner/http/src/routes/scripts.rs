@@ -41,6 +41,8 @@ fn version_of(row: ScriptVersionRow, active_version: Option<i32>) -> ScriptVersi
         description: row.description,
         size: row.size,
         created_at: row.created_at.into(),
+        imports: None,
+        compile_ms: None,
     }
 }
 
@@ -154,7 +156,9 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
         return Err(Problem::invalid_at("", "the body is empty; a script was expected"));
     }
     let actor = request.caller.actor.clone();
+    let begun = request.app.clock.now();
     let compiled = adapter::scripts::compile(&request.app.engine, bytes.clone(), language, actor).await?;
+    let took = request.app.clock.now() - begun;
     let put = request
         .app
         .store
@@ -175,7 +179,13 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
         )
         .await?;
     let (script, version) = put.row;
-    crate::request::put(put.created, &version_of(version, script.active_version))
+    let imports = imports_of(request, &version).await;
+    let version = ScriptVersion {
+        imports,
+        compile_ms: Some(took.num_milliseconds()),
+        ..version_of(version, script.active_version)
+    };
+    crate::request::put(put.created, &version)
 }
 
 async fn find(request: &Request) -> Result<ScriptRow, Problem> {
@@ -251,7 +261,17 @@ async fn version(request: Request) -> Outcome {
     let script = find(&request).await?;
     let version = request.id("version", "script version")?;
     let row = find_version(&request, &script, Some(version)).await?;
-    ok(&version_of(row, script.active_version))
+    let imports = imports_of(&request, &row).await;
+    ok(&ScriptVersion {
+        imports,
+        ..version_of(row, script.active_version)
+    })
+}
+
+/// What a version imports, as far as this node knows.
+async fn imports_of(request: &Request, row: &ScriptVersionRow) -> Option<Vec<String>> {
+    let digest = format!("sha256:{}", row.digest);
+    request.app.engine.sandbox().imports(&digest).await
 }
 
 async fn wasm(request: Request) -> Outcome {

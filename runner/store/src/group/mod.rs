@@ -6,20 +6,20 @@
 
 mod delete;
 pub mod link;
+mod list;
 mod put;
 
 use heddle_domain::Time;
-use heddle_domain::state::RunState;
 use serde_json::{Map, Value, json};
 
 use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
-use crate::pages::BEGIN_IN_ORDER;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 use crate::{schedule, upstream};
 
 pub use delete::GroupDelete;
+pub use list::GroupFilter;
 pub use put::{GroupPut, GroupWrite};
 
 /// Serialises all changes of groups.
@@ -69,21 +69,6 @@ pub enum IfMatch {
     Exists,
     /// It stands at this revision.
     Revision(i32),
-}
-
-/// Which groups; empty and `None` mean any.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GroupFilter {
-    /// Of this category.
-    pub category: Option<String>,
-    /// With this text in the name or the description, in any case.
-    pub text: Option<String>,
-    /// With all of these labels; a value of `None` means any.
-    pub labels: Vec<(String, Option<String>)>,
-    /// Whose latest run is in one of these states; `None` among them: that have no run.
-    pub last_states: Vec<Option<RunState>>,
-    /// That are enabled, or are not.
-    pub enabled: Option<bool>,
 }
 
 async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {
@@ -213,6 +198,17 @@ impl Store {
         current(&mut connection, name).await
     }
 
+    /// The ids of a group that is not deleted and of its current revision.
+    pub async fn group_revision(&self, name: &str) -> Result<Option<(i64, i64)>, StoreError> {
+        let row = sqlx::query!(
+            "SELECT id, revision_id FROM heddle.groups WHERE name = $1 AND deleted_at IS NULL",
+            name
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(row.map(|row| (row.id, row.revision_id)))
+    }
+
     /// Which of these groups exist.
     pub async fn existing_groups(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar!(
@@ -234,73 +230,6 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?)
-    }
-
-    /// Groups by name, behind `cursor`, that a filter finds. The latest run of each is looked up by the index of its runs
-    /// only where it matters.
-    pub async fn groups(
-        &self,
-        filter: &GroupFilter,
-        cursor: Option<&str>,
-        limit: i64,
-    ) -> Result<Page<GroupRow>, StoreError> {
-        let valued: Map<String, Value> = filter
-            .labels
-            .iter()
-            .filter_map(|(name, value)| Some((name.clone(), Value::from(value.clone()?))))
-            .collect();
-        let named: Vec<String> = filter
-            .labels
-            .iter()
-            .filter(|(_, value)| value.is_none())
-            .map(|(name, _)| name.clone())
-            .collect();
-        let text = filter.text.as_deref().map(str::to_lowercase);
-        let states: Vec<i16> = filter
-            .last_states
-            .iter()
-            .map(|state| state.map_or(-1, RunState::number))
-            .collect();
-        transaction!(self, pool, "groups", once(BEGIN_IN_ORDER), |tx| {
-            let rows = sqlx::query_as!(
-                GroupRow,
-                "WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
-             SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
-                    g.created_at, g.updated_at, g.deleted_at
-             FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
-             WHERE g.deleted_at IS NULL AND ($1::text IS NULL OR g.category = $1)
-               AND ($2::text IS NULL OR g.name > $2)
-               AND ($4::text IS NULL OR position($4 IN lower(g.name)) > 0
-                    OR position($4 IN lower(coalesce(r.spec->>'description', ''))) > 0)
-               AND ($5::jsonb = '{}' OR coalesce(r.spec->'labels', '{}') @> $5)
-               AND (cardinality($6::text[]) = 0 OR coalesce(r.spec->'labels', '{}') ?& $6)
-               AND ($7::boolean IS NULL OR g.enabled = $7)
-               AND (cardinality($8::smallint[]) = 0
-                    OR coalesce((SELECT n.state FROM (
-                           (SELECT l.id, l.state FROM heddle.runs_live l
-                             WHERE l.group_id = ANY (ARRAY[g.id]) ORDER BY l.group_id DESC, l.id DESC LIMIT 1)
-                           UNION ALL
-                           (SELECT o.* FROM w CROSS JOIN LATERAL (
-                                SELECT d.id, d.state FROM heddle.runs_done d
-                                 WHERE d.group_id = ANY (ARRAY[g.id]) AND d.id >= w.first AND d.id < w.after
-                                 ORDER BY d.group_id DESC, d.id DESC LIMIT 1) AS o
-                             LIMIT 1)) AS n
-                        ORDER BY n.id DESC LIMIT 1), -1) = ANY ($8))
-             ORDER BY g.name LIMIT $3",
-                filter.category,
-                cursor,
-                limit + 1,
-                text,
-                Value::Object(valued),
-                &named,
-                filter.enabled,
-                &states,
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            tx.commit().await?;
-            Ok(Page::of(rows, limit, |row| row.name.clone()))
-        })
     }
 
     /// A revision by its id.

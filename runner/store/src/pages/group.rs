@@ -1,9 +1,12 @@
 //! Lists of groups, and a group's newest runs.
 
+use std::collections::BTreeMap;
+
 use heddle_domain::Time;
 use uuid::Uuid;
 
-use super::BEGIN_IN_ORDER;
+use crate::database::PgSession;
+use crate::span::{self, BEGIN_BY_SPANS, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -113,6 +116,15 @@ pub struct LinkLine {
     pub kind: String,
 }
 
+/// Something that has a name and a page.
+#[derive(Clone, Debug)]
+pub struct FoundLine {
+    /// `group`, `script`, `queue` or `topic`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
 impl Store {
     /// Groups by name.
     pub async fn page_groups(&self, asked: &GroupsAsked, limit: i64) -> Result<Vec<GroupLine>, StoreError> {
@@ -146,35 +158,34 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<GroupRunRow>, StoreError> {
         let before = before.unwrap_or(Uuid::max());
-        transaction!(self, pool, "page_group_runs", once(BEGIN_IN_ORDER), |tx| {
-            let rows = sqlx::query_as!(
+        transaction!(self, pool, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
+            let mut runs = sqlx::query_as!(
                 GroupRunRow,
-                r#"WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
-               SELECT id AS "id!", revision_id AS "revision_id!", state AS "state!", trigger AS "trigger!",
-                      logical_time AS "logical_time!", created_at AS "created_at!", started_at, finished_at, error,
-                      progress AS "progress!"
-                 FROM ((SELECT o.* FROM w CROSS JOIN LATERAL (
-                            SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at,
-                                   d.finished_at, d.error, d.progress
-                              FROM heddle.runs_done d
-                             WHERE d.group_id = ANY (ARRAY[$1::bigint]) AND d.id >= w.first AND d.id < w.after
-                               AND d.id < $2
-                             ORDER BY d.group_id DESC, d.id DESC LIMIT $3) AS o
-                         LIMIT $3)
-                       UNION ALL
-                       (SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
-                               NULL, NULL, v.progress
-                          FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
-                         ORDER BY v.group_id DESC, v.id DESC LIMIT $3)) AS l
-                ORDER BY id DESC LIMIT $3"#,
+                r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
+                          NULL::timestamptz AS finished_at, NULL::text AS error, v.progress
+                     FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
+                    ORDER BY v.group_id DESC, v.id DESC LIMIT $3"#,
                 group_id,
                 before,
                 limit
             )
             .fetch_all(&mut *tx)
             .await?;
+            let mut left = limit;
+            let now = span::now(&mut tx).await?;
+            let newest = span::made(before).map_or(now, |made| made.min(now));
+            for span in span::spans_of_groups(newest, None) {
+                let found = ended_runs(&mut tx, group_id, span, before, left).await?;
+                left -= found.len() as i64;
+                runs.extend(found);
+                if left <= 0 {
+                    break;
+                }
+            }
             tx.commit().await?;
-            Ok(rows)
+            runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
+            runs.truncate(usize::try_from(limit).unwrap_or(0));
+            Ok(runs)
         })
     }
 
@@ -190,24 +201,26 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.run, row.task)).collect())
     }
 
-    /// Names that contain a text: groups and scripts.
-    pub async fn page_find(&self, text: &str, limit: i64) -> Result<(Vec<String>, Vec<String>), StoreError> {
-        let groups = sqlx::query_scalar!(
-            "SELECT name FROM heddle.groups WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0
-              ORDER BY name LIMIT $2",
+    /// Names that contain a text: of groups, scripts, queues and topics, so many of each.
+    pub async fn page_find(&self, text: &str, limit: i64) -> Result<Vec<FoundLine>, StoreError> {
+        Ok(sqlx::query_as!(
+            FoundLine,
+            r#"SELECT f.kind AS "kind!", f.name AS "name!" FROM (
+                   (SELECT 1 AS place, 'group' AS kind, name FROM heddle.groups
+                     WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 2, 'script', name FROM heddle.scripts
+                     WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 3, 'queue', name FROM heddle.queues WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 4, 'topic', name FROM heddle.topics WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+               ) AS f ORDER BY f.place, f.name"#,
             text,
             limit
         )
         .fetch_all(&self.pool)
-        .await?;
-        let scripts = sqlx::query_scalar!(
-            "SELECT name FROM heddle.scripts WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2",
-            text,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok((groups, scripts))
+        .await?)
     }
 
     /// The run of a key, in whatever group.
@@ -237,11 +250,51 @@ impl Store {
         .await?)
     }
 
-    /// Attempts of these runs that have ended, those of the newest runs first.
+    /// The newest runs of these groups that have ended, `each` of each: which revision they are of.
+    pub async fn page_newest_runs(&self, groups: &[i64], each: i64) -> Result<Vec<(Uuid, i64)>, StoreError> {
+        transaction!(self, pool, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {
+            let mut found = Vec::new();
+            let mut left: BTreeMap<i64, i64> = groups.iter().map(|group| (*group, each)).collect();
+            for span in span::spans_of_groups(span::now(&mut tx).await?, None) {
+                left.retain(|_, left| *left > 0);
+                if left.is_empty() {
+                    break;
+                }
+                let (ids, most): (Vec<i64>, Vec<i64>) = left.iter().unzip();
+                let rows = sqlx::query!(
+                    r#"SELECT n.id AS "group!", l.id AS "run!", l.revision_id AS "revision!"
+                         FROM UNNEST($1::bigint[], $2::bigint[]) AS n (id, most)
+                        CROSS JOIN LATERAL (
+                             SELECT d.id, d.revision_id FROM heddle.runs_done d
+                              WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= $3 AND d.id < $4
+                              ORDER BY d.group_id DESC, d.id DESC LIMIT n.most) AS l"#,
+                    &ids,
+                    &most,
+                    span.first,
+                    span.after
+                )
+                .fetch_all(&mut *tx)
+                .await?;
+                for row in rows {
+                    left.entry(row.group).and_modify(|left| *left -= 1);
+                    found.push((row.run, row.revision));
+                }
+            }
+            tx.commit().await?;
+            Ok(found)
+        })
+    }
+
+    /// Attempts of these runs that have ended, those of the newest runs first. (Each run is looked for in its own day;
+    /// `= ANY` would look for all of them in each day.)
     pub async fn page_attempts(&self, runs: &[Uuid], limit: i64) -> Result<Vec<AttemptEnd>, StoreError> {
         Ok(sqlx::query_as!(
             AttemptEnd,
-            "SELECT a.run, a.task, a.state, a.started_at, a.finished_at FROM heddle.attempts a WHERE a.run = ANY ($1) ORDER BY a.run DESC LIMIT $2",
+            "SELECT a.run, a.task, a.state, a.started_at, a.finished_at
+               FROM (SELECT id FROM UNNEST($1::uuid[]) AS given (id) ORDER BY id DESC) AS n
+              CROSS JOIN LATERAL (SELECT e.run, e.task, e.state, e.started_at, e.finished_at FROM heddle.attempts e
+                                   WHERE e.run = n.id OFFSET 0) AS a
+              LIMIT $2",
             runs,
             limit
         )
@@ -249,17 +302,20 @@ impl Store {
         .await?)
     }
 
-    /// What times a group's runs between two instants are about, and how they went: the newest `limit` of each kind. The
-    /// kinds are runs of an instant, found by their logical time, and runs of the moment in which they were made.
+    /// How a group's runs went whose logical times lie between the first and the last of these instants: for each stretch
+    /// from one of them to the next, from 1, and each state, how many. The newest `limit` of each kind count. The kinds are
+    /// runs of an instant, found by their logical time, and runs of the moment in which they were made.
     pub async fn page_group_ends(
         &self,
         group_id: i64,
-        from: Time,
-        to: Time,
+        instants: &[Time],
         limit: i64,
-    ) -> Result<Vec<(Time, i16)>, StoreError> {
+    ) -> Result<Vec<(i32, i16, i64)>, StoreError> {
+        let (Some(from), Some(to)) = (instants.first(), instants.last()) else {
+            return Ok(Vec::new());
+        };
         let rows = sqlx::query!(
-            r#"SELECT logical_time AS "logical_time!", state AS "state!"
+            r#"SELECT width_bucket(logical_time, $5::timestamptz[]) AS "stretch!", state AS "state!", count(*) AS "count!"
                  FROM ((SELECT d.logical_time, d.state FROM heddle.runs_done d
                          WHERE d.group_id = $1 AND d.logical_time >= $2 AND d.logical_time < $3
                            AND d.logical_time <> d.created_at AND d.trigger <> 4
@@ -280,15 +336,20 @@ impl Store {
                           FROM (SELECT v.logical_time, v.state, v.created_at, v.trigger FROM heddle.runs_live v
                                  WHERE v.group_id = $1 AND v.id >= heddle.uuid_floor($2) AND v.id < heddle.uuid_floor($3)
                                  ORDER BY v.id DESC LIMIT $4) AS m
-                         WHERE m.logical_time = m.created_at OR m.trigger = 4)) AS l"#,
+                         WHERE m.logical_time = m.created_at OR m.trigger = 4)) AS l
+                GROUP BY 1, 2"#,
             group_id,
             from,
             to,
-            limit
+            limit,
+            instants
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (row.logical_time, row.state)).collect())
+        Ok(rows
+            .into_iter()
+            .map(|row| (row.stretch, row.state, row.count))
+            .collect())
     }
 
     /// What scripts have kept for a group, by key, behind a key; of each value the first `chars` characters.
@@ -327,4 +388,29 @@ impl Store {
         .fetch_all(&self.pool)
         .await?)
     }
+}
+
+/// The newest runs of a group in a span that have ended.
+async fn ended_runs(
+    session: &mut PgSession,
+    group_id: i64,
+    span: Span,
+    before: Uuid,
+    limit: i64,
+) -> Result<Vec<GroupRunRow>, StoreError> {
+    Ok(sqlx::query_as!(
+        GroupRunRow,
+        "SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at, d.finished_at, d.error,
+                d.progress
+           FROM heddle.runs_done d
+          WHERE d.group_id = ANY (ARRAY[$1::bigint]) AND d.id >= $2 AND d.id < $3 AND d.id < $4
+          ORDER BY d.group_id DESC, d.id DESC LIMIT $5",
+        group_id,
+        span.first,
+        span.after,
+        before,
+        limit
+    )
+    .fetch_all(session)
+    .await?)
 }

@@ -11,11 +11,6 @@ use uuid::Uuid;
 
 use crate::{Store, StoreError};
 
-/// Begins to read what an index has in order, and as many as are wanted: of a group of which the planner expects few runs
-/// it would else collect all that there are, and sort them.
-pub(crate) const BEGIN_IN_ORDER: &str =
-    "BEGIN READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
-
 impl Store {
     /// For each of these runs a text that is another one when what its pages show may have changed since: it has moved, its
     /// attempts have logged, or somebody has done something to it. Of what is under way at once the first fifty count.

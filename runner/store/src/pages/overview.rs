@@ -1,9 +1,12 @@
 //! The overview: who was at work lately, what failed, what is late.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use heddle_domain::Time;
 use uuid::Uuid;
 
-use super::BEGIN_IN_ORDER;
+use crate::database::PgSession;
+use crate::span::{self, BEGIN_BY_SPANS, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -113,7 +116,39 @@ pub struct UnsentRow {
     pub last_error: Option<String>,
 }
 
+/// An attempt that timed out.
+#[derive(Clone, Debug)]
+pub struct TimedOutRow {
+    /// Of which run.
+    pub run: Uuid,
+    /// The task's number.
+    pub task: i16,
+    /// When it was stopped.
+    pub finished_at: Time,
+    /// The revision of the run.
+    pub revision_id: i64,
+}
+
 impl Store {
+    /// Attempts of runs made since then that timed out, the newest runs first.
+    pub async fn page_timed_out(&self, since: Time, limit: i64) -> Result<Vec<TimedOutRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            TimedOutRow,
+            r#"SELECT a.run, a.task, a.finished_at, r.revision_id AS "revision_id!"
+                 FROM (SELECT run, task, finished_at FROM heddle.attempts
+                        WHERE state = 3 AND run >= heddle.uuid_floor($1) ORDER BY run DESC LIMIT $2) AS a
+                CROSS JOIN LATERAL (
+                    SELECT l.revision_id FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[a.run])
+                     UNION ALL
+                    SELECT d.revision_id FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[a.run])) AS r
+                ORDER BY a.run DESC"#,
+            since,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+
     /// Runs that failed, newest first.
     pub async fn page_failures(&self, since: Time, limit: i64) -> Result<Vec<FailureRow>, StoreError> {
         Ok(sqlx::query_as!(
@@ -132,23 +167,11 @@ impl Store {
 
     /// How the newest run of each group that has ended ended.
     pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, i16)>, StoreError> {
-        transaction!(self, pool, "page_last_ends", once(BEGIN_IN_ORDER), |tx| {
-            let rows = sqlx::query!(
-                r#"WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
-               SELECT n.id AS "id!", l.state AS "state!"
-                 FROM UNNEST($1::bigint[]) AS n (id)
-                CROSS JOIN LATERAL (
-                    SELECT o.state FROM w CROSS JOIN LATERAL (
-                        SELECT d.state FROM heddle.runs_done d
-                         WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= w.first AND d.id < w.after
-                         ORDER BY d.group_id DESC, d.id DESC LIMIT 1) AS o
-                     LIMIT 1) AS l"#,
-                groups
-            )
-            .fetch_all(&mut *tx)
-            .await?;
+        transaction!(self, pool, "page_last_ends", once(BEGIN_BY_SPANS), |tx| {
+            let now = span::now(&mut tx).await?;
+            let ends = last_ends(&mut tx, groups, now).await?;
             tx.commit().await?;
-            Ok(rows.into_iter().map(|row| (row.id, row.state)).collect())
+            Ok(ends.into_iter().map(|(group, _, state)| (group, state)).collect())
         })
     }
 
@@ -176,35 +199,38 @@ impl Store {
 
     /// The newest runs of each of these groups, newest first; at most `each` that have ended, and as many that have not.
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
-        transaction!(self, pool, "page_bars", once(BEGIN_IN_ORDER), |tx| {
-            let rows = sqlx::query_as!(
+        transaction!(self, pool, "page_bars", once(BEGIN_BY_SPANS), |tx| {
+            let mut bars = sqlx::query_as!(
                 BarRow,
-                r#"WITH w AS MATERIALIZED (SELECT first, after FROM heddle.look_back)
-               SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
-                      l.created_at AS "created_at!", l.started_at, l.finished_at, l.logical_time AS "logical_time!"
-                 FROM UNNEST($1::bigint[]) AS n (id)
-                CROSS JOIN LATERAL (
-                    (SELECT o.* FROM w CROSS JOIN LATERAL (
-                         SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.finished_at,
-                                d.logical_time
-                           FROM heddle.runs_done d
-                          WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= w.first AND d.id < w.after
-                            AND d.id >= heddle.uuid_floor($2)
-                          ORDER BY d.group_id DESC, d.id DESC LIMIT $3) AS o
-                      LIMIT $3)
-                    UNION ALL
-                    (SELECT v.group_id, v.id, v.state, v.trigger, v.created_at, v.started_at, NULL, v.logical_time
-                       FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[n.id])
-                      ORDER BY v.group_id DESC, v.id DESC LIMIT $3)) AS l
-                ORDER BY 1, 2 DESC"#,
+                r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
+                          l.created_at AS "created_at!", l.started_at, NULL::timestamptz AS finished_at,
+                          l.logical_time AS "logical_time!"
+                     FROM UNNEST($1::bigint[]) AS n (id)
+                    CROSS JOIN LATERAL (
+                         SELECT v.group_id, v.id, v.state, v.trigger, v.created_at, v.started_at, v.logical_time
+                           FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[n.id])
+                          ORDER BY v.group_id DESC, v.id DESC LIMIT $2) AS l"#,
                 groups,
-                since,
                 each
             )
             .fetch_all(&mut *tx)
             .await?;
+            // How many of each group are still to be found.
+            let mut left: BTreeMap<i64, i64> = groups.iter().map(|group| (*group, each)).collect();
+            for span in span::spans_of_groups(span::now(&mut tx).await?, Some(since)) {
+                left.retain(|_, left| *left > 0);
+                if left.is_empty() {
+                    break;
+                }
+                let found = ended_bars(&mut tx, &left, span, since).await?;
+                for bar in &found {
+                    left.entry(bar.group_id).and_modify(|left| *left -= 1);
+                }
+                bars.extend(found);
+            }
             tx.commit().await?;
-            Ok(rows)
+            bars.sort_unstable_by_key(|bar| (bar.group_id, std::cmp::Reverse(bar.id)));
+            Ok(bars)
         })
     }
 
@@ -303,4 +329,66 @@ impl Store {
         .fetch_all(&self.pool)
         .await?)
     }
+}
+
+/// The newest runs of a span of each of these groups that have ended since they were made at `since` or later; of each group
+/// as many as stands beside it.
+async fn ended_bars(
+    session: &mut PgSession,
+    groups: &BTreeMap<i64, i64>,
+    span: Span,
+    since: Time,
+) -> Result<Vec<BarRow>, StoreError> {
+    let (ids, each): (Vec<i64>, Vec<i64>) = groups.iter().unzip();
+    Ok(sqlx::query_as!(
+        BarRow,
+        r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
+                  l.created_at AS "created_at!", l.started_at, l.finished_at, l.logical_time AS "logical_time!"
+             FROM UNNEST($1::bigint[], $2::bigint[]) AS n (id, each)
+            CROSS JOIN LATERAL (
+                 SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.finished_at, d.logical_time
+                   FROM heddle.runs_done d
+                  WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= $3 AND d.id < $4 AND d.id >= heddle.uuid_floor($5)
+                  ORDER BY d.group_id DESC, d.id DESC LIMIT n.each) AS l"#,
+        &ids,
+        &each,
+        span.first,
+        span.after,
+        since
+    )
+    .fetch_all(session)
+    .await?)
+}
+
+/// The newest run of each of these groups that has ended, with the number of its state; of groups that have one.
+pub(crate) async fn last_ends(
+    session: &mut PgSession,
+    groups: &[i64],
+    now: Time,
+) -> Result<Vec<(i64, Uuid, i16)>, StoreError> {
+    let mut left: BTreeSet<i64> = groups.iter().copied().collect();
+    let mut ends = Vec::with_capacity(left.len());
+    for span in span::spans_of_groups(now, None) {
+        if left.is_empty() {
+            break;
+        }
+        let ids: Vec<i64> = left.iter().copied().collect();
+        let found = sqlx::query!(
+            r#"SELECT n.id AS "group!", l.id AS "run!", l.state AS "state!" FROM UNNEST($1::bigint[]) AS n (id)
+                CROSS JOIN LATERAL (
+                     SELECT d.id, d.state FROM heddle.runs_done d
+                      WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= $2 AND d.id < $3
+                      ORDER BY d.group_id DESC, d.id DESC LIMIT 1) AS l"#,
+            &ids,
+            span.first,
+            span.after
+        )
+        .fetch_all(&mut *session)
+        .await?;
+        for end in found {
+            left.remove(&end.group);
+            ends.push((end.group, end.run, end.state));
+        }
+    }
+    Ok(ends)
 }

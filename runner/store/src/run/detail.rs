@@ -80,6 +80,8 @@ pub struct RunDetail {
     pub due: BTreeMap<TaskKey, Time>,
     /// What task runs wait for that are ready.
     pub waits: BTreeMap<TaskKey, WaitView>,
+    /// Of a run that has ended: another one as soon as anything of it is ([`Store::ended_mark`]).
+    pub mark: Option<String>,
 }
 
 /// What a task run waits for that is ready.
@@ -242,14 +244,14 @@ impl Store {
             .push(" AS waits FROM (SELECT ");
         query
             .push(LIVE_COLUMNS)
-            .push(" FROM heddle.runs_live l")
+            .push(", NULL::text AS version FROM heddle.runs_live l")
             .push(JOINS)
             .push("WHERE l.id = ")
             .push_bind(id.0);
         query
             .push(" UNION ALL SELECT ")
             .push(DONE_COLUMNS)
-            .push(" FROM heddle.runs_done l")
+            .push(", l.xmin::text AS version FROM heddle.runs_done l")
             .push(JOINS);
         query.push("WHERE l.id = ").push_bind(id.0).push(") AS runs");
         let Some(row) = query.build().fetch_optional(&self.pool).await? else {
@@ -284,12 +286,27 @@ impl Store {
         let overrides: Result<Vec<OverrideView>, StoreError> = overrides.into_iter().map(|row| row.view(id)).collect();
         let mut overrides = overrides?;
         overrides.sort_by_key(|by_hand| by_hand.at);
+        let version: Option<String> = row.try_get("version")?;
+        let mark = version.map(|version| format!("{version}-{}", overrides.len()));
         Ok(Some(RunDetail {
             run,
             attempts,
             overrides,
             due,
             waits,
+            mark,
         }))
+    }
+
+    /// Of a run that has ended, a text that is another one as soon as anything of it is: it runs again, somebody has done
+    /// something to it. `None`: it has not ended, or is gone.
+    pub async fn ended_mark(&self, id: RunId) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT concat_ws('-', l.xmin::text, (SELECT count(*) FROM heddle.overrides o WHERE o.run = $1)) AS "mark!"
+                 FROM heddle.runs_done l WHERE l.id = $1"#,
+            id.0
+        )
+        .fetch_optional(&self.pool)
+        .await?)
     }
 }

@@ -1,10 +1,15 @@
 //! Work offered to people: offers with their stock, audiences, assignments; what somebody would be given.
 
+use std::collections::BTreeMap;
+
 use axum::http::Method;
+use chrono::{SecondsFormat, TimeDelta};
+use heddle_domain::Time;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::Answer;
+use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, line, more, number, parse, state, time};
 use crate::form::field;
@@ -17,6 +22,12 @@ const ASKED: [&str; 7] = ["uid", "gid", "offer", "state", "from", "to", "cursor"
 /// States of an assignment.
 const STATES: [&str; 5] = ["assigned", "completed", "failed", "expired", "revoked"];
 
+/// How far ahead occurrences are drawn, and how many of them at most.
+const AHEAD: TimeDelta = TimeDelta::days(7);
+const AHEAD_MAX: u32 = 500;
+/// Offers that have a line of their own.
+const LINES_MAX: usize = 20;
+
 fn items(found: &Value) -> &[Value] {
     found["items"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -25,20 +36,28 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let query = ctx.asks(50, &ASKED);
     let assigned = format!("/v1/assignments?{query}");
-    let (offers, occurrences, audiences, assignments) = futures::join!(
+    let written = |at: Time| segment(&at.to_rfc3339_opts(SecondsFormat::Millis, true));
+    let ahead = format!(
+        "/v1/offers/occurrences?limit={AHEAD_MAX}&from={}&to={}",
+        written(ctx.now),
+        written(ctx.now + AHEAD)
+    );
+    let (offers, occurrences, ahead, audiences, assignments) = futures::join!(
         ctx.get("/v1/offers?limit=100"),
         ctx.get("/v1/offers/occurrences?limit=50"),
+        ctx.get(&ahead),
         ctx.get("/v1/audiences?limit=100"),
         ctx.get(&assigned),
     );
     let (offers, audiences, assignments) = (offers?, audiences?, assignments?);
     // Without a window the API may have its own idea of which are shown; none is no fault of this page.
-    let occurrences = occurrences.unwrap_or_default();
+    let (occurrences, ahead) = (occurrences.unwrap_or_default(), ahead.unwrap_or_default());
     let title = t!(ctx, "nav-dispatch");
     let body = html! {
         div.heading { h1 { (title) } }
         (poll_as(ctx, None))
         (ctx.live("offers", offers_table(ctx, items(&offers))))
+        (ctx.live("ahead", upcoming(ctx, items(&ahead))))
         div.two {
             (ctx.live("occurrences", occurrences_table(ctx, items(&occurrences))))
             (ctx.live("audiences", audiences_table(ctx, items(&audiences))))
@@ -206,6 +225,47 @@ fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
     }
 }
 
+/// When each offer is due in the days to come, on a line.
+fn upcoming(ctx: &Ctx, occurrences: &[Value]) -> Markup {
+    let axis = Axis {
+        from: ctx.now,
+        to: ctx.now + AHEAD,
+        width: 1_000.0,
+    };
+    let mut lines: BTreeMap<&str, Vec<Time>> = BTreeMap::new();
+    for one in occurrences {
+        if let (Some(offer), Some(at)) = (one["offer"].as_str(), one["occurrence"].as_str().and_then(parse)) {
+            lines.entry(offer).or_default().push(at);
+        }
+    }
+    if lines.is_empty() {
+        return html! {};
+    }
+    let days = hours(ctx.zone, axis.from, axis.to, 24);
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "offers-ahead")) }
+            div.lanes {
+                @for (offer, times) in lines.iter().take(LINES_MAX) {
+                    div.lane.lane-name { a href={ "/dispatch?offer=" (segment(offer)) } { bdi { (offer) } } }
+                    svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "offer-line", name = *offer, n = times.len())) {
+                        @for day in &days { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*day))) x2=(format!("{:.1}", axis.x(*day))) y1="0" y2="26" {} }
+                        @for at in times { rect.due x=(format!("{:.1}", axis.x(*at) - 2.0)) y="8" width="4" height="10" rx="1" { title { (crate::span::moment(ctx.lang, ctx.zone, *at, ctx.now, false)) } } }
+                    }
+                }
+            }
+            div.lanes aria-hidden="true" {
+                div {}
+                svg.picture.scale { @for day in &days {
+                    @let x = axis.x(*day);
+                    @if x > 30.0 && x < 970.0 { text x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (crate::span::day(ctx.lang, ctx.zone, *day, ctx.now)) } }
+                } }
+            }
+            @if lines.len() > LINES_MAX { p.muted { (t!(ctx, "and-more", n = lines.len() - LINES_MAX)) } }
+        }
+    }
+}
+
 fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
     html! {
         section.panel {
@@ -216,7 +276,7 @@ fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
                     thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "stock")) } } }
                     tbody { @for one in occurrences {
                         tr {
-                            td { bdi { (one["offer"].as_str().unwrap_or_default()) } }
+                            td.tight { (offer_name(ctx, one["offer"].as_str().unwrap_or_default())) }
                             td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
                             td.wide { (stock(ctx, one)) }
                         }

@@ -14,6 +14,7 @@ fn thing(path: &str) -> Option<(&'static str, String)> {
         "groups" => "group",
         "scripts" => "script",
         "topics" => "topic",
+        "runs" => "run",
         _ => return None,
     };
     let name = percent_encoding::percent_decode_str(parts.next()?).decode_utf8().ok()?;
@@ -48,6 +49,7 @@ mod tests {
         assert_eq!(thing("/groups/a%20b/runs"), Some(("group", "a b".into())));
         assert_eq!(thing("/scripts/x"), Some(("script", "x".into())));
         assert_eq!(thing("/groups"), None);
-        assert_eq!(thing("/runs/1"), None);
+        assert_eq!(thing("/runs/1"), Some(("run", "1".into())));
+        assert_eq!(thing("/queues/a"), None);
     }
 }

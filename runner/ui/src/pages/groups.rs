@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{Answer, picture};
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, choice, empty, group_link, millis, more, with_query};
+use crate::elements::{ago, choice, empty, group_link, millis, more, state, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -179,9 +179,9 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                 td.wide { (strip(&lately.bars, &strip_label(ctx, lately))) }
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
-                                td data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
+                                td.tight data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
                                 td.drop { @for (place, name) in line.depends_on.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } }
-                                td.tight.side { (switch(ctx, line)) }
+                                td.tight.side { @if may { (switch(ctx, line)) } @else { (state(ctx, if line.enabled { "enabled" } else { "disabled" })) } }
                             }
                         }
                     }
@@ -208,7 +208,7 @@ fn switch(ctx: &Ctx, line: &GroupLine) -> Markup {
         form.switch method="post" action="/groups/set" {
             input type="hidden" name="group" value=(line.name);
             input type="hidden" name="enable" value=(if line.enabled { "false" } else { "true" });
-            button type="submit" role="switch" aria-checked=(on) aria-label=(label) disabled[!ctx.viewer.operates()] {}
+            button type="submit" role="switch" aria-checked=(on) aria-label=(label) {}
         }
     }
 }

@@ -26,6 +26,13 @@ use maud::Markup;
 use crate::frame::Page;
 use crate::{Ctx, Trouble};
 
+pub(crate) use run::view::EndedRuns;
+
+/// Runs that have ended, as their pages have them: none yet.
+pub(crate) fn ended_runs() -> EndedRuns {
+    EndedRuns::new(run::view::TASK_RUNS_KEPT)
+}
+
 /// What a page's function comes to.
 pub(crate) enum Answer {
     /// A page.

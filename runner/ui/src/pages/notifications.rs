@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, more, parse, state};
+use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, parse, state, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -22,6 +22,12 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     let channels = ctx.get("/v1/channels?limit=100").await?;
     let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     let title = t!(ctx, "nav-notifications");
+    let states = [
+        ("", t!(ctx, "all")),
+        ("pending", t!(ctx, "state-pending")),
+        ("sent", t!(ctx, "state-sent")),
+        ("failed", t!(ctx, "state-failed")),
+    ];
     let shown = html! {
         section.panel {
             @if items.is_empty() { (empty(&t!(ctx, "no-notifications"))) }
@@ -34,7 +40,11 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
     };
     let body = html! {
-        div.heading { h1 { (title) } }
+        div.heading {
+            div.grow { h1 { (title) } }
+            (choice(ctx, &t!(ctx, "state"), "state", ctx.q("state").unwrap_or_default(), &states))
+        }
+        @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) ": " bdi { (channel) } " " a href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
         (ctx.live("notifications", shown))
         (more(ctx, found["next_cursor"].as_str()))
         (of_channels(ctx, channels["items"].as_array().map(Vec::as_slice).unwrap_or_default()))

@@ -1,12 +1,13 @@
 //! The overview: what needs a person, one day back and one day ahead, what is going on now.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use chrono::{TimeDelta, Timelike};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
 use heddle_domain::state::{RunState, Trigger};
-use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow};
+use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, TimedOutRow};
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -31,6 +32,14 @@ const FAILURES_MAX: i64 = 300;
 const COUNT_MAX: i64 = 10_000;
 /// Runs counted for each minute.
 const MINUTE_MAX: i64 = 500;
+/// Attempts that timed out that are read, and scripts that are named for it.
+const TIMED_OUT_MAX: i64 = 200;
+const SLOW_MAX: usize = 5;
+/// Groups whose newest run failed that are listed; how many more there are is said.
+const FAILING_LISTED: usize = 50;
+/// What is narrower in the picture of a day, and did not fail, is drawn with others of its kind and leads nowhere: nobody
+/// would hit it, and there may be thousands.
+const LINK_WIDTH_MIN: f64 = 6.0;
 /// How far back failures need somebody.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
 /// How late a schedule or queued work may be before somebody is needed.
@@ -52,12 +61,21 @@ struct Lane {
     more: bool,
 }
 
+/// A script whose attempts timed out lately.
+struct Slow {
+    script: String,
+    group: String,
+    count: usize,
+    newest: TimedOutRow,
+}
+
 struct View {
     failing: Vec<Failing>,
     late: Vec<heddle_store::pages::overview::LateRow>,
     stalled: Vec<heddle_store::pages::overview::StalledRow>,
     unsent: Vec<heddle_store::pages::overview::UnsentRow>,
     lost: Vec<(String, Time)>,
+    slow: Vec<Slow>,
     lanes: Vec<Lane>,
     more_lanes: bool,
     minutes: Vec<MinuteRow>,
@@ -67,18 +85,24 @@ struct View {
 
 impl View {
     fn troubles(&self) -> usize {
-        self.failing.len() + self.late.len() + self.stalled.len() + self.unsent.len() + self.lost.len()
+        self.failing.len()
+            + self.late.len()
+            + self.stalled.len()
+            + self.unsent.len()
+            + self.lost.len()
+            + self.slow.len()
     }
 
     async fn read(ctx: &Ctx) -> Result<Self, Trouble> {
         let store = ctx.store();
         let now = ctx.now;
         let (from, to) = (now - TimeDelta::hours(24), now + TimeDelta::hours(24));
-        let (failures, late, stalled, unsent, lanes, minutes, counts, nodes) = futures::join!(
+        let (failures, late, stalled, unsent, timed_out, lanes, minutes, counts, nodes) = futures::join!(
             store.page_failures(now - FAILURES_FOR, FAILURES_MAX),
             store.page_late(now - LATE_AFTER, 10),
             store.page_stalled(now - STALLED_AFTER, 1_000),
             store.page_unsent(now - TimeDelta::hours(24), 500),
+            store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX),
             store.page_lanes(from, to, LANES_MAX + 1),
             store.page_minutes(now, 60, MINUTE_MAX),
             store.page_now(COUNT_MAX),
@@ -103,6 +127,7 @@ impl View {
             stalled: stalled?,
             unsent: unsent?,
             lost,
+            slow: slow(ctx, timed_out?).await?,
             lanes: with_bars(ctx, lanes, from, to).await?,
             more_lanes,
             minutes: minutes?,
@@ -143,6 +168,34 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
             }
         }
     }
+    Ok(found)
+}
+
+/// Which scripts time out, those that do so most first.
+async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
+    let mut found: BTreeMap<String, Slow> = BTreeMap::new();
+    for row in rows {
+        let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
+        let Some(task) = revision.plan.tasks.get(row.task as usize) else {
+            continue;
+        };
+        // Of workers and people who took too long, their queue tells.
+        let Some(script) = task.spec.script.as_deref() else {
+            continue;
+        };
+        let script = script.split('@').next().unwrap_or(script).to_owned();
+        let group = revision.group_name.clone();
+        let one = found.entry(script.clone()).or_insert_with(|| Slow {
+            script,
+            group,
+            count: 0,
+            newest: row.clone(),
+        });
+        one.count += 1;
+    }
+    let mut found: Vec<Slow> = found.into_values().collect();
+    found.sort_by_key(|one| std::cmp::Reverse(one.count));
+    found.truncate(SLOW_MAX);
     Ok(found)
 }
 
@@ -241,8 +294,8 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
             div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) } }
             @if count == 0 { p.state.s-succeeded { (elements::glyph("succeeded")) span { (t!(ctx, "all-well")) } } }
             @else {
-                table.cards { tbody {
-                    @for one in &view.failing { (failing_row(ctx, one)) }
+                table.cards.steady { colgroup { col.of-group; col.of-state; col; col.of-count; col.of-action; } tbody {
+                    @for one in view.failing.iter().take(FAILING_LISTED) { (failing_row(ctx, one)) }
                     @for one in &view.stalled {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
@@ -270,6 +323,15 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                             td.tight.side {}
                         }
                     }
+                    @for one in &view.slow {
+                        tr {
+                            td.tight { a href={ "/scripts/" (segment(&one.script)) } { (t!(ctx, "script-named", name = &one.script)) } }
+                            td.tight { (state(ctx, "timed_out")) }
+                            td.wide.why { (t!(ctx, "timed-out-times", n = one.count)) " " (group_link(&one.group)) }
+                            td.tight.why { a href={ "/runs/" (one.newest.run) } { (ago(ctx, one.newest.finished_at)) } }
+                            td.tight.side {}
+                        }
+                    }
                     @for one in &view.unsent {
                         tr {
                             td.tight { a href="/notifications" { (t!(ctx, "channel-named", name = &one.channel)) } }
@@ -280,6 +342,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                         }
                     }
                 } }
+                @if view.failing.len() > FAILING_LISTED { p.muted.under { (t!(ctx, "and-more", n = view.failing.len() - FAILING_LISTED)) " · " a href="/runs?state=failed" { (t!(ctx, "all")) } } }
             }
         }
     }
@@ -369,6 +432,30 @@ fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     }
 }
 
+/// A bar's width, so that it is seen.
+const BAR_WIDTH_MIN: f64 = 2.2;
+
+/// Whether a bar leads nowhere.
+fn is_narrow(bar: &BarRow, width: f64) -> bool {
+    let ended_well = bar.state == RunState::Succeeded.number() || bar.state == RunState::Cancelled.number();
+    ended_well && width < LINK_WIDTH_MIN
+}
+
+/// A lane's bars that lead nowhere: a path for each state.
+fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    for bar in lane.bars.iter().rev() {
+        let (begins, ends) = stands(bar, axis.from, ctx.now);
+        let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
+        if ends >= axis.from && is_narrow(bar, width) {
+            let path = paths.entry(fill_of(bar.state)).or_default();
+            // Writing into a string does not fail.
+            let _ = write!(path, "M{x:.1} 6h{width:.1}v14h-{width:.1}z");
+        }
+    }
+    paths
+}
+
 fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
     let label = t!(
         ctx,
@@ -379,12 +466,12 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
     );
     html! {
         svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
-            @for tick in ticks { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*tick))) x2=(format!("{:.1}", axis.x(*tick))) y1="0" y2="26" {} }
+            path.axis vector-effect="non-scaling-stroke" d=(ticks.iter().fold(String::new(), |path, tick| path + &format!("M{:.1} 0v26", axis.x(*tick)))) {}
+            @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
             @for bar in lane.bars.iter().rev() {
                 @let (begins, ends) = stands(bar, axis.from, ctx.now);
-                @if ends >= axis.from {
-                    @let x = axis.x(begins);
-                    @let width = (axis.x(ends) - x).max(2.2);
+                @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
+                @if ends >= axis.from && !is_narrow(bar, width) {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
                         // What failed is what one wants to hit, however short it was.
                         @if bar.state == 4 {

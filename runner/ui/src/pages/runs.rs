@@ -106,8 +106,9 @@ pub(super) fn list(ctx: &Ctx, runs: &[Value]) -> Markup {
         section.panel {
             @if runs.is_empty() { (empty(&t!(ctx, "no-runs"))) }
             @else {
-                table.cards {
-                    thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "what-it-says")) } } }
+                table.cards.steady {
+                    colgroup { col.of-group; col.of-time; col.of-state; col.of-trigger; col.of-span; col.of-ago; col; }
+                    thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th.trigger { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "what-it-says")) } } }
                     tbody { @for run in runs { (row(ctx, run)) } }
                 }
             }
@@ -123,7 +124,7 @@ fn row(ctx: &Ctx, run: &Value) -> Markup {
             td { (group_link(text("group"))) }
             td.tight.side { a href={ "/runs/" (text("id")) } { @if let Some(at) = at("logical_time") { (time(ctx, at)) } } }
             td.tight { (state(ctx, text("state"))) }
-            td.tight.muted.side { (t!(ctx, &format!("trigger-{}", text("trigger")))) }
+            td.tight.muted.side.trigger { (t!(ctx, &format!("trigger-{}", text("trigger")))) }
             td.num data-label=(t!(ctx, "took")) { @if let Some(from) = at("started_at") { (took(ctx, from, at("finished_at"))) } }
             td.tight.muted.side { @if let Some(at) = at("created_at") { (ago(ctx, at)) } }
             td.wide {

@@ -81,7 +81,7 @@ fn upload_form(ctx: &Ctx, name: &str) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "upload")) }
-            form.filters method="post" action="/scripts/upload" enctype="multipart/form-data" {
+            form.filters method="post" action="/scripts/upload" enctype="multipart/form-data" data-drop {
                 label.hidden for="files" { (t!(ctx, "files")) }
                 input #files type="file" name="file" required multiple[name.is_empty()] accept=".wasm,.js,.ts,.py";
                 label.hidden for="name" { (t!(ctx, "name")) }
@@ -89,7 +89,7 @@ fn upload_form(ctx: &Ctx, name: &str) -> Markup {
                 label { input type="checkbox" name="keep" value="true"; (t!(ctx, "upload-keep")) }
                 button.primary type="submit" { (t!(ctx, "upload")) }
             }
-            p.muted { (t!(ctx, "upload-hint")) }
+            p.muted { (t!(ctx, "upload-hint")) span data-hint hidden { " " (t!(ctx, "upload-drop")) } }
         }
     }
 }
@@ -169,12 +169,17 @@ pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
             made["version"].as_i64().unwrap_or_default(),
             made["world"].as_str().unwrap_or_default(),
         );
-        said.push(t!(
+        let mut line = t!(
             ctx,
             "said-uploaded",
             name = format!("{script}@{version}"),
             world = world
-        ));
+        );
+        if let Some(took) = made["compile_ms"].as_i64() {
+            line.push(' ');
+            line.push_str(&t!(ctx, "said-compiled", span = millis(ctx, took)));
+        }
+        said.push(line);
         last = script;
     }
     let to = if single {
@@ -230,6 +235,10 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
     let items = found["items"].as_array().cloned().unwrap_or_default();
     let uses = ctx.store().page_script_uses(name, 50).await?;
     let lately = lately(ctx, name, &uses).await?;
+    let active = match script["active_version"].as_i64() {
+        Some(n) => ctx.get(&format!("{api}/versions/{n}")).await.unwrap_or_default(),
+        None => Value::Null,
+    };
     Ok(html! {
         @if ctx.viewer.authors() { (upload_form(ctx, name)) }
         (lately_shown(ctx, &lately))
@@ -242,6 +251,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
                 }
             }
             div.stack {
+                (imports(ctx, &active["imports"]))
                 section.panel {
                     h2 { (t!(ctx, "used-by")) }
                     @if uses.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
@@ -255,6 +265,37 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
             }
         }
     })
+}
+
+/// By a part of an import's name: the sentence about what it means for whoever uses the script.
+const NEEDS: [(&str, &str); 6] = [
+    ("heddle:task/sql", "needs-sql"),
+    ("heddle:task/secret", "needs-secret"),
+    ("wasi:http/outgoing-handler", "needs-http"),
+    ("heddle:task/enqueue", "needs-enqueue"),
+    ("heddle:task/notify", "needs-notify"),
+    ("heddle:task/state", "needs-state"),
+];
+
+/// What the active version asks of Heddle, and what a task has to grant for that.
+fn imports(ctx: &Ctx, imports: &Value) -> Markup {
+    let Some(names) = imports.as_array() else {
+        return html! {};
+    };
+    let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+    let needs: Vec<&str> = NEEDS
+        .iter()
+        .filter(|(part, _)| names.iter().any(|name| name.starts_with(part)))
+        .map(|(_, sentence)| *sentence)
+        .collect();
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "needs")) }
+            @if needs.is_empty() { (empty(&t!(ctx, "needs-nothing"))) }
+            ul.sentences { @for sentence in &needs { li { (prose(&t!(ctx, sentence))) } } }
+            details { summary { (t!(ctx, "imports-count", n = names.len())) } ul.mono { @for name in &names { li { (name) } } } }
+        }
+    }
 }
 
 /// How attempts of a script ended lately, and how long they took.
@@ -287,14 +328,16 @@ impl Lately {
 
 async fn lately(ctx: &Ctx, script: &str, uses: &[String]) -> Result<Lately, Trouble> {
     let catalog = ctx.ui.engine.catalog();
-    let mut runs: BTreeMap<Uuid, i64> = BTreeMap::new();
+    let mut groups = Vec::new();
     for group in uses.iter().take(GROUPS_LOOKED_AT) {
-        let Some(group) = catalog.group(group).await? else {
-            continue;
-        };
-        let newest = ctx.store().page_group_runs(group.id, None, RUNS_LOOKED_AT).await?;
-        runs.extend(newest.into_iter().map(|run| (run.id, run.revision_id)));
+        groups.extend(catalog.group(group).await?.map(|group| group.id));
     }
+    let runs: BTreeMap<Uuid, i64> = ctx
+        .store()
+        .page_newest_runs(&groups, RUNS_LOOKED_AT)
+        .await?
+        .into_iter()
+        .collect();
     // Which of its tasks a revision has the script do.
     let mut tasks: BTreeMap<i64, Vec<bool>> = BTreeMap::new();
     for revision in runs.values() {
@@ -414,14 +457,14 @@ async fn console(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Mar
         div.two {
             section.panel {
                 h2 { (t!(ctx, "console-title")) }
-                form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } {
+                form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } data-keep={ "console/" (name) } {
                     (fields(ctx, &properties, defaults, &form))
-                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "params-json-hint")) } }
+                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "console-json-hint")) } }
                     div.field-row {
                         label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=(script["active_version"]); }
                         label.field { span { (t!(ctx, "timeout")) } input type="text" name="timeout" value=[written("timeout")] placeholder="30s"; }
                     }
-                    div { button.primary type="submit" { (t!(ctx, "run")) } }
+                    div.row { button.primary type="submit" { (t!(ctx, "console-run")) } span.muted data-hint hidden { (t!(ctx, "console-kept")) } }
                 }
             }
             section.panel aria-live="polite" {

@@ -1,4 +1,4 @@
-//! Finds groups, scripts, runs by id or key, and pages by name.
+//! Finds groups, scripts, queues and topics, runs by id or key, pages, and what one may do.
 
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -12,6 +12,18 @@ use crate::{Ctx, Trouble};
 
 /// How many of each kind are shown.
 const SHOWN: i64 = 8;
+
+/// Of each kind of thing: what it is called, and where its pages are.
+const KINDS: [(&str, &str, &str); 4] = [
+    ("group", "groups", "g"),
+    ("script", "scripts", "s"),
+    ("queue", "queues", "q"),
+    ("topic", "topics", "t"),
+];
+/// What may be done with a group by its name: `run weather`.
+const VERBS: [(&str, &str); 2] = [("run", "run-now"), ("backfill", "backfill")];
+/// Behind so many things nothing to do is offered beside a group, unless it was asked for.
+const ACTIONS_MAX: usize = 4;
 
 struct Found {
     glyph: &'static str,
@@ -45,6 +57,32 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("", title, body))
 }
 
+/// What may be done without a name, and whether this viewer may.
+fn actions(ctx: &Ctx) -> [(&'static str, &'static str, bool); 4] {
+    [
+        ("new-group", "/groups/new", ctx.viewer.operates()),
+        ("upload-script", "/scripts", ctx.viewer.authors()),
+        ("token-make", "/system/tokens", ctx.viewer.administers()),
+        ("nav-preferences", "/preferences", true),
+    ]
+}
+
+/// `run weather`: what is to be done, by the word for it here or in English, and with what.
+fn verb<'a>(ctx: &Ctx, text: &'a str) -> (Option<&'static str>, &'a str) {
+    let Some((first, name)) = text.split_once(' ') else {
+        return (None, text);
+    };
+    let first = first.to_lowercase();
+    let named = |one: &&(&'static str, &'static str)| {
+        let word = t!(ctx, one.1).to_lowercase();
+        one.0 == first || word.trim_end_matches('…') == first
+    };
+    match VERBS.iter().find(named) {
+        Some((verb, _)) if !name.trim().is_empty() => (Some(verb), name.trim()),
+        _ => (None, text),
+    }
+}
+
 async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
     let mut found = Vec::new();
     let lower = text.to_lowercase();
@@ -58,23 +96,46 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
                 found.push(run(ctx, id, format!("{text} · {id}")));
             }
         }
-        let (groups, scripts) = ctx.store().page_find(text, SHOWN).await?;
-        for name in groups {
-            let address = format!("/groups/{}", segment(&name));
+        let (verb, name) = verb(ctx, text);
+        for one in ctx.store().page_find(name, SHOWN).await? {
+            let (kind, section, _) = KINDS
+                .iter()
+                .find(|kind| kind.0 == one.kind)
+                .copied()
+                .unwrap_or(KINDS[0]);
+            let address = format!("/{section}/{}", segment(&one.name));
+            if kind == "group" && ctx.viewer.operates() && (verb.is_some() || found.len() < ACTIONS_MAX) {
+                let verb = verb.unwrap_or("run");
+                found.push(Found {
+                    glyph: "running",
+                    name: format!(
+                        "{} · {}",
+                        t!(
+                            ctx,
+                            VERBS.iter().find(|one| one.0 == verb).map_or("run-now", |one| one.1)
+                        ),
+                        one.name
+                    ),
+                    kind: t!(ctx, "action"),
+                    address: format!("{address}/{verb}"),
+                });
+            }
             found.push(Found {
-                glyph: "groups",
-                kind: t!(ctx, "group"),
+                glyph: section,
+                kind: t!(ctx, kind),
                 address,
-                name,
+                name: one.name,
             });
         }
-        for name in scripts {
-            let address = format!("/scripts/{}", segment(&name));
+    }
+    for (key, address, may) in actions(ctx) {
+        let word = t!(ctx, key);
+        if may && !lower.is_empty() && word.to_lowercase().contains(&lower) {
             found.push(Found {
-                glyph: "scripts",
-                kind: t!(ctx, "script"),
-                address,
-                name,
+                glyph: "running",
+                kind: t!(ctx, "action"),
+                address: address.to_owned(),
+                name: word,
             });
         }
     }

@@ -365,7 +365,7 @@ async fn tokens(ctx: &Ctx, new: Option<&Value>) -> Result<Markup, Trouble> {
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }
         section.panel {
-            @if items(&found).is_empty() { (empty(&t!(ctx, "none"))) }
+            @if items(&found).is_empty() { (empty(&t!(ctx, "no-tokens"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "role")) } th { (t!(ctx, "bound-to")) } th { (t!(ctx, "created")) } th { (t!(ctx, "last-used")) } th { (t!(ctx, "expires")) } th { span.hidden { (t!(ctx, "action")) } } } }

@@ -1,13 +1,15 @@
 //! Topics of scheduled messages: days, a day's buckets, looking up, cancelling.
 
 use axum::http::Method;
+use chrono::{Datelike, Months, NaiveDate};
+use chrono_tz::Tz;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, empty, line, more, number, parse, script_link, state};
+use crate::elements::{ago, empty, legend, line, more, number, parse, script_link, state, with_query};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -72,34 +74,50 @@ fn crumbs(ctx: &Ctx, topic: &str, day: Option<&str>) -> Vec<(String, Option<Stri
     crumbs
 }
 
+/// The first day of the month that is shown: what was asked for, else the topic's today.
+fn month(ctx: &Ctx, zone: Tz) -> NaiveDate {
+    let asked = ctx
+        .q("month")
+        .and_then(|month| format!("{month}-01").parse::<NaiveDate>().ok());
+    let today = ctx.now.with_timezone(&zone).date_naive();
+    asked.unwrap_or_else(|| today.with_day(1).unwrap_or(today))
+}
+
 async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let one = ctx.get(api).await?;
-    let found = ctx.get(&format!("{api}/days?limit=100")).await?;
-    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let zone = one["timezone"]
+        .as_str()
+        .and_then(|zone| zone.parse().ok())
+        .unwrap_or(Tz::UTC);
+    let month = month(ctx, zone);
+    let found = ctx.get(&format!("{api}/days?limit=31&cursor={month}")).await?;
+    let behind = month.checked_add_months(Months::new(1)).unwrap_or(month);
+    let of_month = |day: &&Value| {
+        day["day"]
+            .as_str()
+            .and_then(|day| day.parse::<NaiveDate>().ok())
+            .is_some_and(|day| day < behind)
+    };
+    let items: Vec<&Value> = found["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(of_month)
+        .collect();
     let looked = look_up(ctx, api).await?;
+    let asked = asked_cancel(ctx, api).await?;
     let shown = html! {
         section.panel {
-            h2 { (t!(ctx, "days")) }
-            @if items.is_empty() { (empty(&t!(ctx, "no-messages"))) }
-            @else {
-                table.cards {
-                    thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } th.num { (t!(ctx, "messages")) } th.num { (t!(ctx, "state-sent")) } th.num { (t!(ctx, "state-failed")) } th.num { (t!(ctx, "state-cancelled")) } } }
-                    tbody { @for day in items {
-                        @let date = day["day"].as_str().unwrap_or_default();
-                        tr {
-                            td.tight { a href={ "/topics/" (segment(topic)) "/" (date) } { (date) } }
-                            td.wide { (bar(ctx, day)) }
-                            td.num data-label=(t!(ctx, "messages")) { (number(&day["total"])) } td.num data-label=(t!(ctx, "state-sent")) { (number(&day["sent"])) } td.num data-label=(t!(ctx, "state-failed")) { (number(&day["failed"])) } td.num data-label=(t!(ctx, "state-cancelled")) { (number(&day["cancelled"])) }
-                        }
-                    } }
-                }
-            }
+            (month_choice(ctx, month))
+            (month_grid(ctx, topic, month, ctx.now.with_timezone(&zone).date_naive(), &items))
+            (legend(ctx, &["sent", "running", "failed", "cancelled", "pending"]))
         }
+        @if !items.is_empty() { (days_table(ctx, topic, &items)) }
     };
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (one["timezone"].as_str().unwrap_or("UTC")) @if let Some(text) = one["description"].as_str() { br; (text) } } } }
-        (ctx.live("days", shown))
+        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) @if let Some(text) = one["description"].as_str() { br; (text) } } } }
+        (ctx.live("days", html! { div.stack { (shown) } }))
         section.panel {
             h2 { (t!(ctx, "look-up")) }
             form.filters method="get" role="search" {
@@ -109,9 +127,77 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
             }
             @if let Some(messages) = &looked { (messages_table(ctx, messages)) }
         }
-        @if ctx.viewer.operates() { (cancel_form(ctx, topic, "")) }
+        @if ctx.viewer.operates() { (cancel_form(ctx, topic, "", asked)) }
     };
     Answer::page(Page::new("topics", topic, body).crumbs(crumbs(ctx, topic, None)))
+}
+
+fn month_choice(ctx: &Ctx, month: NaiveDate) -> Markup {
+    let written = |month: NaiveDate| month.format("%Y-%m").to_string();
+    let other = |month: Option<NaiveDate>| {
+        html! { @if let Some(month) = month { a href=(with_query(ctx, &[("month", Some(&written(month)))])) { (written(month)) } } }
+    };
+    html! {
+        div.row {
+            h2.grow { (t!(ctx, "days")) }
+            nav.choice aria-label=(t!(ctx, "month")) {
+                (other(month.checked_sub_months(Months::new(1))))
+                a href=(with_query(ctx, &[("month", Some(&written(month)))])) aria-current="true" { (written(month)) }
+                (other(month.checked_add_months(Months::new(1))))
+            }
+        }
+    }
+}
+
+/// A month, weeks below one another, Mondays first: how many messages each day has, and how far they are.
+fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items: &[&Value]) -> Markup {
+    let lead = month.weekday().num_days_from_monday();
+    let days = month.iter_days().take_while(|day| day.month() == month.month());
+    let words = t!(ctx, "weekdays");
+    html! {
+        div.days {
+            @for word in words.split(' ') { span.weekday aria-hidden="true" { (word) } }
+            @for _ in 0..lead { span {} }
+            @for day in days {
+                @let date = day.to_string();
+                @let found = items.iter().find(|one| one["day"].as_str() == Some(&date));
+                @match found {
+                    Some(one) => {
+                        a.day-cell.today[day == today] href={ "/topics/" (segment(topic)) "/" (date) } aria-label=(format!("{date}: {}", t!(ctx, "of", n = number(&one["sent"]), all = number(&one["total"])))) {
+                            span { (day.day()) }
+                            b { (span::short(one["total"].as_i64().unwrap_or_default())) }
+                            (bar(ctx, one))
+                        }
+                    }
+                    None => span.day-cell.today[day == today] { span { (day.day()) } },
+                }
+            }
+        }
+    }
+}
+
+fn days_table(ctx: &Ctx, topic: &str, items: &[&Value]) -> Markup {
+    let counts = [
+        ("total", "messages"),
+        ("sent", "state-sent"),
+        ("failed", "state-failed"),
+        ("cancelled", "state-cancelled"),
+    ];
+    html! {
+        section.panel {
+            table.cards {
+                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } @for (_, word) in counts { th.num { (t!(ctx, word)) } } } }
+                tbody { @for day in items {
+                    @let date = day["day"].as_str().unwrap_or_default();
+                    tr {
+                        td.tight { a href={ "/topics/" (segment(topic)) "/" (date) } { (date) } }
+                        td.wide { (bar(ctx, day)) }
+                        @for (name, word) in counts { td.num data-label=(t!(ctx, word)) { (number(&day[name])) } }
+                    }
+                } }
+            }
+        }
+    }
 }
 
 fn number_field(ctx: &Ctx, name: &'static str) -> Markup {
@@ -175,10 +261,13 @@ fn bar(ctx: &Ctx, day: &Value) -> Markup {
 async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let one = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
+    let asked = asked_cancel(ctx, api).await?;
     let shown = html! {
         section.panel {
             (bar(ctx, &one))
             dl.stats {
+                // How fast it goes is reckoned by the page from one look to the next.
+                @if one["state"] == "draining" { div hidden data-rate=(one["sent"]) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
                 @for (name, word) in [("total", "messages"), ("sent", "state-sent"), ("failed", "state-failed"), ("cancelled", "state-cancelled"), ("in_hand", "in-hand"), ("retrying", "state-retrying")] {
                     div { dd { b { (number(&one[name])) } } dt { span { (t!(ctx, word)) } } }
                 }
@@ -188,13 +277,13 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         section.panel {
             h2 { (t!(ctx, "buckets")) }
             (buckets(ctx, &one))
-            (crate::elements::legend(ctx, &["pending", "running", "sent", "failed", "cancelled"]))
+            (legend(ctx, &["pending", "running", "sent", "failed", "cancelled"]))
         }
     };
     let body = html! {
         div.heading { h1 { bdi { (topic) } " · " (day) } }
         (ctx.live("day", shown))
-        @if ctx.viewer.operates() { (cancel_form(ctx, topic, day)) }
+        @if ctx.viewer.operates() { (cancel_form(ctx, topic, day, asked)) }
     };
     Answer::page(Page::new("topics", format!("{topic} · {day}"), body).crumbs(crumbs(ctx, topic, Some(day))))
 }
@@ -233,16 +322,87 @@ fn buckets(ctx: &Ctx, day: &Value) -> Markup {
     }
 }
 
-fn cancel_form(ctx: &Ctx, topic: &str, day: &str) -> Markup {
+/// What a cancel would take, as it was asked for by the address: a day, a sender, a receiver.
+struct AskedCancel {
+    fields: Vec<(&'static str, String)>,
+    /// How many; counted up to a bound.
+    count: i64,
+    more: bool,
+}
+
+/// Messages that are counted for a cancel, by pages of so many.
+const COUNTED_PAGES: usize = 10;
+const COUNTED_EACH: u32 = 500;
+
+async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Option<AskedCancel>, Trouble> {
+    if ctx.q("cancel").is_none() || !ctx.viewer.operates() {
+        return Ok(None);
+    }
+    let fields: Vec<(&'static str, String)> = [
+        ("day", "cancel_day"),
+        ("sender", "cancel_sender"),
+        ("receiver", "cancel_receiver"),
+    ]
+    .into_iter()
+    .filter_map(|(name, asked)| Some((name, ctx.q(asked)?.trim().to_owned())))
+    .collect();
+    if fields.is_empty() {
+        return Ok(None);
+    }
+    let (mut count, mut more) = (0, false);
+    if let [("day", day)] = fields.as_slice() {
+        let day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
+        let of = |name: &str| day[name].as_i64().unwrap_or_default();
+        count = (of("total") - of("sent") - of("failed") - of("cancelled") - of("in_hand")).max(0);
+    } else {
+        let query = url::form_urlencoded::Serializer::new(format!("limit={COUNTED_EACH}"))
+            .extend_pairs(&fields)
+            .finish();
+        let mut cursor = String::new();
+        for _ in 0..COUNTED_PAGES {
+            let page = ctx.get(&format!("{api}/messages?{query}{cursor}")).await?;
+            let waits = |one: &&Value| matches!(one["state"].as_str(), Some("scheduled" | "retrying"));
+            count += page["items"].as_array().into_iter().flatten().filter(waits).count() as i64;
+            more = page["next_cursor"].is_string();
+            let Some(next) = page["next_cursor"].as_str() else {
+                break;
+            };
+            cursor = format!("&cursor={}", segment(next));
+        }
+    }
+    Ok(Some(AskedCancel { fields, count, more }))
+}
+
+/// First how many messages that would be, then the button that cancels them.
+fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Option<AskedCancel>) -> Markup {
+    let written = |name: &str| ctx.q(&format!("cancel_{name}")).unwrap_or_default().to_owned();
+    let day = if written("day").is_empty() {
+        day.to_owned()
+    } else {
+        written("day")
+    };
+    let field = |name: &'static str, value: &str, numeric: bool| -> Markup {
+        html! {
+            label.hidden for={ "cancel-" (name) } { (t!(ctx, name)) }
+            input #{ "cancel-" (name) } type="text" inputmode=[numeric.then_some("numeric")] name={ "cancel_" (name) } value=(value) placeholder=(t!(ctx, name)) autocomplete="off";
+        }
+    };
     html! {
-        section.panel {
+        section.panel #cancel {
             h2 { (t!(ctx, "cancel-messages")) }
-            form.filters method="post" action={ "/topics/" (segment(topic)) "/cancel" } data-confirm=(t!(ctx, "cancel-messages-sure")) {
-                label.hidden for="cancel-day" { (t!(ctx, "day")) } input #cancel-day type="text" name="day" value=(day) placeholder=(t!(ctx, "day"));
-                label.hidden for="cancel-sender" { (t!(ctx, "sender")) } input #cancel-sender type="text" inputmode="numeric" name="sender" placeholder=(t!(ctx, "sender"));
-                label.hidden for="cancel-receiver" { (t!(ctx, "receiver")) } input #cancel-receiver type="text" inputmode="numeric" name="receiver" placeholder=(t!(ctx, "receiver"));
-                button.danger type="submit" { (t!(ctx, "cancel-messages")) }
+            form.filters method="get" {
+                (field("day", &day, false))
+                (field("sender", &written("sender"), true))
+                (field("receiver", &written("receiver"), true))
+                button type="submit" name="cancel" value="count" { (t!(ctx, "cancel-count")) }
             }
+            @if let Some(asked) = asked {
+                form.filters.under method="post" action={ "/topics/" (segment(topic)) "/cancel" } {
+                    @for (name, value) in &asked.fields { input type="hidden" name=(name) value=(value); }
+                    p { (t!(ctx, "cancel-would", n = format!("{}{}", span::number(asked.count), if asked.more { "+" } else { "" }))) }
+                    @if asked.count > 0 || asked.more { button.danger type="submit" title=(t!(ctx, "cancel-messages-will")) { (t!(ctx, "cancel-messages")) } }
+                }
+            } @else { p.muted.under { (t!(ctx, "cancel-hint")) } }
         }
     }
 }

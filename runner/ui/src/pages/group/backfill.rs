@@ -1,18 +1,25 @@
-//! Working off the past: a form, and what it would do before it does it.
+//! Runs for past times: a form, and what it would do, on a calendar, before it does it.
+
+use std::collections::BTreeMap;
 
 use axum::http::Method;
+use chrono::{Datelike, Months, NaiveDate};
+use heddle_domain::Time;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
+use super::calendar::{Day, begins, days_of, month_and_year, month_of};
 use super::{Here, framed, median};
-use crate::elements::{self, parse, time};
+use crate::elements::{self, legend, parse, time};
 use crate::form::{field, object};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
 /// Instants that are listed; the rest is counted.
-const LISTED: usize = 60;
+const LISTED: usize = 200;
+/// Months that are drawn: two years.
+const MONTHS: u32 = 24;
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     if !ctx.viewer.operates() {
@@ -66,7 +73,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 }
             }
         }
-        @if let Some(planned) = &planned { (preview(ctx, planned, took)) }
+        @if let Some(planned) = &planned { (preview(ctx, here, &form, planned, took).await?) }
     };
     let mut page = framed(ctx, here, "backfill", inside);
     if let Some(trouble) = wrong {
@@ -76,18 +83,77 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(page)
 }
 
-fn preview(ctx: &Ctx, planned: &Value, took: Option<i64>) -> Markup {
+/// What would be done: how many runs, how long that takes, and which days have a run already.
+async fn preview(
+    ctx: &Ctx,
+    here: &Here,
+    form: &[(String, String)],
+    planned: &Value,
+    took: Option<i64>,
+) -> Result<Markup, Trouble> {
     let instants = planned["instants"].as_array().map(Vec::as_slice).unwrap_or_default();
-    html! {
+    let instants: Vec<Time> = instants.iter().filter_map(Value::as_str).filter_map(parse).collect();
+    let at_once = field(form, "max_active").and_then(|text| text.trim().parse::<i64>().ok());
+    let at_once = usize::try_from(at_once.unwrap_or(1)).unwrap_or(1).max(1);
+    let rounds = instants.len().div_ceil(at_once) as i64;
+    Ok(html! {
         section.panel role="status" {
             div.row {
                 h2.grow { (t!(ctx, "backfill-would", n = instants.len())) }
-                @if let Some(took) = took { span.muted { (t!(ctx, "estimate", span = span::span(ctx.lang, took.saturating_mul(instants.len() as i64)), each = elements::millis(ctx, took))) } }
+                @if let Some(took) = took.filter(|_| !instants.is_empty()) { span.muted { (t!(ctx, "estimate", span = span::span(ctx.lang, took.saturating_mul(rounds)), each = elements::millis(ctx, took))) } }
             }
             @if instants.is_empty() { p.empty { (t!(ctx, "backfill-nothing")) } }
-            ul.row { @for instant in instants.iter().take(LISTED).filter_map(Value::as_str).filter_map(parse) { li { span.tag { (time(ctx, instant)) } } } }
-            @if instants.len() > LISTED { p.muted { (t!(ctx, "and-more", n = instants.len() - LISTED)) } }
+            (on_calendar(ctx, here, form, &instants).await?)
+            @if !instants.is_empty() {
+                details {
+                    summary { (t!(ctx, "backfill-times")) }
+                    ul.row { @for instant in instants.iter().take(LISTED) { li { span.tag { (time(ctx, *instant)) } } } }
+                    @if instants.len() > LISTED { p.muted { (t!(ctx, "and-more", n = instants.len() - LISTED)) } }
+                }
+            }
         }
+    })
+}
+
+/// The days between the ends of what was asked for: those that have runs, those that would get one.
+async fn on_calendar(ctx: &Ctx, here: &Here, form: &[(String, String)], instants: &[Time]) -> Result<Markup, Trouble> {
+    let written = |name: &str| field(form, name).and_then(|text| parse(&moment(ctx, name, text.trim())));
+    let first = instants.iter().min().copied().into_iter().chain(written("from")).min();
+    let until = written("to").unwrap_or(ctx.now);
+    let last = instants.iter().max().copied().into_iter().chain([until]).max();
+    let (Some(first), Some(last)) = (first, last) else {
+        return Ok(html! {});
+    };
+    let day = |at: Time| at.with_timezone(&ctx.zone).date_naive();
+    let Some(start) = day(first).with_day(1) else {
+        return Ok(html! {});
+    };
+    let all: Vec<NaiveDate> = (0..)
+        .map_while(|n| start.checked_add_months(Months::new(n)))
+        .take_while(|month| *month <= day(last))
+        .take(MONTHS as usize + 1)
+        .collect();
+    let more = all.len() > MONTHS as usize;
+    let shown = &all[..all.len().min(MONTHS as usize)];
+    let Some(behind) = start.checked_add_months(Months::new(shown.len() as u32)) else {
+        return Ok(html! {});
+    };
+    let dates: Vec<NaiveDate> = start.iter_days().take_while(|day| *day < behind).collect();
+    let (mut days, _) = days_of(ctx, here, &dates, begins(ctx.zone, behind)).await?;
+    for instant in instants {
+        days.entry(day(*instant)).or_insert_with(Day::default).planned += 1;
+    }
+    Ok(drawn(ctx, here, shown, &days, more))
+}
+
+fn drawn(ctx: &Ctx, here: &Here, months: &[NaiveDate], days: &BTreeMap<NaiveDate, Day>, more: bool) -> Markup {
+    html! {
+        div.row {
+            span.legend { span.state.s-running { svg.key.picture width="16" height="12" aria-hidden="true" { rect.planned x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "planned")) } } }
+            (legend(ctx, &["succeeded", "failed", "running", "cancelled"]))
+        }
+        div.calendar { @for month in months { (month_of(ctx, here, *month, &month_and_year(ctx.lang, *month), days)) } }
+        @if more { p.muted { (t!(ctx, "backfill-months", n = MONTHS as usize)) } }
     }
 }
 

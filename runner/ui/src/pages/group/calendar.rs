@@ -1,4 +1,5 @@
-//! A year of a group, day by day: how its runs went, and where instants are still to come.
+//! A year of a group, day by day: how its runs went, and where instants are still to come. The preview of a backfill is
+//! drawn the same way.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,9 @@ const STEP: u32 = 22;
 
 /// How a day went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Day {
+pub(super) struct Day {
+    /// Runs that a backfill would make.
+    pub(super) planned: usize,
     runs: usize,
     failed: usize,
     cancelled: usize,
@@ -33,13 +36,13 @@ struct Day {
 }
 
 impl Day {
-    fn add(&mut self, state: i16) {
-        self.runs += 1;
+    fn add(&mut self, state: i16, count: usize) {
+        self.runs += count;
         match RunState::from_number(state) {
-            Some(RunState::Failed) => self.failed += 1,
-            Some(RunState::Cancelled) => self.cancelled += 1,
+            Some(RunState::Failed) => self.failed += count,
+            Some(RunState::Cancelled) => self.cancelled += count,
             Some(RunState::Succeeded) => {}
-            _ => self.open += 1,
+            _ => self.open += count,
         }
     }
 
@@ -55,8 +58,29 @@ impl Day {
     }
 }
 
+/// How days that follow one another went, up to an end, and whether there were more runs than are read.
+pub(super) async fn days_of(
+    ctx: &Ctx,
+    here: &Here,
+    dates: &[NaiveDate],
+    to: Time,
+) -> Result<(BTreeMap<NaiveDate, Day>, bool), Trouble> {
+    let mut instants: Vec<Time> = dates.iter().map(|day| begins(ctx.zone, *day)).collect();
+    instants.push(to);
+    let ends = ctx.store().page_group_ends(here.group.id, &instants, RUNS_MAX).await?;
+    let cut = ends.iter().map(|(_, _, count)| count).sum::<i64>() >= RUNS_MAX;
+    let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
+    for (stretch, state, count) in ends {
+        let date = usize::try_from(stretch - 1).ok().and_then(|place| dates.get(place));
+        if let (Some(date), Ok(count)) = (date, usize::try_from(count)) {
+            days.entry(*date).or_default().add(state, count);
+        }
+    }
+    Ok((days, cut))
+}
+
 /// Midnight of a day; where a clock change has none, the first instant after it.
-fn begins(zone: Tz, day: NaiveDate) -> Time {
+pub(super) fn begins(zone: Tz, day: NaiveDate) -> Time {
     let midnight = day.and_time(chrono::NaiveTime::MIN);
     let found = zone.from_local_datetime(&midnight).earliest();
     let later = || {
@@ -82,13 +106,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         return Err(Trouble::not_found());
     };
     let (from, to) = (begins(ctx.zone, first), begins(ctx.zone, behind));
-    let ends = ctx.store().page_group_ends(here.group.id, from, to, RUNS_MAX).await?;
-    let cut = ends.len() as i64 >= RUNS_MAX;
-    let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
-    for (at, state) in &ends {
-        let day = at.with_timezone(&ctx.zone).date_naive();
-        days.entry(day).or_default().add(*state);
-    }
+    let dates: Vec<NaiveDate> = first.iter_days().take_while(|day| *day < behind).collect();
+    let (mut days, cut) = days_of(ctx, here, &dates, to).await?;
     let calendar = &here.group.revision.calendar;
     if here.group.enabled && to > ctx.now && calendar.has_grid() {
         for at in calendar.instants(ctx.now.max(from), to).take(INSTANTS_MAX) {
@@ -111,7 +130,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             (ctx.live("calendar", html! {
                 div.calendar {
                     @for month in 0..12 {
-                        @if let Some(start) = first.checked_add_months(Months::new(month)) { (month_of(ctx, here, start, today, &days)) }
+                        @if let Some(start) = first.checked_add_months(Months::new(month)) { (month_of(ctx, here, start, &month_name(ctx.lang, start), &days)) }
                     }
                 }
                 p.muted {
@@ -131,15 +150,29 @@ fn month_name(lang: Lang, day: NaiveDate) -> String {
     }
 }
 
+/// The name of a month with its year, where months of several years stand side by side.
+pub(super) fn month_and_year(lang: Lang, day: NaiveDate) -> String {
+    match lang {
+        Lang::En => day.format("%B %Y").to_string(),
+        Lang::Zh => format!("{}年{}月", day.year(), day.month()),
+    }
+}
+
 /// A month, weeks below one another, Mondays first.
-fn month_of(ctx: &Ctx, here: &Here, start: NaiveDate, today: NaiveDate, days: &BTreeMap<NaiveDate, Day>) -> Markup {
+pub(super) fn month_of(
+    ctx: &Ctx,
+    here: &Here,
+    start: NaiveDate,
+    name: &str,
+    days: &BTreeMap<NaiveDate, Day>,
+) -> Markup {
+    let today = ctx.now.with_timezone(&ctx.zone).date_naive();
     let lead = start.weekday().num_days_from_monday();
     let all: Vec<NaiveDate> = start
         .iter_days()
         .take_while(|day| day.month() == start.month())
         .collect();
     let weeks = (lead + all.len() as u32).div_ceil(7);
-    let name = month_name(ctx.lang, start);
     html! {
         div.month {
             h2 { (name) }
@@ -165,11 +198,12 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
             @let good = (f64::from(SIDE) * (1.0 - (how.failed as f64 / how.runs as f64)).clamp(0.15, 0.7)).round();
             rect.f-succeeded x=(x) y=(y) width=(SIDE) height=(good) rx="4" {}
         }
+        @if how.planned > 0 { rect.planned x=(f64::from(x) + 1.0) y=(f64::from(y) + 1.0) width=(f64::from(SIDE) - 2.0) height=(f64::from(SIDE) - 2.0) rx="4" {} }
         @if is_today { rect.here x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
         @if how.failed > 0 { path.cell-mark d=(format!("M{} {}l6 6m0 -6l-6 6", x + 7, y + 7)) {} }
         @else { text class=(format!("date on-{state}")) x=(x + SIDE / 2) y=(y + 14) text-anchor="middle" { (day.day()) } }
     };
-    if how.runs == 0 && how.to_come == 0 {
+    if how.runs == 0 && how.to_come == 0 && how.planned == 0 {
         return html! { g { title { (said(ctx, day, how)) } (drawn) } };
     }
     if how.runs == 0 {
@@ -190,6 +224,9 @@ fn said(ctx: &Ctx, day: NaiveDate, how: Day) -> String {
     }
     if how.failed > 0 {
         parts.push(t!(ctx, "failed-count", n = how.failed));
+    }
+    if how.planned > 0 {
+        parts.push(t!(ctx, "planned-count", n = how.planned));
     }
     if how.to_come > 0 {
         parts.push(t!(ctx, "to-come-count", n = how.to_come));
@@ -221,13 +258,13 @@ mod tests {
     fn a_day_is_what_one_looks_for_in_it() {
         let mut day = Day::default();
         assert_eq!(day.state(), "none");
-        day.add(RunState::Cancelled.number());
+        day.add(RunState::Cancelled.number(), 1);
         assert_eq!(day.state(), "cancelled");
-        day.add(RunState::Succeeded.number());
+        day.add(RunState::Succeeded.number(), 1);
         assert_eq!(day.state(), "succeeded");
-        day.add(RunState::Running.number());
+        day.add(RunState::Running.number(), 1);
         assert_eq!(day.state(), "running");
-        day.add(RunState::Failed.number());
+        day.add(RunState::Failed.number(), 1);
         assert_eq!((day.state(), day.runs, day.failed), ("failed", 4, 1));
     }
 

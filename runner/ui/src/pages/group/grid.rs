@@ -1,10 +1,12 @@
 //! Tasks by runs: which task of which run failed, at a glance, for a thousand tasks and a hundred runs.
 //!
 //! A cell is no element of its own: each row is a path per state, so that a hundred thousand cells are some thousand
-//! paths. Every state has a shape beside its hue. Which cell the pointer or the keyboard means is reckoned by
-//! `picture.js`; without a script, names lead to the graph and bars to the runs.
+//! paths. Neighbours that ended alike are one bar in it, and the gaps between columns are drawn over all rows at once: a
+//! thousand tasks that went well a hundred times are a thousand bars. Every state has a shape beside its hue. Which cell
+//! the pointer or the keyboard means is reckoned by `picture.js`; without a script, names lead to the graph and bars to the
+//! runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
 use heddle_domain::plan::TaskIndex;
@@ -66,36 +68,40 @@ impl Grid {
             .into_iter()
             .map(|task| plan.tasks[task as usize].name.to_string())
             .collect();
-        let mut rows: BTreeMap<String, usize> = tasks.iter().cloned().zip(0..).collect();
-        let mut columns_of: Vec<BTreeMap<usize, TaskState>> = Vec::with_capacity(runs.len());
-        for run in &runs {
-            let mut column = BTreeMap::new();
-            let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
-            if let Ok(progress) = Progress::from_bytes(&run.progress) {
-                for (index, task) in revision.plan.tasks.iter().enumerate() {
-                    let name = task.name.to_string();
+        let mut rows: HashMap<String, usize> = tasks.iter().cloned().zip(0..).collect();
+        let mut cells = vec![vec![None; runs.len()]; tasks.len()];
+        // In which row each task of a revision stands.
+        let mut places: HashMap<i64, Vec<usize>> = HashMap::new();
+        for (column, run) in runs.iter().enumerate() {
+            let Ok(progress) = Progress::from_bytes(&run.progress) else {
+                continue;
+            };
+            if !places.contains_key(&run.revision_id) {
+                let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
+                let of_tasks = revision.plan.tasks.iter().map(|task| {
                     // A task that an older revision had and this one has not.
-                    let row = *rows.entry(name.clone()).or_insert_with(|| {
-                        tasks.push(name);
+                    *rows.entry(task.name.to_string()).or_insert_with_key(|name| {
+                        tasks.push(name.clone());
                         tasks.len() - 1
-                    });
-                    let mut now = progress.task(index as TaskIndex);
-                    if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
-                        now = TaskState::Running;
-                    }
-                    if now == TaskState::Paused && run.state == RunState::Waiting.number() {
-                        now = TaskState::Pending;
-                    }
-                    column.insert(row, now);
-                }
+                    })
+                });
+                places.insert(run.revision_id, of_tasks.collect());
+                cells.resize_with(tasks.len(), || vec![None; runs.len()]);
             }
-            columns_of.push(column);
+            for (index, row) in places[&run.revision_id].iter().enumerate() {
+                let mut now = progress.task(index as TaskIndex);
+                if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
+                    now = TaskState::Running;
+                }
+                if now == TaskState::Paused && run.state == RunState::Waiting.number() {
+                    now = TaskState::Pending;
+                }
+                cells[*row][column] = Some(now);
+            }
         }
         let more_rows = tasks.len().saturating_sub(ROWS_MAX);
         tasks.truncate(ROWS_MAX);
-        let cells = (0..tasks.len())
-            .map(|row| columns_of.iter().map(|column| column.get(&row).copied()).collect())
-            .collect();
+        cells.truncate(ROWS_MAX);
         Ok(Self {
             runs,
             tasks,
@@ -119,6 +125,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         .map(|(value, word)| (value.as_str(), word.clone()))
         .collect();
     let inside = html! {
+        // What is pointed at is told here, beside the pointer.
+        div #tip.tip role="status" hidden { p { b {} } div {} }
         div #grid-view class=(if chosen.is_some() { "grid-view has-detail" } else { "grid-view" }) {
             section.panel aria-label=(t!(ctx, "tab-grid")) {
                 div.row {
@@ -134,30 +142,29 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(framed(ctx, here, "", inside))
 }
 
-/// The shape of a state in a cell whose corner is at (x, y).
+/// Whether a state is drawn as a square that is filled, and so as a part of a bar.
+fn is_solid(state: TaskState) -> bool {
+    matches!(state, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
+}
+
+/// The shape of another state in a cell whose corner is at (x, y).
 fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
-    let (x, y) = (x as f64 + 3.0, y as f64 + 3.0);
+    let (x, y) = (x + 3, y + 3);
     // Writing into a string does not fail.
     let _ = match state {
-        TaskState::Succeeded
-        | TaskState::Failed
-        | TaskState::Skipped
-        | TaskState::UpstreamFailed
-        | TaskState::Cancelled => {
-            write!(path, "M{x} {y}h14v14h-14z")
-        }
-        TaskState::Running => write!(path, "M{} {}v14l12 -7z", x + 2.0, y),
-        TaskState::Retrying => write!(path, "M{} {}l7 7l-7 7l-7 -7z", x + 7.0, y),
-        TaskState::Ready | TaskState::Pending | TaskState::Paused => write!(path, "M{} {}h6v6h-6z", x + 4.0, y + 4.0),
+        TaskState::Running => write!(path, "M{} {y}v14l12 -7z", x + 2),
+        TaskState::Retrying => write!(path, "M{} {y}l7 7l-7 7l-7 -7z", x + 7),
+        TaskState::Ready | TaskState::Pending | TaskState::Paused => write!(path, "M{} {}h6v6h-6z", x + 4, y + 4),
+        _ => write!(path, "M{x} {y}h14v14h-14z"),
     };
 }
 
 /// What is drawn on top of a cell, so that the hue does not stand alone.
 fn mark(path: &mut String, state: TaskState, x: usize, y: usize) {
-    let (x, y) = (x as f64 + 3.0, y as f64 + 3.0);
+    let (x, y) = (x + 3, y + 3);
     let _ = match state {
-        TaskState::Failed => write!(path, "M{} {}l6 6m0 -6l-6 6", x + 4.0, y + 4.0),
-        TaskState::Cancelled => write!(path, "M{} {}h6", x + 4.0, y + 7.0),
+        TaskState::Failed => write!(path, "M{} {}l6 6m0 -6l-6 6", x + 4, y + 4),
+        TaskState::Cancelled => write!(path, "M{} {}h6", x + 4, y + 7),
         _ => Ok(()),
     };
 }
@@ -188,7 +195,6 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
                 data-columns=(columns) data-rows=(rows) data-size=(SIZE) data-top=(TOP) data-runs=(ids.join(" ")) data-tasks=(names.join("/"))
                 data-labels=(labels.join("|")) data-detail=(here.address("cell"))
             {
-                title.cell-title { (t!(ctx, "grid-label", tasks = rows, runs = columns)) }
                 @for (column, run) in grid.runs.iter().enumerate() {
                     @let bar = millis(run).map_or(10.0, |millis| 4.0 + 52.0 * (millis as f64 / longest).sqrt());
                     @let x = column * SIZE;
@@ -201,8 +207,12 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
                     }
                 }
                 @for (row, cells) in grid.cells.iter().enumerate() {
+                    @for (class, path) in bars(cells, TOP + row * SIZE) { path class=(class) d=(path) {} }
+                }
+                path.gap d=(gaps(columns, TOP, rows * SIZE)) {}
+                @for (row, cells) in grid.cells.iter().enumerate() {
                     @let y = TOP + row * SIZE;
-                    @for (class, path) in paths(cells, y) { path class=(class) d=(path) {} }
+                    @for (class, path) in shapes(cells, y) { path class=(class) d=(path) {} }
                     @let marks = marks(cells, y);
                     @if !marks.is_empty() { path.cell-mark d=(marks) {} }
                 }
@@ -213,12 +223,38 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
     }
 }
 
-fn paths(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
+/// A row's squares: a bar for each stretch of columns that ended alike.
+fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    let mut first = 0;
+    for alike in cells.chunk_by(|left, right| left == right) {
+        if let Some(state) = alike[0].filter(|state| is_solid(*state)) {
+            let path = paths.entry(crate::chart::fill(state.as_str())).or_default();
+            let (x, y, width) = (first * SIZE + 3, y + 3, alike.len() * SIZE - 6);
+            let _ = write!(path, "M{x} {y}h{width}v14h-{width}z");
+        }
+        first += alike.len();
+    }
+    paths
+}
+
+/// What makes squares of bars: a gap between each two columns, over all rows.
+fn gaps(columns: usize, top: usize, height: usize) -> String {
+    let mut path = String::new();
+    for column in 1..columns {
+        let _ = write!(path, "M{} {top}h6v{height}h-6z", column * SIZE - 3);
+    }
+    path
+}
+
+/// A row's other cells.
+fn shapes(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for (column, cell) in cells.iter().enumerate() {
-        let Some(state) = cell else { continue };
-        let path = paths.entry(crate::chart::fill(state.as_str())).or_default();
-        shape(path, *state, column * SIZE, y);
+        if let Some(state) = cell.filter(|state| !is_solid(*state)) {
+            let path = paths.entry(crate::chart::fill(state.as_str())).or_default();
+            shape(path, state, column * SIZE, y);
+        }
     }
     paths
 }
@@ -244,7 +280,26 @@ pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             said: None,
         });
     }
+    if ctx.q("brief").is_some() {
+        return Ok(Answer::Piece(brief(ctx, run, task).await?));
+    }
     Ok(Answer::Piece(detail(ctx, here, run, task).await?))
+}
+
+/// What somebody is told who only points at a cell: state, duration, attempts, the error's first line.
+async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
+    let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
+    let one = ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await?;
+    let at = |name: &str| one[name].as_str().and_then(parse);
+    let attempts = one["attempts"].as_array().map_or(0, Vec::len);
+    Ok(html! {
+        p.row {
+            (state(ctx, one["state"].as_str().unwrap_or_default()))
+            @if let Some(from) = at("started_at") { span.muted { (took(ctx, from, at("finished_at"))) } }
+            @if attempts > 1 { span.muted { (t!(ctx, "attempts-count", n = attempts)) } }
+        }
+        @if let Some(message) = one["error"]["message"].as_str() { p.error { (line(message)) } }
+    })
 }
 
 async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
@@ -286,7 +341,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                 }
                 @if ctx.viewer.operates() && failed {
                     (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
-                    (button(Button { fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(format!("/runs/{run}/tasks/{}/state", segment(task)), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) }))
+                    a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }
             @if let Some(at) = to { p.muted { (t!(ctx, "ended")) " " (ago(ctx, at)) " · " bdi { (here.name) } } }
@@ -301,19 +356,25 @@ mod tests {
     #[test]
     fn a_row_is_a_path_for_each_state() {
         let cells = vec![Some(TaskState::Succeeded); 100];
-        assert_eq!(paths(&cells, 84).len(), 1);
+        let drawn = bars(&cells, 84);
+        assert_eq!(
+            drawn.into_iter().collect::<Vec<_>>(),
+            [("f-succeeded".into(), "M3 87h1994v14h-1994z".into())]
+        );
+        assert!(shapes(&cells, 84).is_empty() && marks(&cells, 84).is_empty());
         let cells = [
             Some(TaskState::Succeeded),
             None,
             Some(TaskState::Failed),
+            Some(TaskState::Failed),
             Some(TaskState::Running),
+            Some(TaskState::Succeeded),
         ];
-        let drawn = paths(&cells, 84);
-        assert_eq!(
-            drawn.keys().collect::<Vec<_>>(),
-            ["f-failed", "f-running", "f-succeeded"]
-        );
-        assert_eq!(drawn["f-failed"], "M43 87h14v14h-14z");
-        assert!(marks(&cells, 84).starts_with("M47 91"));
+        let drawn = bars(&cells, 84);
+        assert_eq!(drawn["f-failed"], "M43 87h34v14h-34z");
+        assert_eq!(drawn["f-succeeded"], "M3 87h14v14h-14zM103 87h14v14h-14z");
+        assert_eq!(shapes(&cells, 84)["f-running"], "M85 87v14l12 -7z");
+        assert_eq!(marks(&cells, 84), "M47 91l6 6m0 -6l-6 6M67 91l6 6m0 -6l-6 6");
+        assert_eq!(gaps(3, 84, 20), "M17 84h6v20h-6zM37 84h6v20h-6z");
     }
 }

@@ -53,6 +53,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
         name: name.to_owned(),
         group,
     };
+    ctx.in_zone_of(here.group.revision.plan.zone);
     match rest {
         [] => grid::page(ctx, &here).await,
         ["cell"] => grid::cell(ctx, &here).await,

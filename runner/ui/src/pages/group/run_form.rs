@@ -33,10 +33,20 @@ async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value
     }
     let spec = &here.group.revision.plan.spec;
     for (name, value) in &spec.params {
-        properties.entry(name.clone()).or_insert_with(|| json!({}));
+        properties.entry(name.clone()).or_insert_with(|| typed_as(value));
         values.insert(name.clone(), value.clone());
     }
     (properties, values)
+}
+
+/// What a param without a schema takes: the like of what the group gives it.
+fn typed_as(value: &Value) -> Value {
+    match value {
+        Value::String(_) => json!({"type": "string"}),
+        Value::Number(_) => json!({"type": "number"}),
+        Value::Bool(_) => json!({"type": "boolean"}),
+        _ => json!({}),
+    }
 }
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {

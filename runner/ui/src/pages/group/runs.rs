@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{Here, framed, median, millis};
 use crate::chart::fill_of;
-use crate::elements::{self, empty, line, more, state, time, took};
+use crate::elements::{self, choice, empty, line, more, state, time, took};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -22,7 +22,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         "runs",
         html! {
             div.stack {
-                @if runs.len() > 1 { (scatter(ctx, &here.name, &runs)) }
+                @if runs.len() > 1 { (scatter(ctx, &here.name, &runs, ctx.q("by") == Some("start"))) }
                 (list(ctx, &runs))
             }
         },
@@ -35,11 +35,17 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     ))
 }
 
-fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow]) -> Markup {
+/// Where a run stands in the picture: by the time that it is about, or by when it was made.
+fn stands(run: &GroupRunRow, by_start: bool) -> heddle_domain::Time {
+    if by_start { run.created_at } else { run.logical_time }
+}
+
+fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Markup {
+    let among = [("", t!(ctx, "logical-time")), ("start", t!(ctx, "start-time"))];
     let longest = runs.iter().filter_map(millis).max().unwrap_or(1).max(1) as f64;
     let (first, last) = (
-        runs.iter().map(|run| run.logical_time).min().unwrap_or(ctx.now),
-        runs.iter().map(|run| run.logical_time).max().unwrap_or(ctx.now),
+        runs.iter().map(|run| stands(run, by_start)).min().unwrap_or(ctx.now),
+        runs.iter().map(|run| stands(run, by_start)).max().unwrap_or(ctx.now),
     );
     let axis = crate::chart::Axis {
         from: first,
@@ -58,9 +64,9 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow]) -> Markup {
     let y = |millis: i64| 110.0 - 96.0 * (millis as f64 / longest).sqrt();
     html! {
         section.panel {
-            div.row { h2.grow { (t!(ctx, "durations")) } span.muted data-hint hidden { (t!(ctx, "drag-hint")) } @if let Some(middle) = middle { span.muted { (t!(ctx, "median")) " " (elements::millis(ctx, middle)) } } }
+            div.row { h2.grow { (t!(ctx, "durations")) } (choice(ctx, &t!(ctx, "view"), "by", if by_start { "start" } else { "" }, &among)) span.muted data-hint hidden { (t!(ctx, "drag-hint")) } @if let Some(middle) = middle { span.muted { (t!(ctx, "median")) " " (elements::millis(ctx, middle)) } } }
             div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "durations")) { svg.picture.scatter viewBox="0 0 960 130" role="group"
-                data-group=(name) data-left="10" data-span="940" data-from=(first.timestamp_millis()) data-to=(last.timestamp_millis() + 1) aria-label=(t!(ctx, "durations-label", n = runs.len())) {
+                data-group=(name) data-by=[by_start.then_some("start")] data-left="10" data-span="940" data-from=(first.timestamp_millis()) data-to=(last.timestamp_millis() + 1) aria-label=(t!(ctx, "durations-label", n = runs.len())) {
                 rect.marked x="0" y="4" width="0" height="106" {}
                 line.axis x1="0" x2="960" y1="110.5" y2="110.5" {}
                 @if let Some(middle) = middle { line.now x1="0" x2="960" y1=(format!("{:.1}", y(middle))) y2=(format!("{:.1}", y(middle))) {} }
@@ -69,7 +75,7 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow]) -> Markup {
                 text x="960" y="126" text-anchor="end" { (end(last)) }
                 @for run in runs {
                     @if let Some(took) = millis(run) {
-                        @let (x, height) = (axis.x(run.logical_time) + 10.0, y(took));
+                        @let (x, height) = (axis.x(stands(run, by_start)) + 10.0, y(took));
                         a href={ "/runs/" (run.id) } tabindex="-1" aria-hidden="true" {
                             @if run.state == 4 { rect class=(fill_of(run.state)) x=(format!("{:.1}", x - 4.0)) y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} }
                             @else { circle class=(fill_of(run.state)) cx=(format!("{x:.1}")) cy=(format!("{height:.1}")) r="4" {} }

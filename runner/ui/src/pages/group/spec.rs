@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Here, framed};
 use crate::ctx::{Beat, segment};
-use crate::elements::{parse, time};
+use crate::elements::{glyph, parse, time};
 use crate::form::field;
 use crate::frame::Page;
 use crate::pages::Answer;
@@ -20,6 +20,9 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let mut wrong = None;
     let mut valid = false;
+    if ctx.posts() && ctx.is_piece() {
+        return as_one_types(ctx, &here.api("/validate"), &form).await;
+    }
     if ctx.posts() {
         let text = field(&form, "spec").unwrap_or_default().to_owned();
         let (method, target) = if field(&form, "do") == Some("check") {
@@ -89,11 +92,31 @@ async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Value], number: i64) -> Re
     Ok(ctx.get(&here.api(&format!("/revisions/{number}"))).await?["spec"].clone())
 }
 
+/// What is wrong with a spec that is being written, and nothing else: for a script that asks while somebody types.
+async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Result<Answer, Trouble> {
+    let text = field(form, "spec").unwrap_or_default().to_owned();
+    let answer = ctx.send_as(Method::POST, target, "application/yaml", text.into()).await;
+    Ok(Answer::Piece(match answer {
+        Ok(_) => html! { p.state.s-succeeded { (glyph("succeeded")) span { (t!(ctx, "spec-valid")) } } },
+        Err(trouble) if trouble.status >= 500 => return Err(trouble),
+        Err(trouble) => html! { p.error { (trouble.sentence()) } },
+    }))
+}
+
+/// The field of a spec; with a script, what is wrong with it stands below while one types.
+fn text_field(action: &str, rows: usize, text: &str) -> Markup {
+    html! {
+        textarea #spec name="spec" rows=(rows) spellcheck="false" autocomplete="off"
+            hx-post=(action) hx-trigger="input changed delay:400ms" hx-include="closest form" hx-target="#verdict" hx-sync="this:replace" { (text) }
+        div #verdict role="status" {}
+    }
+}
+
 fn editor(ctx: &Ctx, action: &str, text: &str) -> Markup {
     html! {
         form.stack method="post" action=(action) {
             label.hidden for="spec" { (t!(ctx, "tab-spec")) }
-            textarea #spec name="spec" rows=(text.lines().count().clamp(12, 40) + 2) spellcheck="false" autocomplete="off" { (text) }
+            (text_field(action, text.lines().count().clamp(12, 40) + 2, text))
             div.row {
                 button.primary type="submit" name="do" value="save" { (t!(ctx, "save")) }
                 button type="submit" name="do" value="check" { (t!(ctx, "check")) }
@@ -116,6 +139,27 @@ fn list(ctx: &Ctx, here: &Here, revisions: &[Value], shown: i64) -> Markup {
                     }
                 }
             } }
+            @if revisions.len() > 1 { (any_two(ctx, here, revisions, shown)) }
+        }
+    }
+}
+
+/// Which two revisions are to be compared.
+fn any_two(ctx: &Ctx, here: &Here, revisions: &[Value], shown: i64) -> Markup {
+    let numbers: Vec<i64> = revisions.iter().filter_map(|one| one["revision"].as_i64()).collect();
+    let against = ctx.q("against").and_then(|n| n.parse().ok()).unwrap_or(shown - 1);
+    let select = |name: &str, label: String, chosen: i64| -> Markup {
+        html! {
+            label.field { span { (label) }
+                select name=(name) { @for n in &numbers { option value=(n) selected[*n == chosen] { (n) } } }
+            }
+        }
+    };
+    html! {
+        form.field-row.under method="get" action=(here.address("spec")) {
+            (select("against", t!(ctx, "compare-before"), against))
+            (select("revision", t!(ctx, "compare-after"), shown))
+            button type="submit" { (t!(ctx, "compare")) }
         }
     }
 }
@@ -131,6 +175,10 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
     let name = field(&form, "name")
         .map(|name| name.trim().to_owned())
         .unwrap_or_default();
+    if ctx.posts() && ctx.is_piece() {
+        let name = if name.is_empty() { "unnamed" } else { &name };
+        return as_one_types(ctx, &format!("/v1/groups/{}/validate", segment(name)), &form).await;
+    }
     if ctx.posts() {
         let text = field(&form, "spec").unwrap_or_default().to_owned();
         let check = field(&form, "do") == Some("check");
@@ -170,7 +218,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
         @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
         form.panel.stack method="post" action="/groups/new" {
             label.field { span { (t!(ctx, "name")) } input type="text" name="name" required maxlength="63" value=(name) autocomplete="off"; }
-            label.field { span { (t!(ctx, "tab-spec")) } textarea name="spec" rows="18" spellcheck="false" { (field(&form, "spec").unwrap_or(NEW)) } }
+            div.field { label for="spec" { (t!(ctx, "tab-spec")) } (text_field("/groups/new", 18, field(&form, "spec").unwrap_or(NEW))) }
             div.row {
                 button.primary type="submit" name="do" value="save" { (t!(ctx, "save")) }
                 button type="submit" name="do" value="check" { (t!(ctx, "check")) }

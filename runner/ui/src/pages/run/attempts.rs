@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use heddle_domain::id::RunId;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
-use super::view::Run;
+use super::view::{Run, Whole};
 use crate::ctx::segment;
 use crate::elements::{self, empty, line, state, time_exact, took};
 use crate::words::t;
@@ -15,12 +14,8 @@ use crate::{Ctx, Trouble, span};
 /// Attempts that are listed.
 const LISTED: usize = 500;
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
-    let mut detail = ctx
-        .store()
-        .run_detail(RunId(run.id))
-        .await?
-        .ok_or_else(Trouble::not_found)?;
+pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let (run, detail) = (&whole.run, whole.detail(ctx).await?);
     let revision = ctx.ui.engine.catalog().revision(detail.run.revision_id).await?;
     let nodes = ctx.get("/v1/nodes?limit=500").await?;
     let names: BTreeMap<String, String> = nodes["items"]
@@ -29,10 +24,9 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         .flatten()
         .filter_map(|node| Some((node["id"].as_str()?.to_owned(), node["name"].as_str()?.to_owned())))
         .collect();
-    detail
-        .attempts
-        .sort_by_key(|attempt| std::cmp::Reverse(attempt.started_at));
-    let all = detail.attempts.len();
+    let mut attempts: Vec<&AttemptView> = detail.attempts.iter().collect();
+    attempts.sort_by_key(|attempt| std::cmp::Reverse(attempt.started_at));
+    let all = attempts.len();
     let listed = html! {
         section.panel {
             @if all == 0 { (empty(&t!(ctx, "no-attempts"))) }
@@ -40,7 +34,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 table.cards {
                     thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "attempt")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th.num { (t!(ctx, "memory")) } th.num { (t!(ctx, "processor")) } th { (t!(ctx, "node")) } th { (t!(ctx, "started")) } th { (t!(ctx, "error")) } } }
                     tbody {
-                        @for attempt in detail.attempts.iter().take(LISTED) {
+                        @for attempt in attempts.iter().take(LISTED) {
                             @let name = revision.plan.tasks.get(attempt.key.task as usize).map(|task| task.name.to_string()).unwrap_or_default();
                             (row(ctx, run, attempt, &name, &names))
                         }

@@ -1,18 +1,32 @@
-//! What went into a run and what came out: params, outputs.
+//! What went into a run and what came out: params and whence each came, upstream values, outputs.
 
+use std::collections::BTreeMap;
+
+use heddle_domain::id::RunId;
+use heddle_domain::plan::{Plan, PlanTask};
 use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::view::Run;
-use crate::Ctx;
+use crate::ctx::segment;
 use crate::elements::{empty, script_link, time_exact};
 use crate::words::t;
-use crate::yaml;
+use crate::{Ctx, Trouble, yaml};
+
+/// Tasks whose params are listed.
+const TASKS_MAX: usize = 100;
+/// Up to so many tasks have their params shown without being asked for.
+const TASKS_OPEN: usize = 4;
+/// Characters of a param's value in a line.
+const VALUE_CHARS: usize = 200;
 
 /// Bytes of an output that are shown.
 const SHOWN_BYTES_MAX: usize = 20_000;
 
-pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
+pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+    let row = ctx.store().run(RunId(run.id)).await?.ok_or_else(Trouble::not_found)?;
+    let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
+    let defaults = defaults(ctx, run).await;
     let interval = &run.raw["data_interval"];
     let at = |value: &Value| value.as_str().and_then(crate::elements::parse);
     let outputs: Vec<(&str, &Value)> = run.raw["tasks"]
@@ -24,10 +38,13 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
         .collect();
     let inside = html! {
         div.two {
-            section.panel {
-                h2 { (t!(ctx, "outputs")) }
-                @if outputs.is_empty() { (empty(&t!(ctx, "no-outputs"))) }
-                @for (task, output) in outputs { details open { summary { bdi { (task) } } (value(ctx, output)) } }
+            div.stack {
+                section.panel {
+                    h2 { (t!(ctx, "outputs")) }
+                    @if outputs.is_empty() { (empty(&t!(ctx, "no-outputs"))) }
+                    @for (task, output) in &outputs { details open { summary { bdi { (task) } } (value(ctx, output)) } }
+                }
+                (by_task(ctx, run, &revision.plan, &defaults, &outputs))
             }
             div.stack {
                 section.panel {
@@ -44,13 +61,123 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
                         dt { (t!(ctx, "priority")) } dd { (run.raw["priority"]) }
                         dt { (t!(ctx, "created")) } dd { (time_exact(ctx, run.created_at)) }
                         @if let Some(source) = run.raw["source"].as_str() { dt { (t!(ctx, "source")) } dd { @if run.trigger == "backfill" { a href={ "/backfills/" (source) } { (source) } } @else { code { (source) } } } }
-                        @for (task, script) in run.raw["scripts"].as_object().into_iter().flatten() { dt { bdi { (task) } } dd { (script_link(script.as_str().unwrap_or_default())) } }
+                        @for (task, script) in run.raw["scripts"].as_object().into_iter().flatten() { dt.as-written { bdi { (task) } } dd { (script_link(script.as_str().unwrap_or_default())) } }
                     }
                 }
             }
         }
     };
-    ctx.live("data", inside)
+    Ok(ctx.live("data", inside))
+}
+
+/// By `name@version`: the params that a script takes where nothing is given.
+async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> {
+    let mut found = BTreeMap::new();
+    for script in run.raw["scripts"].as_object().into_iter().flatten() {
+        let Some((full, (name, version))) = script.1.as_str().and_then(|full| Some((full, full.rsplit_once('@')?)))
+        else {
+            continue;
+        };
+        if found.len() >= TASKS_MAX || found.contains_key(full) {
+            continue;
+        }
+        let target = format!("/v1/scripts/{}/versions/{}", segment(name), segment(version));
+        // Of a script that was deleted nothing is known any more.
+        let version = ctx.get(&target).await.unwrap_or_default();
+        found.insert(
+            full.to_owned(),
+            version["defaults"].as_object().cloned().unwrap_or_default(),
+        );
+    }
+    found
+}
+
+/// The params of a task, layer over layer: each with where its value came from.
+fn layered<'a>(layers: &[(&'static str, &'a Map<String, Value>)]) -> BTreeMap<&'a str, (&'static str, &'a Value)> {
+    let mut merged = BTreeMap::new();
+    for (from, layer) in layers {
+        merged.extend(layer.iter().map(|(key, value)| (key.as_str(), (*from, value))));
+    }
+    merged
+}
+
+fn by_task(
+    ctx: &Ctx,
+    run: &Run,
+    plan: &Plan,
+    defaults: &BTreeMap<String, Map<String, Value>>,
+    outputs: &[(&str, &Value)],
+) -> Markup {
+    let none = Map::new();
+    let object = |value: &'_ Value| -> Map<String, Value> { value.as_object().cloned().unwrap_or_default() };
+    let of_run = object(&run.raw["params"]);
+    let open = plan.tasks.len() <= TASKS_OPEN;
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "params-by-task")) }
+            @for task in plan.tasks.iter().take(TASKS_MAX) {
+                @let name = task.name.as_str();
+                @let of_script = run.raw["scripts"][name].as_str().and_then(|script| defaults.get(script)).unwrap_or(&none);
+                @let of_task_run = object(&run.raw["task_params"][name]);
+                @let layers = [("param-script", of_script), ("param-group", &plan.spec.params), ("param-task", &task.spec.params), ("param-run", &of_run), ("param-task-run", &of_task_run)];
+                details open[open] {
+                    summary { bdi { (name) } }
+                    (one(ctx, &layered(&layers)))
+                    (upstream(ctx, plan, task, outputs))
+                }
+            }
+            @if plan.tasks.len() > TASKS_MAX { p.muted { (t!(ctx, "and-more", n = plan.tasks.len() - TASKS_MAX)) } }
+        }
+    }
+}
+
+fn one(ctx: &Ctx, params: &BTreeMap<&str, (&'static str, &Value)>) -> Markup {
+    html! {
+        @if params.is_empty() { p.empty { (t!(ctx, "no-params-task")) } }
+        @else {
+            table.cards.params { tbody { @for (key, (from, value)) in params {
+                tr {
+                    td.tight { code { bdi { (key) } } }
+                    td.wide { code { (cut(&value.to_string())) } }
+                    td.tight.muted.side { (t!(ctx, from)) }
+                }
+            } } }
+        }
+    }
+}
+
+/// What the tasks before it returned: `upstream` in its templates.
+fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, &Value)]) -> Markup {
+    let needs = task
+        .depends_on
+        .iter()
+        .map(|needed| plan.tasks[*needed as usize].name.as_str());
+    let found: Vec<(&str, Option<&Value>)> = needs
+        .map(|name| {
+            (
+                name,
+                outputs.iter().find(|(of, _)| *of == name).map(|(_, value)| *value),
+            )
+        })
+        .collect();
+    html! {
+        @if !found.is_empty() {
+            table.cards.params { tbody { @for (name, output) in &found {
+                tr {
+                    td.tight { code { "upstream." bdi { (name) } } }
+                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, "no-output-yet")) } } }
+                    td.tight.muted.side { (t!(ctx, "param-upstream")) }
+                }
+            } } }
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(VALUE_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 fn value(ctx: &Ctx, value: &Value) -> Markup {
@@ -69,5 +196,42 @@ fn value(ctx: &Ctx, value: &Value) -> Markup {
     html! {
         (yaml::highlighted(&text))
         @if whole > SHOWN_BYTES_MAX { p.muted { (t!(ctx, "cut-of", bytes = crate::span::bytes(whole as i64))) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_layer_that_has_a_param_gives_it() {
+        let map = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let (script, task, run) = (
+            map(json!({"a": 1, "b": 1})),
+            map(json!({"b": 2, "c": 2})),
+            map(json!({"c": 3})),
+        );
+        let found = layered(&[("script", &script), ("task", &task), ("run", &run)]);
+        let told: Vec<(&str, &str, String)> = found
+            .iter()
+            .map(|(key, (from, value))| (*key, *from, value.to_string()))
+            .collect();
+        let written = |key, from, value: &str| (key, from, value.to_owned());
+        assert_eq!(
+            told,
+            [
+                written("a", "script", "1"),
+                written("b", "task", "2"),
+                written("c", "run", "3")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_long_value_is_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"é".repeat(300)).chars().count(), VALUE_CHARS + 1);
     }
 }

@@ -91,6 +91,8 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             text: text("action"),
         });
     }
+    // Of what happened at the same moment, the last first, too.
+    events.reverse();
     events.sort_by_key(|event| std::cmp::Reverse(event.at));
     let all = events.len();
     let listed = html! {

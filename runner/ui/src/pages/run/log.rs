@@ -20,6 +20,8 @@ use crate::{Ctx, Trouble};
 const LINES: usize = 500;
 /// Pages of the log that a search goes through.
 const SEARCHED_PAGES: usize = 40;
+/// Lines before the one that a link leads to.
+const BEFORE: usize = 20;
 const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
 pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
@@ -30,8 +32,8 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let text = ctx.q("find").map(str::to_lowercase);
     let mut cursor = ctx.q("cursor").map(str::to_owned);
     let mut lines: Vec<Value> = Vec::new();
-    let base = base(ctx, run.id);
-    let last = ctx.q("last").is_some();
+    let last = from_its_end(ctx, run);
+    let base = base(ctx, run.id, last);
     // What is filtered away is read over, so that a page is as full as it can be.
     for _ in 0..SEARCHED_PAGES {
         let target = match &cursor {
@@ -61,13 +63,19 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             break;
         }
     }
+    let goes_on = run.finished_at.is_none();
     let shown = html! {
         @if lines.is_empty() { (empty(&t!(ctx, "no-lines"))) }
-        @else { div.log-box.end[last] tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) { ol.log { @for line in &lines { (one(ctx, line, text.as_deref())) } } } }
+        @else {
+            div.log-box.end[last] tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) {
+                ol.log { @for (place, line) in lines.iter().enumerate() { (one(ctx, line, &link_to(ctx, &lines, place), text.as_deref())) } }
+            }
+        }
         p.more {
-            @if let Some(cursor) = &cursor { a.button href=(with_query(ctx, &[("cursor", Some(cursor))])) { @if last { (t!(ctx, "log-before")) } @else { (t!(ctx, "next-page")) } } }
-            @if last { a.button href=(with_query(ctx, &[("cursor", None), ("last", None)])) { (t!(ctx, "log-from-start")) } }
-            @else if cursor.is_some() { a.button href=(with_query(ctx, &[("cursor", None), ("last", Some("true"))])) { (t!(ctx, "log-last")) } }
+            @if let Some(cursor) = &cursor { a.button href=(with_query(ctx, &[("cursor", Some(cursor)), ("last", last.then_some("true"))])) { @if last { (t!(ctx, "log-before")) } @else { (t!(ctx, "next-page")) } } }
+            @if last { a.button href=(with_query(ctx, &[("cursor", None), ("last", Some("false"))])) { (t!(ctx, "log-from-start")) } }
+            @else if cursor.is_some() || goes_on { a.button href=(with_query(ctx, &[("cursor", None), ("last", Some("true"))])) { @if goes_on { (t!(ctx, "log-follow")) } @else { (t!(ctx, "log-last")) } } }
+            @if last && goes_on && ctx.q("cursor").is_none() { span.muted { (t!(ctx, "log-following")) } }
         }
     };
     Ok(html! {
@@ -81,7 +89,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 label.hidden for="log-level" { (t!(ctx, "level")) }
                 select #log-level name="level" { @for (place, level) in LEVELS.iter().enumerate() { option value=(level) selected[place == wanted] { (t!(ctx, "level-from", level = *level)) } } }
                 label.hidden for="log-find" { (t!(ctx, "search-log")) }
-                @if last { input type="hidden" name="last" value="true"; }
+                @if let Some(last) = ctx.q("last") { input type="hidden" name="last" value=(last); }
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
                 button type="submit" { (t!(ctx, "filter")) }
                 span.grow {}
@@ -92,16 +100,38 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     })
 }
 
+/// Whether the last lines are shown: when they are asked for, and of a run that goes on, whose log is followed.
+fn from_its_end(ctx: &Ctx, run: &Run) -> bool {
+    match ctx.q("last") {
+        Some(asked) => asked != "false",
+        None => run.finished_at.is_none() && ctx.q("cursor").is_none() && ctx.q("find").is_none(),
+    }
+}
+
+/// The address of a line, which shows it also when the log has grown: a page that begins a little before it.
+fn link_to(ctx: &Ctx, lines: &[Value], place: usize) -> String {
+    let cursor = |place: usize| lines[place]["cursor"].as_str();
+    let begins = match place.checked_sub(BEFORE) {
+        Some(before) => cursor(before),
+        None => ctx.q("cursor").filter(|_| ctx.q("last").is_none()),
+    };
+    let page = with_query(
+        ctx,
+        &[("cursor", begins), ("last", begins.is_none().then_some("false"))],
+    );
+    format!("{page}#l-{}", cursor(place).unwrap_or_default())
+}
+
 /// Where the lines are: of the task that was chosen, or of all.
-fn base(ctx: &Ctx, run: Uuid) -> String {
-    let last = if ctx.q("last").is_some() { "&last=true" } else { "" };
+fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
+    let last = if last { "&last=true" } else { "" };
     match ctx.q("task") {
         Some(task) => format!("/v1/runs/{run}/tasks/{}/logs?limit={LINES}{last}", segment(task)),
         None => format!("/v1/runs/{run}/logs?limit={LINES}{last}"),
     }
 }
 
-fn one(ctx: &Ctx, line: &Value, find: Option<&str>) -> Markup {
+fn one(ctx: &Ctx, line: &Value, link: &str, find: Option<&str>) -> Markup {
     let text = |name: &str| line[name].as_str().unwrap_or_default();
     let level = text("level");
     let class = match level {
@@ -113,7 +143,7 @@ fn one(ctx: &Ctx, line: &Value, find: Option<&str>) -> Markup {
     let at = parse(text("at"));
     html! {
         li #(id) class=(class) {
-            a href={ "#" (id) } { @if let Some(at) = at { (at.with_timezone(&ctx.zone).format("%H:%M:%S%.3f")) } }
+            a href=(link) { @if let Some(at) = at { (at.with_timezone(&ctx.zone).format("%H:%M:%S%.3f")) } }
             span.task { (text("task")) @if let Some(item) = line["item"].as_i64() { "[" (item) "]" } }
             span.level { (level) }
             span.message { (marked(text("message"), find)) @if let Some(fields) = line["fields"].as_object().filter(|fields| !fields.is_empty()) { " " span.muted { (Value::Object(fields.clone()).to_string()) } } }
@@ -243,7 +273,7 @@ async fn lines(ctx: &Ctx, base: &str, cursor: Option<&str>) -> Result<(String, O
 
 /// The whole log as a file, page by page as the browser takes it.
 pub(super) async fn download(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
-    let base = base(ctx, id);
+    let base = base(ctx, id, false);
     let (first, next) = lines(ctx, &base, None).await?;
     let own = Ctx::new(ctx.ui.clone(), ctx.viewer.clone(), ctx.head().clone(), Bytes::new());
     let rest = futures::stream::unfold((own, base, next), |(own, base, next)| async move {

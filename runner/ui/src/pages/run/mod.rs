@@ -1,6 +1,8 @@
 //! A run: where it stands and why, what may be done about it, and what it did.
 
+mod again;
 mod attempts;
+mod by_hand;
 mod data;
 mod events;
 mod graph;
@@ -18,18 +20,19 @@ use uuid::Uuid;
 use super::{Answer, system};
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, state, tabs, time, took};
-use crate::form::{field, object};
+use crate::form::field;
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
-use view::Run;
+pub(super) use by_hand::address as override_address;
+use view::{Run, Whole};
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let id: Uuid = id.parse().map_err(|_| Trouble::not_found())?;
     match rest {
         [] => shown(ctx, id, "").await,
-        [tab @ ("graph" | "log" | "data" | "attempts" | "events" | "rerun")] if !ctx.posts() => {
+        [tab @ ("graph" | "log" | "data" | "attempts" | "events" | "rerun" | "override")] if !ctx.posts() => {
             shown(ctx, id, tab).await
         }
         ["log", "download"] if !ctx.posts() => log::download(ctx, id).await,
@@ -52,13 +55,8 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
                 said: Some(t!(ctx, "said-restart")),
             })
         }
-        ["rerun"] if ctx.posts() => rerun(ctx, id).await,
-        ["state"] if ctx.posts() => {
-            let form = ctx.form();
-            let body = json!({ "state": field(&form, "state").unwrap_or_default(), "reason": field(&form, "reason").unwrap_or_default() });
-            ctx.send(Method::PUT, &format!("/v1/runs/{id}/state"), &body).await?;
-            Answer::back(ctx, Some(t!(ctx, "said-override")))
-        }
+        ["rerun"] if ctx.posts() => shown_if_wrong(ctx, id, "rerun", again::rerun(ctx, id).await).await,
+        ["state"] if ctx.posts() => shown_if_wrong(ctx, id, "override", by_hand::set(ctx, id, None).await).await,
         ["tasks", task, "clear"] if ctx.posts() => {
             let form = ctx.form();
             let body = json!({ "downstream": field(&form, "downstream") != Some("false"), "reason": field(&form, "reason").unwrap_or_default() });
@@ -72,13 +70,17 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
             Answer::back(ctx, Some(t!(ctx, "said-retry")))
         }
         ["tasks", task, "state"] if ctx.posts() => {
-            let form = ctx.form();
-            let body = json!({ "state": field(&form, "state").unwrap_or_default(), "reason": field(&form, "reason").unwrap_or_default() });
-            let target = format!("/v1/runs/{id}/tasks/{}/state{}", segment(task), item(ctx));
-            ctx.send(Method::PUT, &target, &body).await?;
-            Answer::back(ctx, Some(t!(ctx, "said-override")))
+            shown_if_wrong(ctx, id, "override", by_hand::set(ctx, id, Some(task)).await).await
         }
         _ => Err(Trouble::not_found()),
+    }
+}
+
+/// A form that is wrong is shown again, as it was filled in, with what is wrong about it.
+async fn shown_if_wrong(ctx: &Ctx, id: Uuid, tab: &str, done: Result<Answer, Trouble>) -> Result<Answer, Trouble> {
+    match done {
+        Err(trouble) if matches!(trouble.status, 400 | 409 | 422) => with_trouble(ctx, id, tab, Some(trouble)).await,
+        done => done,
     }
 }
 
@@ -88,49 +90,33 @@ fn item(ctx: &Ctx) -> String {
         .unwrap_or_default()
 }
 
-/// A new run like this one; with other params it is a new submission of its group.
-async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
-    let form = ctx.form();
-    let made = if field(&form, "params").is_some() {
-        let run = Run::read(ctx, id).await?;
-        let params = object(&form, "params")?;
-        let body = json!({ "params": params, "task_params": run.raw["task_params"], "logical_time": run.raw["logical_time"], "labels": run.raw["labels"] });
-        ctx.send(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
-            .await?
-    } else {
-        let scripts = field(&form, "scripts").unwrap_or("pinned");
-        ctx.send(
-            Method::POST,
-            &format!("/v1/runs/{id}/rerun"),
-            &json!({ "scripts": scripts }),
-        )
-        .await?
-    };
-    let to = format!("/runs/{}", made["id"].as_str().unwrap_or_default());
-    Ok(Answer::Go {
-        to,
-        said: Some(t!(ctx, "said-started")),
-    })
+async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
+    with_trouble(ctx, id, tab, None).await
 }
 
-async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
-    let run = Run::read(ctx, id).await?;
+async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) -> Result<Answer, Trouble> {
+    let whole = Whole::read(ctx, id).await?;
+    let run = &whole.run;
     ctx.beats_with(Beat::Run(id));
     let typical = match ctx.ui.engine.catalog().group(&run.group).await? {
-        Some(group) => super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?),
+        Some(group) => {
+            ctx.in_zone_of(group.revision.plan.zone);
+            super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?)
+        }
         None => None,
     };
-    let needs = needs(ctx, &run).await?;
-    let held = held(ctx, &run, &needs).await?;
-    let head = ctx.live("run-head", head(ctx, &run, typical, &needs, &held));
+    let needs = needs(ctx, run).await?;
+    let held = held(ctx, run, &needs).await?;
+    let head = ctx.live("run-head", head(ctx, run, typical, &needs, &held));
     let inside = match tab {
-        "graph" => graph::inside(ctx, &run).await?,
-        "log" => log::inside(ctx, &run).await?,
-        "data" => data::inside(ctx, &run),
-        "attempts" => attempts::inside(ctx, &run).await?,
-        "events" => events::inside(ctx, &run).await?,
-        "rerun" => rerun_form(ctx, &run),
-        _ => timeline::inside(ctx, &run).await?,
+        "graph" => graph::inside(ctx, run).await?,
+        "log" => log::inside(ctx, run).await?,
+        "data" => data::inside(ctx, run).await?,
+        "attempts" => attempts::inside(ctx, &whole).await?,
+        "events" => events::inside(ctx, run).await?,
+        "rerun" => again::inside(ctx, run),
+        "override" => by_hand::inside(ctx, run)?,
+        _ => timeline::inside(ctx, &whole).await?,
     };
     let base = format!("/runs/{id}");
     let address = |tab: &str| format!("{base}/{tab}");
@@ -149,6 +135,7 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
             ("attempts".into(), address("attempts"), t!(ctx, "tab-attempts")),
             ("events".into(), address("events"), t!(ctx, "tab-events")),
         ]))
+        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { (elements::glyph("failed")) p { (trouble.sentence()) } } }
         (inside)
     };
     let moment = span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, false);
@@ -157,7 +144,9 @@ async fn shown(ctx: &Ctx, id: Uuid, tab: &str) -> Result<Answer, Trouble> {
         (run.group.clone(), Some(format!("/groups/{}", segment(&run.group)))),
         (moment, None),
     ];
-    Answer::page(Page::new("runs", title, body).crumbs(crumbs))
+    let status = wrong.map_or(200, |trouble| trouble.status);
+    let page = Page::new("runs", title, body).crumbs(crumbs);
+    Answer::page(Page { status, ..page })
 }
 
 fn head(
@@ -181,6 +170,7 @@ fn head(
                     @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
                 }
                 (why(ctx, run, needs, held))
+                @if run.raw["override"].is_object() { p.why { (by_hand::said(ctx, &run.raw["override"])) } }
             }
             @if ctx.viewer.operates() { (buttons(ctx, run)) }
         }
@@ -345,43 +335,7 @@ fn buttons(ctx: &Ctx, run: &Run) -> Markup {
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
             a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) }
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }
-        }
-    }
-}
-
-/// Running it anew, and setting its state by hand.
-fn rerun_form(ctx: &Ctx, run: &Run) -> Markup {
-    let id = run.id;
-    if !ctx.viewer.operates() {
-        return html! { section.panel { p.empty { (t!(ctx, "forbidden-text")) } } };
-    }
-    let params = serde_json::to_string_pretty(&run.raw["params"]).unwrap_or_default();
-    html! {
-        div.two {
-            section.panel {
-                h2 { (t!(ctx, "rerun-same")) }
-                form.fields method="post" action={ "/runs/" (id) "/rerun" } {
-                    label { input type="radio" name="scripts" value="pinned" checked; (t!(ctx, "scripts-pinned")) }
-                    label { input type="radio" name="scripts" value="active"; (t!(ctx, "scripts-active")) }
-                    div { button.primary type="submit" { (t!(ctx, "rerun")) } }
-                }
-            }
-            section.panel {
-                h2 { (t!(ctx, "rerun-changed")) }
-                form.fields method="post" action={ "/runs/" (id) "/rerun" } {
-                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows=(params.lines().count().clamp(3, 20)) spellcheck="false" { (params) } }
-                    div { button type="submit" { (t!(ctx, "start-run")) } }
-                }
-            }
-            section.panel {
-                h2 { (t!(ctx, "override-title")) }
-                form.fields method="post" action={ "/runs/" (id) "/state" } {
-                    p.muted { (t!(ctx, "override-will")) }
-                    label.field { span { (t!(ctx, "state")) } select name="state" { option value="succeeded" { (t!(ctx, "state-succeeded")) } option value="failed" { (t!(ctx, "state-failed")) } } }
-                    label.field { span { (t!(ctx, "reason")) } input type="text" name="reason" required maxlength="500"; }
-                    div { button type="submit" { (t!(ctx, "override")) } }
-                }
-            }
+            a.button href={ "/runs/" (id) "/override" } title=(t!(ctx, "override-run-will")) { (t!(ctx, "override-open")) }
         }
     }
 }

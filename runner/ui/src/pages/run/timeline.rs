@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::Time;
-use heddle_domain::id::RunId;
 use heddle_domain::plan::Plan;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
-use super::view::{Run, Task};
+use super::by_hand;
+use super::view::{Run, Task, Whole};
 use crate::chart::{Axis, fill};
 use crate::ctx::segment;
 use crate::elements::{self, Button, ago, button, line, state};
@@ -24,12 +24,8 @@ const LABEL: f64 = 168.0;
 const WIDTH: f64 = 760.0;
 const ALL: f64 = 1_040.0;
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
-    let detail = ctx
-        .store()
-        .run_detail(RunId(run.id))
-        .await?
-        .ok_or_else(Trouble::not_found)?;
+pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let (run, detail) = (&whole.run, whole.detail(ctx).await?);
     let revision = ctx.ui.engine.catalog().revision(detail.run.revision_id).await?;
     let plan = &revision.plan;
     let mut pieces: BTreeMap<String, Vec<&AttemptView>> = BTreeMap::new();
@@ -205,7 +201,7 @@ fn row(
                 @let x = LABEL + axis.x(end) + 8.0;
                 text x=(format!("{x:.1}")) y=(y + 16.0) {
                     @if let (Some(from), Some(to)) = (task.started_at, task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
-                    @if folded { " · " (folded_text(task)) }
+                    @if folded { " · " (folded_text(task)) " · " (spread(ctx, &own)) }
                     @if task.attempt > 1 && !folded { " · " (t!(ctx, "attempts-count", n = task.attempt)) }
                 }
             }
@@ -225,23 +221,85 @@ fn folded_text(task: &Task) -> String {
     format!("{}/{}", crate::span::number(good), crate::span::number(all))
 }
 
+/// How long the items of a map took: half of them no longer than the first, none longer than the second.
+fn spread(ctx: &Ctx, attempts: &[&&AttemptView]) -> String {
+    let mut spans: Vec<i64> = attempts
+        .iter()
+        .filter_map(|attempt| Some((attempt.finished_at? - attempt.started_at).num_milliseconds()))
+        .collect();
+    spans.sort_unstable();
+    let (Some(middle), Some(longest)) = (spans.get(spans.len() / 2), spans.last()) else {
+        return String::new();
+    };
+    t!(
+        ctx,
+        "items-spread",
+        median = elements::millis(ctx, *middle),
+        longest = elements::millis(ctx, *longest)
+    )
+}
+
+/// Failed items that are named under their task.
+const ITEMS_NAMED: usize = 20;
+
+/// By task: its items that failed.
+fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&Task>> {
+    let mut found: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
+    for task in run
+        .tasks
+        .iter()
+        .filter(|task| task.item.is_some() && task.state == "failed")
+    {
+        found.entry(task.name.as_str()).or_default().push(task);
+    }
+    found
+}
+
+/// What some items of a map failed with, and setting their state by hand.
+fn items(ctx: &Ctx, run: &Run, failed: &[&Task], may: bool) -> Markup {
+    html! {
+        details {
+            summary { (t!(ctx, "failed-items", n = failed.len())) }
+            ul.items { @for task in failed.iter().take(ITEMS_NAMED) {
+                @let place = task.item.unwrap_or_default();
+                li {
+                    code { "[" (place) "]" } " "
+                    @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
+                    @if may { " " a href=(by_hand::address(&run.id.to_string(), &task.name, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                }
+            } }
+            @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }
+        }
+    }
+}
+
 /// The same as words, with what may be done about each task.
 fn tasks(ctx: &Ctx, run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Markup {
     let may = ctx.viewer.operates();
+    let failed = failed_items(run);
     html! {
         section.panel {
             h2 { (t!(ctx, "tasks")) }
             table.cards {
                 thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
-                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, task, dependencies, may)) } }
+                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, task, dependencies, failed.get(task.name.as_str()).map(Vec::as_slice).unwrap_or_default(), may)) } }
             }
         }
     }
 }
 
-fn task_row(ctx: &Ctx, run: &Run, task: &Task, dependencies: &BTreeMap<String, Vec<String>>, may: bool) -> Markup {
+fn task_row(
+    ctx: &Ctx,
+    run: &Run,
+    task: &Task,
+    dependencies: &BTreeMap<String, Vec<String>>,
+    failed: &[&Task],
+    may: bool,
+) -> Markup {
     let id = run.id;
     let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
+    // What failed is what one acts on; the rest may be, and does not ask for it.
+    let kind = if task.state == "failed" { "small" } else { "small plain" };
     let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
     html! {
         tr {
@@ -253,15 +311,17 @@ fn task_row(ctx: &Ctx, run: &Run, task: &Task, dependencies: &BTreeMap<String, V
                 @if task.state == "retrying" { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
                 @if let Some(waits) = &task.waits { span.why { (t!(ctx, waits.key)) " " bdi { (waits.of) } @if let Some(at) = waits.until { " · " (elements::time(ctx, at)) } } }
                 @if let Some(part) = task.progress.filter(|_| task.state == "running") { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.name)) {} " " }
+                @if task.by_hand.is_object() { span.why { (by_hand::said(ctx, &task.by_hand)) } }
                 @if let Some(note) = &task.note { span.muted { (line(note)) } }
                 @if !task.items.is_empty() { span.row { @for (name, count) in &task.items { span.row { (state(ctx, name)) (crate::span::number(*count)) } } } }
+                @if !failed.is_empty() { (items(ctx, run, failed, may)) }
                 @if task.state == "pending" { @if let Some(needs) = dependencies.get(&task.name).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
             }
             @if may {
                 td.tight.side {
-                    @if clears { (button(Button { kind: "small", confirm: Some(t!(ctx, "clear-sure")), ..Button::new(action("clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
+                    @if clears { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(action("clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
                     @if !clears && matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
-                    @if matches!(task.state.as_str(), "failed" | "upstream_failed" | "retrying") { " " (button(Button { kind: "small", fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(action("state"), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) })) }
+                    @if !matches!(task.state.as_str(), "succeeded" | "skipped") { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.name, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                 }
             }
         }

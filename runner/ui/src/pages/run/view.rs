@@ -1,7 +1,14 @@
-//! A run as its pages need it, of what the API answers.
+//! A run as its pages need it, of what the API answers. Of one that has ended it is kept: whoever looks at one of its pages
+//! soon looks at another.
+
+use std::sync::Arc;
 
 use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_engine::Ended;
+use heddle_store::run::RunDetail;
 use serde_json::Value;
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::elements::parse;
@@ -22,6 +29,47 @@ pub(in crate::pages) struct Run {
     pub(in crate::pages) raw: Value,
 }
 
+/// Runs that have ended, as their pages have them.
+pub(crate) type EndedRuns = Ended<Whole>;
+
+/// So many task runs of them are kept, with their attempts.
+pub(in crate::pages) const TASK_RUNS_KEPT: usize = 10_000;
+
+/// A run, and what some of its pages need beside what the API says.
+pub(crate) struct Whole {
+    pub(in crate::pages) run: Run,
+    detail: OnceCell<RunDetail>,
+}
+
+impl Whole {
+    pub(in crate::pages) async fn read(ctx: &Ctx, id: Uuid) -> Result<Arc<Self>, Trouble> {
+        let mark = ctx.store().ended_mark(RunId(id)).await?;
+        if let Some(mark) = &mark
+            && let Some(kept) = ctx.ui.ended.find(RunId(id), mark)
+        {
+            return Ok(kept);
+        }
+        let whole = Arc::new(Self {
+            run: Run::read(ctx, id).await?,
+            detail: OnceCell::new(),
+        });
+        if let Some(mark) = mark {
+            let weight = whole.run.tasks.len();
+            ctx.ui.ended.keep(RunId(id), mark, weight, whole.clone());
+        }
+        Ok(whole)
+    }
+
+    /// Its attempts, among others.
+    pub(in crate::pages) async fn detail(&self, ctx: &Ctx) -> Result<&RunDetail, Trouble> {
+        let read = async || {
+            let detail = ctx.store().run_detail(RunId(self.run.id)).await?;
+            detail.ok_or_else(Trouble::not_found)
+        };
+        self.detail.get_or_try_init(read).await
+    }
+}
+
 pub(in crate::pages) struct Task {
     pub(in crate::pages) name: String,
     pub(in crate::pages) item: Option<i64>,
@@ -37,6 +85,8 @@ pub(in crate::pages) struct Task {
     pub(in crate::pages) progress: Option<f64>,
     pub(in crate::pages) note: Option<String>,
     pub(in crate::pages) node: Option<String>,
+    /// Who set its state by hand, and why.
+    pub(in crate::pages) by_hand: Value,
 }
 
 fn at(value: &Value) -> Option<Time> {
@@ -94,6 +144,7 @@ impl Task {
             progress: value["progress"].as_f64(),
             note: value["note"].as_str().map(str::to_owned),
             node: value["node"].as_str().map(str::to_owned),
+            by_hand: value["override"].clone(),
         }
     }
 }

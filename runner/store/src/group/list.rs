@@ -1,0 +1,230 @@
+//! Lists of groups, by what people filter them by.
+//!
+//! What a filter names stands in the groups' own rows (migration 0080), which are read by name. How a group's latest run
+//! went stands in its runs only: it is looked up for so many groups for each answer, whose cursor says where it stopped.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::state::RunState;
+use serde_json::{Map, Value};
+
+use super::GroupRow;
+use crate::change::Page;
+use crate::database::PgSession;
+use crate::pages::overview::last_ends;
+use crate::span::{self, BEGIN_BY_SPANS};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// Of so many groups one answer looks up the latest run.
+const LOOKED_AT_MAX: i64 = 250;
+
+/// Which groups; empty and `None` mean any.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupFilter {
+    /// Of this category.
+    pub category: Option<String>,
+    /// With this text in the name or the description, in any case.
+    pub text: Option<String>,
+    /// With all of these labels; a value of `None` means any.
+    pub labels: Vec<(String, Option<String>)>,
+    /// Whose latest run is in one of these states; `None` among them: that have no run.
+    pub last_states: Vec<Option<RunState>>,
+    /// That are enabled, or are not.
+    pub enabled: Option<bool>,
+}
+
+/// A filter as statements ask for it.
+struct Asked {
+    /// A pattern of what they are called, or described by.
+    text: Option<String>,
+    /// All of these labels have these values.
+    valued: Value,
+    /// These have any.
+    named: Vec<String>,
+}
+
+impl Asked {
+    fn of(filter: &GroupFilter) -> Self {
+        let labels = filter.labels.iter();
+        let valued: Map<String, Value> = labels
+            .clone()
+            .filter_map(|(name, value)| Some((name.clone(), Value::from(value.clone()?))))
+            .collect();
+        Self {
+            text: filter.text.as_deref().map(|text| contains(&text.to_lowercase())),
+            valued: Value::Object(valued),
+            named: labels
+                .filter(|(_, value)| value.is_none())
+                .map(|(name, _)| name.clone())
+                .collect(),
+        }
+    }
+}
+
+/// The pattern of whatever has a text in it.
+fn contains(text: &str) -> String {
+    let mut pattern = String::from("%");
+    for letter in text.chars() {
+        if matches!(letter, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('%');
+    pattern
+}
+
+impl Store {
+    /// Groups by name, behind `cursor`, that a filter finds. Where it asks for the latest runs a page may have fewer than
+    /// there are, and a cursor behind which there are others.
+    pub async fn groups(
+        &self,
+        filter: &GroupFilter,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Page<GroupRow>, StoreError> {
+        let asked = Asked::of(filter);
+        if !filter.last_states.is_empty() {
+            return self.groups_by_last_state(filter, &asked, cursor, limit).await;
+        }
+        let mut connection = self.pool.acquire().await?;
+        let found = ids(&mut connection, filter, &asked, cursor, limit + 1).await?;
+        let ids: Vec<i64> = found.iter().map(|(id, _)| *id).collect();
+        let rows = rows(&mut connection, &ids).await?;
+        Ok(Page::of(rows, limit, |row| row.name.clone()))
+    }
+
+    async fn groups_by_last_state(
+        &self,
+        filter: &GroupFilter,
+        asked: &Asked,
+        cursor: Option<&str>,
+        limit: i64,
+    ) -> Result<Page<GroupRow>, StoreError> {
+        transaction!(self, pool, "groups", once(BEGIN_BY_SPANS), |tx| {
+            let now = span::now(&mut tx).await?;
+            let mut found = Vec::new();
+            let mut next = cursor.map(str::to_owned);
+            // Of a state that is common the first look finds enough.
+            let first = limit.min(LOOKED_AT_MAX);
+            for look_at in [first, LOOKED_AT_MAX - first] {
+                if look_at == 0 {
+                    break;
+                }
+                let groups = ids(&mut tx, filter, asked, next.as_deref(), look_at + 1).await?;
+                let looked_at = &groups[..groups.len().min(usize::try_from(look_at).unwrap_or(0))];
+                let these: Vec<i64> = looked_at.iter().map(|(id, _)| *id).collect();
+                let states = last_states(&mut tx, &these, now).await?;
+                next = None;
+                let mut last = looked_at.len();
+                for (place, (id, _)) in looked_at.iter().enumerate() {
+                    if filter.last_states.contains(&states.get(id).copied()) {
+                        found.push(*id);
+                    }
+                    if found.len() as i64 == limit {
+                        last = place + 1;
+                        break;
+                    }
+                }
+                if last == groups.len() {
+                    break;
+                }
+                next = looked_at[..last].last().map(|(_, name)| name.clone());
+                if found.len() as i64 == limit {
+                    break;
+                }
+            }
+            let items = rows(&mut tx, &found).await?;
+            tx.commit().await?;
+            Ok(Page { items, next })
+        })
+    }
+}
+
+/// Groups by name, behind `cursor`: their ids and names.
+async fn ids(
+    session: &mut PgSession,
+    filter: &GroupFilter,
+    asked: &Asked,
+    cursor: Option<&str>,
+    limit: i64,
+) -> Result<Vec<(i64, String)>, StoreError> {
+    let rows = sqlx::query!(
+        "SELECT g.id, g.name FROM heddle.groups g
+          WHERE g.deleted_at IS NULL AND ($1::text IS NULL OR g.category = $1)
+            AND g.name > $2
+            AND ($4::text IS NULL OR g.sought LIKE $4)
+            AND ($5::jsonb = '{}' OR g.labels @> $5)
+            AND (cardinality($6::text[]) = 0 OR g.labels ?& $6)
+            AND ($7::boolean IS NULL OR g.enabled = $7)
+          ORDER BY g.name LIMIT $3",
+        filter.category,
+        cursor.unwrap_or_default(),
+        limit,
+        asked.text,
+        asked.valued,
+        &asked.named,
+        filter.enabled,
+    )
+    .fetch_all(session)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+}
+
+/// Groups with their current revisions, by name.
+async fn rows(session: &mut PgSession, ids: &[i64]) -> Result<Vec<GroupRow>, StoreError> {
+    let mut rows = sqlx::query_as!(
+        GroupRow,
+        "SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
+                g.created_at, g.updated_at, g.deleted_at
+           FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
+          WHERE g.id = ANY ($1)",
+        ids,
+    )
+    .fetch_all(session)
+    .await?;
+    rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    Ok(rows)
+}
+
+/// The state of each group's latest run; of those that have one.
+async fn last_states(
+    session: &mut PgSession,
+    groups: &[i64],
+    now: heddle_domain::Time,
+) -> Result<BTreeMap<i64, RunState>, StoreError> {
+    let live = sqlx::query!(
+        r#"SELECT n.id AS "group!", l.id AS "run!", l.state AS "state!" FROM UNNEST($1::bigint[]) AS n (id)
+            CROSS JOIN LATERAL (SELECT v.id, v.state FROM heddle.runs_live v
+                                 WHERE v.group_id = ANY (ARRAY[n.id]) ORDER BY v.group_id DESC, v.id DESC LIMIT 1) AS l"#,
+        groups
+    )
+    .fetch_all(&mut *session)
+    .await?;
+    let mut newest: BTreeMap<i64, (uuid::Uuid, i16)> =
+        live.into_iter().map(|row| (row.group, (row.run, row.state))).collect();
+    for (group, run, state) in last_ends(session, groups, now).await? {
+        match newest.get(&group) {
+            Some((other, _)) if *other > run => {}
+            _ => drop(newest.insert(group, (run, state))),
+        }
+    }
+    newest
+        .into_iter()
+        .map(|(group, (run, state))| {
+            let state = StoreError::known(RunState::from_number, state, ("runs", "state"), run)?;
+            Ok((group, state))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looked_for_is_no_pattern() {
+        assert_eq!(contains("50% of a_b\\"), "%50\\% of a\\_b\\\\%");
+    }
+}

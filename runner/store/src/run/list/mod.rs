@@ -1,0 +1,284 @@
+//! Lists of runs, by what people filter them by.
+//!
+//! A list costs what it shows, however many runs are kept:
+//!
+//! * What a filter names (groups, a key, queues, scripts) is looked up first; runs are then reached by their ids.
+//! * The past is read one span after the other, the latest first ([`crate::span`]), each by a statement of its own, so that days of
+//!   long ago are neither planned for nor touched while there are newer ones. All statements of an answer see the same
+//!   moment.
+//! * Runs of groups are read from the newest end of the index of each group's runs. `= ANY (ARRAY[...])` leaves the planner
+//!   no other way: of a group that ran often it believes that all runs, newest first, soon have enough of it, and of one
+//!   that has not run lately they never do.
+//! * States stand in the text, one arm of the statement for each: those that are no success have indexes of their own,
+//!   which a parameter does not lead to.
+//! * Of the hot view (what ended lately) most runs were made lately. The others took long; they stand in an index of their
+//!   own, of which one answer looks at a part and its cursor leads on.
+//! * Names of groups and numbers of revisions are joined to what is shown only.
+//!
+//! What remains (labels, triggers, times that runs are about, scripts that many groups use) is looked for from the newest run
+//! on, so far for each answer and no further ([`look`]).
+
+mod look;
+mod sought;
+mod statement;
+
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use sqlx::{Postgres, QueryBuilder, Row};
+use uuid::Uuid;
+
+use self::look::look;
+use self::sought::Sought;
+use self::statement::{Hot, Part, push_part};
+use super::RunRow;
+use crate::change::Page;
+use crate::database::PgSession;
+use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, Span};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// Which runs; empty and `None` mean any.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    /// Of these groups.
+    pub groups: Vec<String>,
+    /// In one of these states, by number.
+    pub states: Vec<i16>,
+    /// By one of these triggers, by number.
+    pub triggers: Vec<i16>,
+    /// With these labels, all of them; `None`: whatever the value.
+    pub labels: Vec<(String, Option<String>)>,
+    /// Created from here, inclusive.
+    pub from: Option<Time>,
+    /// Created to here, inclusive.
+    pub to: Option<Time>,
+    /// With a logical time from here, inclusive.
+    pub logical_from: Option<Time>,
+    /// With a logical time to here, inclusive.
+    pub logical_to: Option<Time>,
+    /// Created before this run (the cursor).
+    pub before: Option<RunId>,
+    /// These.
+    pub ids: Vec<Uuid>,
+    /// With ids between these, both included.
+    pub id_range: Option<(Uuid, Uuid)>,
+    /// Of revisions with a task for one of these queues.
+    pub queues: Vec<String>,
+    /// Of revisions with a task for one of these scripts, `name` or `name@version`.
+    pub scripts: Vec<String>,
+    /// By this backfill, or reruns of this run.
+    pub source: Option<Uuid>,
+    /// Sub-runs of this run.
+    pub parent: Option<RunId>,
+    /// With this key.
+    pub key: Option<String>,
+    /// Of those that have ended, only if they did so since then.
+    pub ended_since: Option<Time>,
+}
+
+/// Runs that took longer than this stand in an index of their own (migration 0062, `runs_done_long`): of what was made long
+/// before the hot view began, no others can have ended in it.
+const LONG: TimeDelta = TimeDelta::hours(1);
+
+/// By so much may the millisecond that an id begins with differ from the time at which its run was made.
+const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
+
+/// So many of those one answer looks at; if there are more, its cursor leads on to them.
+const LONG_LOOKED_AT: i64 = 5_000;
+
+/// A live run's columns, in the order of [`DONE`].
+const LIVE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
+    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
+    l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, NULL::timestamptz AS finished_at, \
+    NULL::text AS error, NULL::smallint AS skipped";
+
+/// An ended run's.
+const DONE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
+    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
+    l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, l.finished_at, l.error, l.skipped";
+
+impl Store {
+    /// Runs, newest first, up to `limit`. Of the hot view there may be fewer on a page that another one follows.
+    pub async fn runs(&self, filter: &RunFilter, limit: i64) -> Result<Page<RunRow>, StoreError> {
+        let key = |row: &RunRow| row.id.to_string();
+        let Some(sought) = self.sought(filter).await? else {
+            return Ok(Page::of(Vec::new(), limit, key));
+        };
+        let one_more = limit.saturating_add(1);
+        let Some(since) = filter.ended_since else {
+            if sought.is_looked_for() {
+                return self.looked_for(&sought, limit).await;
+            }
+            let rows = match sought.is_reached() {
+                true => self.runs_of(&sought, &[Hot::Any], one_more).await?,
+                false => self.newest(&sought, one_more).await?,
+            };
+            return Ok(Page::of(rows, limit, key));
+        };
+        let from = since - LONG - ID_SLACK;
+        let made = Hot::Made { from, since };
+        let rows = self.runs_of(&sought, &[made], one_more).await?;
+        // With as many as were asked for, all of them made since, none that was made before is missing.
+        let full = rows.len() as i64 == one_more && rows.last().is_some_and(|row| row.created_at >= from);
+        if full {
+            return Ok(Page::of(rows, limit, key));
+        }
+        let floor = self.long_floor(from, filter.before).await?;
+        let mut rows = self
+            .runs_of(&sought, &[made, Hot::Long { from, since, floor }], one_more)
+            .await?;
+        // What lives and is older comes on a later page, with what ended and is as old.
+        rows.retain(|row| floor.is_none_or(|floor| row.id >= floor));
+        let mut page = Page::of(rows, limit, key);
+        if page.next.is_none() {
+            page.next = floor.map(|floor| floor.to_string());
+        }
+        Ok(page)
+    }
+
+    /// Down to which run those are looked at that took long and were made before `from`; `None`: there are no more.
+    async fn long_floor(&self, from: Time, before: Option<RunId>) -> Result<Option<Uuid>, StoreError> {
+        let last = sqlx::query_scalar!(
+            "SELECT d.id FROM heddle.runs_done d
+              WHERE d.finished_at - d.created_at > interval '1 hour'
+                AND d.id < heddle.uuid_floor($1) AND d.id < $2
+              ORDER BY d.id DESC OFFSET $3 LIMIT 2",
+            from,
+            before.map_or(Uuid::max(), |before| before.0),
+            LONG_LOOKED_AT - 1
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(match last.as_slice() {
+            [floor, _] => Some(*floor),
+            _ => None,
+        })
+    }
+
+    async fn runs_of(&self, sought: &Sought<'_>, hot: &[Hot], limit: i64) -> Result<Vec<RunRow>, StoreError> {
+        let begin = if sought.is_reached() {
+            BEGIN_ANEW
+        } else {
+            BEGIN_BY_SPANS
+        };
+        transaction!(self, pool, "runs", once(begin), |tx| {
+            let part = Part { hot, ..whole(limit) };
+            let rows = named(&mut tx, sought, part).await?;
+            tx.commit().await?;
+            Ok(rows)
+        })
+    }
+
+    /// The newest runs, one span of the past after the other.
+    async fn newest(&self, sought: &Sought<'_>, limit: i64) -> Result<Vec<RunRow>, StoreError> {
+        transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
+            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
+            let mut all: Vec<RunRow> = Vec::new();
+            for (place, span) in spans(sought.filter, span::now(&mut tx).await?).into_iter().enumerate() {
+                let part = Part {
+                    span: Some(span),
+                    live: place == 0,
+                    ..whole(limit)
+                };
+                all.extend(named(&mut tx, sought, part).await?);
+                let newer = all.iter().filter(|run| run.id >= span.first).count();
+                if newer as i64 >= limit || !ended {
+                    break;
+                }
+            }
+            tx.commit().await?;
+            all.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
+            all.truncate(usize::try_from(limit).unwrap_or(0));
+            Ok(all)
+        })
+    }
+
+    /// Runs that are looked for: a page may be short, and have another behind it.
+    async fn looked_for(&self, sought: &Sought<'_>, limit: i64) -> Result<Page<RunRow>, StoreError> {
+        transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
+            let now = span::now(&mut tx).await?;
+            let found = look(&mut tx, sought, now, limit.saturating_add(1)).await?;
+            let mut items = Vec::new();
+            if !found.runs.is_empty() {
+                let these = RunFilter {
+                    ids: found.runs,
+                    ..RunFilter::default()
+                };
+                items = named(&mut tx, &Sought::itself(&these), whole(limit.saturating_add(1))).await?;
+            }
+            tx.commit().await?;
+            let mut page = Page::of(items, limit, |row| row.id.to_string());
+            if page.next.is_none() {
+                page.next = found.stopped.map(|stopped| stopped.to_string());
+            }
+            Ok(page)
+        })
+    }
+
+    /// Ids, states and revisions only, newest first, up to `limit`: for bulk actions.
+    pub async fn run_states(&self, filter: &RunFilter, limit: i64) -> Result<Vec<(RunId, RunState, i64)>, StoreError> {
+        let Some(sought) = self.sought(filter).await? else {
+            return Ok(Vec::new());
+        };
+        let rows = transaction!(self, pool, "run_states", once(BEGIN_ANEW), |tx| {
+            let columns = "l.id, l.state, l.revision_id";
+            let part = Part {
+                columns: (columns, columns),
+                ..whole(limit)
+            };
+            let mut query = QueryBuilder::<Postgres>::new("");
+            push_part(&mut query, &sought, part);
+            let rows = query.build().fetch_all(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(rows)
+        })?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in rows {
+            let number: i16 = row.try_get(1)?;
+            let id = RunId(row.try_get(0)?);
+            let state = StoreError::known(RunState::from_number, number, ("runs", "state"), id)?;
+            found.push((id, state, row.try_get(2)?));
+        }
+        Ok(found)
+    }
+}
+
+fn is_final(state: i16) -> bool {
+    RunState::from_number(state).is_some_and(RunState::is_final)
+}
+
+/// All that is sought, of whatever time.
+fn whole(limit: i64) -> Part<'static> {
+    Part {
+        columns: (LIVE, DONE),
+        hot: &[Hot::Any],
+        span: None,
+        live: true,
+        live_in_span: false,
+        bare: false,
+        limit,
+    }
+}
+
+/// All of the past that a filter may mean, from the cursor's day on.
+fn spans(filter: &RunFilter, now: Time) -> Vec<Span> {
+    let newest = [filter.before.and_then(|before| span::made(before.0)), filter.to]
+        .into_iter()
+        .flatten()
+        .fold(now, Time::min);
+    span::spans(newest, filter.from)
+}
+
+/// Runs with the names of their groups and the numbers of their revisions.
+async fn named(session: &mut PgSession, sought: &Sought<'_>, part: Part<'_>) -> Result<Vec<RunRow>, StoreError> {
+    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*, g.name AS group_name, r.revision FROM (");
+    push_part(&mut query, sought, part);
+    query.push(
+        ") AS l JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id
+          ORDER BY l.id DESC",
+    );
+    let rows = query.build().fetch_all(session).await?;
+    rows.iter().map(RunRow::read).collect()
+}

@@ -1,0 +1,286 @@
+//! What the names in a filter mean.
+
+use uuid::Uuid;
+
+use super::RunFilter;
+use crate::database::PgSession;
+use crate::{Store, StoreError};
+
+/// Up to so many groups are read each from the index of its runs: each look costs something for every day that is kept.
+/// The runs of more are looked for among all, from the newest on; many groups have run lately.
+pub(super) const GROUPS_EACH: usize = 30;
+
+/// Up to so many revisions that use a script or a queue are looked up before runs are. Where there are more, or they are of
+/// many groups, runs are taken from the newest on, and asked whether their revision does.
+const USERS_MAX: i64 = 1_000;
+
+/// So many of them tell whether they are of many groups.
+const USERS_FIRST: i64 = 200;
+
+/// A filter with what its names mean.
+pub(super) struct Sought<'f> {
+    pub(super) filter: &'f RunFilter,
+    /// The groups that it names, or that use its queues and scripts; of these their runs are read one group after the
+    /// other.
+    pub(super) groups: Option<Vec<i64>>,
+    /// Too many groups for that.
+    pub(super) many_groups: Option<Vec<i64>>,
+    /// What uses its queues and scripts.
+    pub(super) users: Option<Users>,
+    /// The runs that have its key.
+    pub(super) keyed: Option<Vec<Uuid>>,
+}
+
+/// Revisions that use queues and scripts.
+pub(super) enum Users {
+    /// There are few.
+    Few {
+        revisions: Vec<i64>,
+        /// Where a version is asked for: sets of resolved scripts that have it.
+        resolutions: Option<Vec<i64>>,
+    },
+    /// There are many: the scripts as specs write them.
+    Many { written: Vec<String> },
+}
+
+impl<'f> Sought<'f> {
+    /// A filter that names nothing that has to be looked up.
+    pub(super) fn itself(filter: &'f RunFilter) -> Self {
+        Self {
+            filter,
+            groups: None,
+            many_groups: None,
+            users: None,
+            keyed: None,
+        }
+    }
+
+    /// Whether its runs lie side by side, or are few: then the past is not gone through in spans.
+    pub(super) fn is_reached(&self) -> bool {
+        let filter = self.filter;
+        self.keyed.is_some()
+            || filter.id_range.is_some()
+            || !filter.ids.is_empty()
+            || filter.source.is_some()
+            || filter.parent.is_some()
+    }
+
+    /// Whether no index has what it asks for in the order of ids, so that runs are looked at one after the other.
+    pub(super) fn is_looked_for(&self) -> bool {
+        let filter = self.filter;
+        let asks = self.many_groups.is_some()
+            || matches!(self.users, Some(Users::Many { .. }))
+            || !filter.triggers.is_empty()
+            || !filter.labels.is_empty()
+            || filter.logical_from.is_some()
+            || filter.logical_to.is_some();
+        asks && self.groups.is_none() && !self.is_reached()
+    }
+
+    /// Whether a version of a script is asked for.
+    pub(super) fn is_of_versions(&self) -> bool {
+        self.filter.scripts.iter().any(|script| script.contains('@'))
+    }
+}
+
+impl Store {
+    /// Looks up what a filter names; `None`: there is nothing of what it asks for.
+    pub(super) async fn sought<'f>(&self, filter: &'f RunFilter) -> Result<Option<Sought<'f>>, StoreError> {
+        let mut groups = None;
+        if !filter.groups.is_empty() {
+            // Groups that were deleted and made again have one name and several ids.
+            let ids = sqlx::query_scalar!(
+                r#"SELECT id AS "id!" FROM heddle.groups WHERE name = ANY ($1) AND deleted_at IS NULL
+                   UNION ALL SELECT id FROM heddle.groups WHERE name = ANY ($1) AND deleted_at IS NOT NULL"#,
+                &filter.groups
+            )
+            .fetch_all(&self.pool)
+            .await?;
+            groups = Some(ids);
+        }
+        let mut users = None;
+        if !filter.queues.is_empty() || !filter.scripts.is_empty() {
+            let (using, found) = self.users_of(filter, groups.as_deref()).await?;
+            users = Some(found);
+            groups = using.or(groups);
+        }
+        let mut keyed = None;
+        if let Some(key) = &filter.key {
+            let runs = sqlx::query_scalar!("SELECT run FROM heddle.run_keys WHERE key = $1", key)
+                .fetch_all(&self.pool)
+                .await?;
+            keyed = Some(runs);
+        }
+        let unresolved = matches!(&users, Some(Users::Few { resolutions: Some(ids), .. }) if ids.is_empty());
+        if groups.as_ref().is_some_and(Vec::is_empty) || unresolved || keyed.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(None);
+        }
+        let (groups, many_groups) = match groups {
+            Some(ids) if ids.len() > GROUPS_EACH => (None, Some(ids)),
+            groups => (groups, None),
+        };
+        Ok(Some(Sought {
+            filter,
+            groups,
+            many_groups,
+            users,
+            keyed,
+        }))
+    }
+
+    /// What a filter's queues and scripts mean, among revisions of these groups; if they are few, also the groups that use
+    /// them.
+    async fn users_of(
+        &self,
+        filter: &RunFilter,
+        among: Option<&[i64]>,
+    ) -> Result<(Option<Vec<i64>>, Users), StoreError> {
+        // `name` means every version; `name@3` what a run resolved to it, whether its spec pins it or not.
+        let names: Vec<String> = filter
+            .scripts
+            .iter()
+            .map(|script| script.split('@').next().unwrap_or_default().to_owned())
+            .collect();
+        // As specs write them: a script that was deleted keeps its row, and with it its versions.
+        let written = if names.is_empty() {
+            Vec::new()
+        } else {
+            sqlx::query_scalar!(
+                r#"SELECT s.name AS "written!" FROM heddle.scripts s WHERE s.name = ANY ($1)
+                   UNION ALL
+                   SELECT s.name || '@' || v.version FROM heddle.scripts s
+                    CROSS JOIN LATERAL generate_series(1, s.last_version) AS v (version) WHERE s.name = ANY ($1)"#,
+                &names
+            )
+            .fetch_all(&self.pool)
+            .await?
+        };
+        let groups_of = |used: &[(i64, i64)]| {
+            let mut groups: Vec<i64> = used.iter().map(|(_, group)| *group).collect();
+            groups.sort_unstable();
+            groups.dedup();
+            groups
+        };
+        let mut used = self.some_users(filter, &written, among, USERS_FIRST).await?;
+        if used.len() as i64 == USERS_FIRST && groups_of(&used).len() <= GROUPS_EACH {
+            used = self.some_users(filter, &written, among, USERS_MAX + 1).await?;
+        }
+        let using = groups_of(&used);
+        if used.len() as i64 > USERS_MAX || using.len() > GROUPS_EACH {
+            return Ok((None, Users::Many { written }));
+        }
+        let revisions: Vec<i64> = used.into_iter().map(|(revision, _)| revision).collect();
+        let resolutions = match filter.scripts.iter().any(|script| script.contains('@')) {
+            true => Some(self.resolved(&revisions, &filter.scripts).await?),
+            false => None,
+        };
+        Ok((Some(using), Users::Few { revisions, resolutions }))
+    }
+
+    /// Revisions that use a filter's queues and these scripts, up to `limit`, each with its group. The expressions are those
+    /// of the indexes of migration 0062.
+    async fn some_users(
+        &self,
+        filter: &RunFilter,
+        written: &[String],
+        among: Option<&[i64]>,
+        limit: i64,
+    ) -> Result<Vec<(i64, i64)>, StoreError> {
+        let rows = match (filter.queues.is_empty(), filter.scripts.is_empty()) {
+            (false, true) => {
+                let rows = sqlx::query!(
+                    "SELECT r.id, r.group_id FROM heddle.revisions r
+                      WHERE jsonb_path_query_array(r.spec, '$.tasks.*.queue') ?| $1
+                        AND ($2::bigint[] IS NULL OR r.group_id = ANY ($2)) LIMIT $3",
+                    &filter.queues,
+                    among,
+                    limit
+                );
+                let rows = rows.fetch_all(&self.pool).await?;
+                rows.into_iter().map(|row| (row.id, row.group_id)).collect()
+            }
+            (true, false) => {
+                let rows = sqlx::query!(
+                    "SELECT r.id, r.group_id FROM heddle.revisions r
+                      WHERE jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| $1
+                        AND ($2::bigint[] IS NULL OR r.group_id = ANY ($2)) LIMIT $3",
+                    written,
+                    among,
+                    limit
+                );
+                let rows = rows.fetch_all(&self.pool).await?;
+                rows.into_iter().map(|row| (row.id, row.group_id)).collect()
+            }
+            _ => {
+                let rows = sqlx::query!(
+                    "SELECT r.id, r.group_id FROM heddle.revisions r
+                      WHERE jsonb_path_query_array(r.spec, '$.tasks.*.queue') ?| $1
+                        AND jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| $2
+                        AND ($3::bigint[] IS NULL OR r.group_id = ANY ($3)) LIMIT $4",
+                    &filter.queues,
+                    written,
+                    among,
+                    limit
+                );
+                let rows = rows.fetch_all(&self.pool).await?;
+                rows.into_iter().map(|row| (row.id, row.group_id)).collect()
+            }
+        };
+        Ok(rows)
+    }
+
+    /// Sets of resolved scripts of these revisions that have one of these scripts, by name or by name and version.
+    async fn resolved(&self, revisions: &[i64], scripts: &[String]) -> Result<Vec<i64>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            r#"SELECT o.id FROM heddle.resolutions o
+                WHERE o.revision_id = ANY ($1)
+                  AND EXISTS (SELECT FROM jsonb_each(o.scripts) AS t
+                               WHERE t.value->>'script' = ANY ($2)
+                                  OR (t.value->>'script') || '@' || (t.value->>'version') = ANY ($2))"#,
+            revisions,
+            scripts
+        )
+        .fetch_all(&self.pool)
+        .await?)
+    }
+}
+
+/// Which of these revisions use a filter's queues, and scripts as specs write them.
+pub(super) async fn users_among(
+    session: &mut PgSession,
+    filter: &RunFilter,
+    written: &[String],
+    revisions: &[i64],
+) -> Result<Vec<i64>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        "SELECT r.id FROM heddle.revisions r
+          WHERE r.id = ANY ($1)
+            AND (cardinality($2::text[]) = 0 OR jsonb_path_query_array(r.spec, '$.tasks.*.queue') ?| $2)
+            AND (cardinality($3::text[]) = 0 OR jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| $3)",
+        revisions,
+        &filter.queues,
+        // A script that there never was is in no spec.
+        if filter.scripts.is_empty() { &[] } else { written } as &[String]
+    )
+    .fetch_all(session)
+    .await?)
+}
+
+/// Which of these sets of resolved scripts have one of a filter's scripts in the version that it asks for.
+pub(super) async fn resolved_among(
+    session: &mut PgSession,
+    filter: &RunFilter,
+    resolutions: &[i64],
+) -> Result<Vec<i64>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        "SELECT o.id FROM heddle.resolutions o
+          WHERE o.id = ANY ($1)
+            AND EXISTS (SELECT FROM jsonb_each(o.scripts) AS t
+                         WHERE t.value->>'script' = ANY ($2)
+                            OR (t.value->>'script') || '@' || (t.value->>'version') = ANY ($2))",
+        resolutions,
+        &filter.scripts
+    )
+    .fetch_all(session)
+    .await?)
+}

@@ -1,0 +1,306 @@
+//! The statements: an arm for each table and each state that is asked for, all that they find newest first.
+
+use chrono::TimeDelta;
+use heddle_domain::Time;
+use heddle_domain::state::RunState;
+use serde_json::Value;
+use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use super::RunFilter;
+use super::sought::{Sought, Users};
+use crate::span::Span;
+
+/// Which of the ended runs of the hot view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hot {
+    /// It is not asked for.
+    Any,
+    /// Those that ended `since` and were made since `from` or later: in the hot view, or shortly before.
+    Made { from: Time, since: Time },
+    /// Those that ended `since` and were made before `from`, down to the run `floor`.
+    Long {
+        from: Time,
+        since: Time,
+        floor: Option<Uuid>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    Live,
+    Done,
+}
+
+/// A part of the statement: one table, and if states are asked for, one of these.
+#[derive(Clone, Copy, Debug)]
+struct Arm {
+    table: Table,
+    state: Option<RunState>,
+    hot: Hot,
+}
+
+/// What of the runs that are sought a statement finds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'p> {
+    /// Columns of a live run's row `l`, and the same of one that has ended.
+    pub(super) columns: (&'static str, &'static str),
+    pub(super) hot: &'p [Hot],
+    /// Of which part of the past: of those that have ended, and if `live_in_span`, of those that live.
+    pub(super) span: Option<Span>,
+    /// Whether those that live are found, whenever they were made.
+    pub(super) live: bool,
+    pub(super) live_in_span: bool,
+    /// Whether conditions that no index has are left to the caller; else they are checked, too.
+    pub(super) bare: bool,
+    pub(super) limit: i64,
+}
+
+/// All that is found in both tables, newest first, up to the limit.
+pub(super) fn push_part(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, part: Part<'_>) {
+    let mut arms = Vec::new();
+    let states: Vec<Option<RunState>> = match sought.filter.states.as_slice() {
+        [] => vec![None],
+        numbers => RunState::ALL
+            .iter()
+            .filter(|state| numbers.contains(&state.number()))
+            .map(|state| Some(*state))
+            .collect(),
+    };
+    for state in states {
+        if part.live && state.is_none_or(|state| !state.is_final()) {
+            arms.push(Arm {
+                table: Table::Live,
+                state,
+                hot: Hot::Any,
+            });
+        }
+        if state.is_none_or(RunState::is_final) {
+            arms.extend(part.hot.iter().map(|hot| Arm {
+                table: Table::Done,
+                state,
+                hot: *hot,
+            }));
+        }
+    }
+    query.push("SELECT * FROM (");
+    let (live, done) = part.columns;
+    if arms.is_empty() {
+        query.push(format!("SELECT {done} FROM heddle.runs_done l WHERE false"));
+    }
+    for (place, arm) in arms.into_iter().enumerate() {
+        if place > 0 {
+            query.push(" UNION ALL ");
+        }
+        let columns = match arm.table {
+            Table::Live => live,
+            Table::Done => done,
+        };
+        push_arm(query, sought, arm, columns, part);
+    }
+    query.push(") AS runs ORDER BY id DESC LIMIT ").push_bind(part.limit);
+}
+
+fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, columns: &'static str, part: Part<'_>) {
+    let table = match arm.table {
+        Table::Live => "heddle.runs_live",
+        Table::Done => "heddle.runs_done",
+    };
+    // Those that took long are few, of all groups together.
+    let is_long = matches!(arm.hot, Hot::Long { .. });
+    let each = sought.groups.as_ref().filter(|_| !is_long);
+    if let Some(groups) = each {
+        query
+            .push("(SELECT own.* FROM UNNEST(")
+            .push_bind(groups.clone())
+            .push("::bigint[]) AS named (id) CROSS JOIN LATERAL ");
+    }
+    let order = match each {
+        Some(_) => " ORDER BY l.group_id DESC, l.id DESC LIMIT ",
+        None => " ORDER BY l.id DESC LIMIT ",
+    };
+    query.push(format!("(SELECT {columns} FROM {table} l WHERE true"));
+    if each.is_some() {
+        query.push(" AND l.group_id = ANY (ARRAY[named.id])");
+    }
+    if let Some(span) = part.span
+        && (arm.table == Table::Done || part.live_in_span)
+    {
+        push_span(query, span);
+    }
+    match arm.hot {
+        Hot::Any => {}
+        Hot::Made { from, since } => {
+            query.push(" AND l.id >= heddle.uuid_floor(").push_bind(from);
+            query.push(") AND l.finished_at >= ").push_bind(since);
+        }
+        Hot::Long { from, since, floor } => {
+            query.push(" AND l.finished_at - l.created_at > interval '1 hour'");
+            query.push(" AND l.id < heddle.uuid_floor(").push_bind(from);
+            query.push(") AND l.finished_at >= ").push_bind(since);
+            if let Some(floor) = floor {
+                query.push(" AND l.id >= ").push_bind(floor);
+            }
+            if let Some(groups) = &sought.groups {
+                push_groups(query, groups);
+            }
+        }
+    }
+    if let Some(state) = arm.state {
+        query.push(format!(" AND l.state = {}", state.number()));
+    }
+    push_reach(query, sought);
+    if !part.bare {
+        push_checks(query, sought);
+        push_users(query, sought);
+    }
+    query.push(order).push_bind(part.limit).push(")");
+    if each.is_some() {
+        query
+            .push(" AS own ORDER BY own.id DESC LIMIT ")
+            .push_bind(part.limit)
+            .push(")");
+    }
+}
+
+pub(super) fn push_span(query: &mut QueryBuilder<Postgres>, span: Span) {
+    query.push(" AND l.id >= ").push_bind(span.first);
+    query.push(" AND l.id < ").push_bind(span.after);
+}
+
+/// Of these groups, but not by the index of groups, which would read all that they have (`+ 0`).
+fn push_groups(query: &mut QueryBuilder<Postgres>, groups: &[i64]) {
+    query
+        .push(" AND l.group_id + 0 = ANY (")
+        .push_bind(groups.to_vec())
+        .push(")");
+}
+
+/// What tells by its id, or by an index, whether a run is asked for.
+pub(super) fn push_reach(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
+    let filter = sought.filter;
+    if let Some(runs) = &sought.keyed {
+        query.push(" AND l.id = ANY (").push_bind(runs.clone()).push(")");
+    }
+    if let Some((first, last)) = filter.id_range {
+        query
+            .push(" AND l.id BETWEEN ")
+            .push_bind(first)
+            .push(" AND ")
+            .push_bind(last);
+    }
+    if !filter.ids.is_empty() {
+        query.push(" AND l.id = ANY (").push_bind(filter.ids.clone()).push(")");
+    }
+    // Ids begin with the millisecond of their creation: bounds on them prune partitions.
+    if let Some(from) = filter.from {
+        query
+            .push(" AND l.id >= heddle.uuid_floor(")
+            .push_bind(from)
+            .push(") AND l.created_at >= ")
+            .push_bind(from);
+    }
+    if let Some(to) = filter.to {
+        let after = to + TimeDelta::milliseconds(1);
+        query
+            .push(" AND l.id < heddle.uuid_floor(")
+            .push_bind(after)
+            .push(") AND l.created_at <= ")
+            .push_bind(to);
+    }
+    if let Some(before) = filter.before {
+        query.push(" AND l.id < ").push_bind(before.0);
+    }
+    if let Some(source) = filter.source {
+        query.push(" AND l.source = ").push_bind(source);
+    }
+    if let Some(parent) = filter.parent {
+        query.push(" AND l.parent_run = ").push_bind(parent.0);
+    }
+}
+
+/// What has to be asked of a run's row.
+pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
+    let filter = sought.filter;
+    if let Some(groups) = &sought.many_groups {
+        push_groups(query, groups);
+    }
+    if !filter.triggers.is_empty() {
+        query
+            .push(" AND l.trigger = ANY (")
+            .push_bind(filter.triggers.clone())
+            .push(")");
+    }
+    push_labels(query, filter);
+    if let Some(from) = filter.logical_from {
+        query.push(" AND l.logical_time >= ").push_bind(from);
+    }
+    if let Some(to) = filter.logical_to {
+        query.push(" AND l.logical_time <= ").push_bind(to);
+    }
+}
+
+fn push_labels(query: &mut QueryBuilder<Postgres>, filter: &RunFilter) {
+    let valued = filter
+        .labels
+        .iter()
+        .filter_map(|(key, value)| Some((key.clone(), Value::from(value.clone()?))));
+    let valued: serde_json::Map<String, Value> = valued.collect();
+    if !valued.is_empty() {
+        query
+            .push(" AND l.labels IS NOT NULL AND l.labels @> ")
+            .push_bind(Value::Object(valued));
+    }
+    for (key, _) in filter.labels.iter().filter(|(_, value)| value.is_none()) {
+        query
+            .push(" AND l.labels IS NOT NULL AND l.labels ? ")
+            .push_bind(key.clone());
+    }
+}
+
+/// Whether a run's revision uses the queues and scripts that are asked for.
+fn push_users(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
+    let written = match &sought.users {
+        None => return,
+        Some(Users::Few { revisions, resolutions }) => {
+            query
+                .push(" AND l.revision_id = ANY (")
+                .push_bind(revisions.clone())
+                .push(")");
+            if let Some(resolutions) = resolutions {
+                query
+                    .push(" AND l.resolution_id = ANY (")
+                    .push_bind(resolutions.clone())
+                    .push(")");
+            }
+            return;
+        }
+        Some(Users::Many { written }) => written,
+    };
+    // `IS TRUE` makes a hash table of them, where an array would be compared with what is known of each day, one element
+    // after the other, when the plan is made.
+    query.push(" AND (l.revision_id IN (SELECT r.id FROM heddle.revisions r WHERE true");
+    let filter = sought.filter;
+    if !filter.queues.is_empty() {
+        query
+            .push(" AND jsonb_path_query_array(r.spec, '$.tasks.*.queue') ?| ")
+            .push_bind(filter.queues.clone());
+    }
+    if !filter.scripts.is_empty() {
+        query
+            .push(" AND jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| ")
+            .push_bind(written.clone());
+    }
+    query.push(")) IS TRUE");
+    if sought.is_of_versions() {
+        query
+            .push(
+                " AND (l.resolution_id IN (SELECT o.id FROM heddle.resolutions o WHERE EXISTS
+                   (SELECT FROM jsonb_each(o.scripts) AS t WHERE t.value->>'script' = ANY (",
+            )
+            .push_bind(filter.scripts.clone())
+            .push(") OR (t.value->>'script') || '@' || (t.value->>'version') = ANY (")
+            .push_bind(filter.scripts.clone())
+            .push(")))) IS TRUE");
+    }
+}

@@ -1,0 +1,70 @@
+//! Running a run anew: with the same params, or with others.
+
+use axum::http::Method;
+use maud::{Markup, html};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::view::Run;
+use crate::ctx::segment;
+use crate::form::{field, object};
+use crate::pages::Answer;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// A new run like this one; with other params it is a new submission of its group.
+pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
+    let form = ctx.form();
+    let made = if field(&form, "params").is_some() {
+        let run = Run::read(ctx, id).await?;
+        let params = object(&form, "params")?;
+        let body = json!({ "params": params, "task_params": run.raw["task_params"], "logical_time": run.raw["logical_time"], "labels": run.raw["labels"] });
+        ctx.send(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
+            .await?
+    } else {
+        let scripts = field(&form, "scripts").unwrap_or("pinned");
+        ctx.send(
+            Method::POST,
+            &format!("/v1/runs/{id}/rerun"),
+            &json!({ "scripts": scripts }),
+        )
+        .await?
+    };
+    let to = format!("/runs/{}", made["id"].as_str().unwrap_or_default());
+    Ok(Answer::Go {
+        to,
+        said: Some(t!(ctx, "said-started")),
+    })
+}
+
+/// The two ways to run it anew.
+pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
+    let id = run.id;
+    if !ctx.viewer.operates() {
+        return html! { section.panel { p.empty { (t!(ctx, "forbidden-text")) } } };
+    }
+    let form = ctx.form();
+    let params = match field(&form, "params") {
+        Some(written) => written.to_owned(),
+        None => serde_json::to_string_pretty(&run.raw["params"]).unwrap_or_default(),
+    };
+    html! {
+        div.two {
+            section.panel {
+                h2 { (t!(ctx, "rerun-same")) }
+                form.fields method="post" action={ "/runs/" (id) "/rerun" } {
+                    label { input type="radio" name="scripts" value="pinned" checked; (t!(ctx, "scripts-pinned")) }
+                    label { input type="radio" name="scripts" value="active"; (t!(ctx, "scripts-active")) }
+                    div { button.primary type="submit" { (t!(ctx, "start-run")) } }
+                }
+            }
+            section.panel {
+                h2 { (t!(ctx, "rerun-changed")) }
+                form.fields method="post" action={ "/runs/" (id) "/rerun" } {
+                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows=(params.lines().count().clamp(3, 20)) spellcheck="false" { (params) } }
+                    div { button type="submit" { (t!(ctx, "start-run")) } }
+                }
+            }
+        }
+    }
+}

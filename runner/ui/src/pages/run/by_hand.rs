@@ -1,0 +1,118 @@
+//! Setting the state of a run or of one of its task runs by hand, with a reason that the audit keeps.
+
+use axum::http::Method;
+use maud::{Markup, html};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::view::Run;
+use crate::ctx::segment;
+use crate::elements::state;
+use crate::form::field;
+use crate::pages::Answer;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// The longest reason that the API takes.
+const REASON_CHARS_MAX: usize = 2_000;
+
+/// What a task run may be set to, and what a run.
+const OF_TASKS: [&str; 3] = ["succeeded", "skipped", "failed"];
+const OF_RUNS: [&str; 2] = ["succeeded", "failed"];
+
+/// Where the form for a task run is.
+pub(in crate::pages) fn address(run: &str, task: &str, item: Option<i64>) -> String {
+    let item = item.map(|item| format!("&item={item}")).unwrap_or_default();
+    format!("/runs/{run}/override?task={}{item}", segment(task))
+}
+
+/// The form: of the task run that the address names, else of the run.
+pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+    if !ctx.viewer.operates() {
+        return Err(Trouble::new(403, ""));
+    }
+    let item = ctx.q("item");
+    // A form that was wrong is shown at the address that it was sent to.
+    let posted = ctx.path.split('/').skip_while(|part| *part != "tasks").nth(1);
+    let posted = posted.and_then(|task| percent_encoding::percent_decode_str(task).decode_utf8().ok());
+    let task = ctx.q("task").or(posted.as_deref());
+    let form = ctx.form();
+    let (now, action) = match task {
+        Some(name) => {
+            let task = run.wholes().find(|task| task.name == name);
+            let task = task.ok_or_else(Trouble::not_found)?;
+            let item = item.map(|item| format!("?item={}", segment(item))).unwrap_or_default();
+            let action = format!("/runs/{}/tasks/{}/state{item}", run.id, segment(name));
+            (task.state.clone(), action)
+        }
+        None => (run.state.clone(), format!("/runs/{}/state", run.id)),
+    };
+    let among: &[&str] = if task.is_some() { &OF_TASKS } else { &OF_RUNS };
+    Ok(html! {
+        section.panel {
+            h2 {
+                @match task {
+                    Some(name) => { (t!(ctx, "override-task-title")) " " bdi { (name) } @if let Some(item) = item { "[" (item) "]" } },
+                    None => (t!(ctx, "override-title")),
+                }
+            }
+            form.fields method="post" action=(action) {
+                p.row { span.muted { (t!(ctx, "override-now")) } @if item.is_none() { (state(ctx, &now)) } }
+                fieldset.field {
+                    legend { (t!(ctx, "override-to")) }
+                    @for one in among {
+                        label.option {
+                            input type="radio" name="state" value=(one) required checked[field(&form, "state") == Some(one)];
+                            span { (state(ctx, one)) br; small { (t!(ctx, &format!("override-{}-{one}", if task.is_some() { "task" } else { "run" }))) } }
+                        }
+                    }
+                }
+                label.field {
+                    span { (t!(ctx, "reason")) }
+                    input type="text" name="reason" required value=[field(&form, "reason")] maxlength=(REASON_CHARS_MAX) autocomplete="off";
+                    small { (t!(ctx, "override-reason")) }
+                }
+                @if task.is_some() {
+                    details open[field(&form, "output").is_some()] { summary { (t!(ctx, "override-output")) } label.field { span { (t!(ctx, "override-output-json")) } textarea name="output" rows="3" spellcheck="false" placeholder="{}" { (field(&form, "output").unwrap_or_default()) } } }
+                }
+                div { button.primary type="submit" { (t!(ctx, "override")) } " " a.button href={ "/runs/" (run.id) } { (t!(ctx, "cancel-form")) } }
+            }
+        }
+    })
+}
+
+/// Sets it.
+pub(super) async fn set(ctx: &Ctx, id: Uuid, task: Option<&str>) -> Result<Answer, Trouble> {
+    let form = ctx.form();
+    let mut body = json!({
+        "state": field(&form, "state").unwrap_or_default(),
+        "reason": field(&form, "reason").unwrap_or_default(),
+    });
+    if let Some(text) = field(&form, "output") {
+        let output: Value = serde_json::from_str(text).map_err(|error| {
+            let mut trouble = Trouble::new(422, "");
+            trouble.errors.push(("/output".into(), error.to_string()));
+            trouble
+        })?;
+        body["output"] = output;
+    }
+    let target = match task {
+        Some(task) => format!("/v1/runs/{id}/tasks/{}/state{}", segment(task), super::item(ctx)),
+        None => format!("/v1/runs/{id}/state"),
+    };
+    ctx.send(Method::PUT, &target, &body).await?;
+    Ok(Answer::Go {
+        to: format!("/runs/{id}"),
+        said: Some(t!(ctx, "said-override")),
+    })
+}
+
+/// Who set a state by hand, and why.
+pub(super) fn said(ctx: &Ctx, of: &Value) -> Markup {
+    let text = |name: &str| of[name].as_str().unwrap_or_default();
+    html! {
+        @if of.is_object() {
+            (t!(ctx, "set-by-hand", name = text("actor"))) ": " bdi { (text("reason")) }
+        }
+    }
+}

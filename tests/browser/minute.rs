@@ -1,0 +1,117 @@
+//! The first minute of somebody new: from `heddle dev` to "I know which task of which month failed, and I have restarted it".
+
+use std::time::{Duration, Instant};
+
+use heddle_tests::{Dev, eventually};
+use serde_json::json;
+
+use crate::chrome::{self, Chrome};
+
+/// How long somebody new may look, and how often they may click.
+const A_MINUTE: Duration = Duration::from_secs(60);
+const CLICKS_MAX: usize = 4;
+
+/// A person with a mouse, whose clicks are counted.
+struct Person<'a> {
+    chrome: &'a mut Chrome,
+    clicks: usize,
+}
+
+impl Person<'_> {
+    /// Clicks what a selector finds, once it is there, and waits for what comes of it.
+    async fn clicks(&mut self, selector: &str, then: &str) {
+        self.chrome
+            .until(&format!("!!document.querySelector({selector:?})"))
+            .await;
+        self.chrome.click(selector).await;
+        self.clicks += 1;
+        self.chrome.until(then).await;
+    }
+
+    /// All that can be read on the page.
+    async fn reads(&mut self) -> String {
+        let text = self.chrome.value("document.querySelector('main').innerText").await;
+        text.as_str().unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_is_found_and_restarted_within_a_minute_and_four_clicks() {
+    let Some(program) = chrome::program() else {
+        eprintln!("there is no Chromium here (Debian: apt-get install chromium): nothing was looked at");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let dev = Dev::start(&directory.path().join("data"), &[]).await;
+    let api: &heddle_tests::Api = &dev;
+    // The weather ends with 2015: of this month there is none.
+    let run = api
+        .start("seattle-weather", json!({"logical_time": "2016-01-01T00:00:00Z"}))
+        .await;
+    api.run_becomes(&run, "failed").await;
+    let base = api.base().to_owned();
+    let mut chrome = Chrome::start(&program).await;
+    chrome.cookie(&base, "heddle_lang", "en").await;
+    chrome.shape(1_280, false).await;
+    let begun = Instant::now();
+    chrome.open(&format!("{base}/")).await;
+    let mut person = Person {
+        chrome: &mut chrome,
+        clicks: 0,
+    };
+    // The overview says which group needs attention, and why.
+    let said = person.reads().await;
+    assert!(
+        said.contains("Needs attention") && said.contains("seattle-weather") && said.contains("extract"),
+        "{said}"
+    );
+    person
+        .clicks(
+            &format!("#attention a[href='/runs/{run}']"),
+            &format!(
+                "location.pathname === '/runs/{run}' && document.querySelector('#tasks').innerText.includes('failed')"
+            ),
+        )
+        .await;
+    // The run says which task of which month, and has what one can do about it.
+    let said = person.reads().await;
+    assert!(
+        said.contains("2016") && said.contains("extract failed; 3 tasks did not run because of that"),
+        "{said}"
+    );
+    person
+        .clicks(
+            "form[action$='/restart'] button",
+            "document.querySelector('.said')?.textContent.includes('Restarted')",
+        )
+        .await;
+    let (clicks, took) = (person.clicks, begun.elapsed());
+    eprintln!("{clicks} clicks, {} ms", took.as_millis());
+    assert!(clicks <= CLICKS_MAX && took < A_MINUTE, "{clicks} clicks in {took:?}");
+    eventually("a second attempt of what had failed", async || {
+        let task = api
+            .get(&format!("/v1/runs/{run}/tasks/extract"))
+            .await
+            .expect_status(200);
+        (task["attempts"].as_array().unwrap().len() > 1).then_some(())
+    })
+    .await;
+    // One that failed in the night and has recovered since is found by its mark on the day.
+    let failed = eventually("a night in which something failed", async || {
+        let failed = api.all("/v1/runs?group=price-import&state=failed").await;
+        failed.first().map(|run| run["id"].as_str().unwrap().to_owned())
+    })
+    .await;
+    chrome.open(&format!("{base}/")).await;
+    let mut person = Person {
+        chrome: &mut chrome,
+        clicks: 0,
+    };
+    person
+        .clicks(
+            &format!(".lanes a[href='/runs/{failed}']"),
+            &format!("location.pathname === '/runs/{failed}' && !!document.querySelector('#run-head .s-failed')"),
+        )
+        .await;
+    assert!(chrome.complaints(&base).is_empty(), "{:?}", chrome.complaints(&base));
+}
