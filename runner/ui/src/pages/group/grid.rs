@@ -6,6 +6,7 @@
 //! the pointer or the keyboard means is reckoned by `picture.js`; without a script, names lead to the graph and bars to the
 //! runs.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
@@ -76,19 +77,23 @@ impl Grid {
             let Ok(progress) = Progress::from_bytes(&run.progress) else {
                 continue;
             };
-            if !places.contains_key(&run.revision_id) {
-                let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
-                let of_tasks = revision.plan.tasks.iter().map(|task| {
-                    // A task that an older revision had and this one has not.
-                    *rows.entry(task.name.to_string()).or_insert_with_key(|name| {
-                        tasks.push(name.clone());
-                        tasks.len() - 1
-                    })
-                });
-                places.insert(run.revision_id, of_tasks.collect());
-                cells.resize_with(tasks.len(), || vec![None; runs.len()]);
-            }
-            for (index, row) in places[&run.revision_id].iter().enumerate() {
+            let places = match places.entry(run.revision_id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
+                    let of_tasks = revision.plan.tasks.iter().map(|task| {
+                        // A task that an older revision had and this one has not.
+                        *rows.entry(task.name.to_string()).or_insert_with_key(|name| {
+                            tasks.push(name.clone());
+                            tasks.len() - 1
+                        })
+                    });
+                    let of_tasks = of_tasks.collect();
+                    cells.resize_with(tasks.len(), || vec![None; runs.len()]);
+                    unknown.insert(of_tasks)
+                }
+            };
+            for (index, row) in places.iter().enumerate() {
                 let mut now = progress.task(index as TaskIndex);
                 if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
                     now = TaskState::Running;
