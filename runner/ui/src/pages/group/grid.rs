@@ -6,6 +6,7 @@
 //! the pointer or the keyboard means is reckoned by `picture.js`; without a script, names lead to the graph and bars to the
 //! runs.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
@@ -76,7 +77,7 @@ impl Grid {
             let Ok(progress) = Progress::from_bytes(&run.progress) else {
                 continue;
             };
-            if !places.contains_key(&run.revision_id) {
+            if let Entry::Vacant(place) = places.entry(run.revision_id) {
                 let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
                 let of_tasks = revision.plan.tasks.iter().map(|task| {
                     // A task that an older revision had and this one has not.
@@ -85,7 +86,7 @@ impl Grid {
                         tasks.len() - 1
                     })
                 });
-                places.insert(run.revision_id, of_tasks.collect());
+                place.insert(of_tasks.collect());
                 cells.resize_with(tasks.len(), || vec![None; runs.len()]);
             }
             for (index, row) in places[&run.revision_id].iter().enumerate() {
