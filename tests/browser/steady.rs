@@ -39,7 +39,7 @@ async fn nothing_moves_by_itself() {
     let fails = json!({"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}});
     for name in [
         "import",
-        "a-group-with-a-name-that-is-as-long-as-names-of-groups-may-be-63",
+        "a-group-with-a-name-that-is-about-as-long-as-names-may-be",
         "\u{4ed3}\u{5e93}\u{5bfc}\u{5165}",
     ] {
         node.put_group(name, json!({"labels": {"team": "core"}, "tasks": {"t": fails.clone()}}))
