@@ -25,7 +25,6 @@ use crate::frame::Page;
 use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
-pub(super) use by_hand::address as override_address;
 use view::{Run, Whole};
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
