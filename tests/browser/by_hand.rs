@@ -52,11 +52,17 @@ async fn a_state_is_set_by_hand_with_a_reason() {
     let page = acts.get(&form).await;
     check_page(&form, &page);
     let page = page.fine();
-    assert!(page.contains("value=\"skipped\"") && page.contains("name=\"reason\""), "{page}");
+    assert!(
+        page.contains("value=\"skipped\"") && page.contains("name=\"reason\""),
+        "{page}"
+    );
     // Without a reason it is not done, and what was written stays.
     let action = format!("/runs/{run}/tasks/bad/state");
     let wrong = acts
-        .post(&action, &[("state", "succeeded"), ("reason", ""), ("output", "{\"n\": 1}")])
+        .post(
+            &action,
+            &[("state", "succeeded"), ("reason", ""), ("output", "{\"n\": 1}")],
+        )
         .await;
     assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
@@ -65,7 +71,14 @@ async fn a_state_is_set_by_hand_with_a_reason() {
         wrong.text
     );
     let done = acts
-        .post(&action, &[("state", "succeeded"), ("reason", "checked <b>by hand</b>"), ("output", "{\"n\": 1}")])
+        .post(
+            &action,
+            &[
+                ("state", "succeeded"),
+                ("reason", "checked <b>by hand</b>"),
+                ("output", "{\"n\": 1}"),
+            ],
+        )
         .await;
     assert_eq!(done.leads_to(), format!("/runs/{run}"), "{}", done.text);
     node.run_becomes(&run, "succeeded").await;
@@ -95,19 +108,24 @@ async fn a_backfill_is_seen_on_the_calendar_before_it_is_made() {
         json!({"history": true, "schedules": {"daily": {"cron": "0 3 * * *"}}, "tasks": {"a": {"script": "hello"}}}),
     )
     .await;
-    let there = node
-        .run("daily", json!({"logical_time": "2026-02-03T03:00:00Z"}))
-        .await;
+    let there = node.run("daily", json!({"logical_time": "2026-02-03T03:00:00Z"})).await;
     assert_eq!(there["state"], "succeeded");
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    let asked = [("from", "2026-02-01"), ("to", "2026-02-10T00:00:00Z"), ("max_active", "3"), ("do", "preview")];
+    let asked = [
+        ("from", "2026-02-01"),
+        ("to", "2026-02-10T00:00:00Z"),
+        ("max_active", "3"),
+        ("do", "preview"),
+    ];
     let page = visitor.post("/groups/daily/backfill", &asked).await;
     check_page("a preview", &page);
     let page = page.fine();
     let drawn = page.split("class=\"calendar\"").nth(1).unwrap();
     assert_eq!(drawn.matches("class=\"planned\"").count(), 8, "{page}");
     assert!(
-        page.contains("8 runs will be created") && drawn.contains("February 2026") && drawn.contains("February 3: 1 run"),
+        page.contains("8 runs will be created")
+            && drawn.contains("February 2026")
+            && drawn.contains("February 3: 1 run"),
         "{page}"
     );
     assert!(node.all("/v1/backfills").await.is_empty(), "a preview makes nothing");
@@ -118,17 +136,34 @@ async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
     let world = World::new().await;
     let node = world.node().await;
     for n in 1..4 {
-        node.put_group("changed", json!({"tasks": {"a": {"script": "hello", "params": {"n": n}}}}))
-            .await;
+        node.put_group(
+            "changed",
+            json!({"tasks": {"a": {"script": "hello", "params": {"n": n}}}}),
+        )
+        .await;
     }
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    let check = async |text: &str| piece(&visitor, "/groups/changed/spec", Some(&[("spec", text)])).await.fine();
-    assert!(check("tasks: {a: {script: hello}}").await.contains("This spec is valid"));
+    let check = async |text: &str| {
+        piece(&visitor, "/groups/changed/spec", Some(&[("spec", text)]))
+            .await
+            .fine()
+    };
+    assert!(
+        check("tasks: {a: {script: hello}}")
+            .await
+            .contains("This spec is valid")
+    );
     let wrong = check("tasks: {a: {script: hello, depends_on: [b]}}").await;
-    assert!(wrong.contains("/tasks/a/depends_on") && !wrong.contains("<html"), "{wrong}");
+    assert!(
+        wrong.contains("/tasks/a/depends_on") && !wrong.contains("<html"),
+        "{wrong}"
+    );
     let page = visitor.get("/groups/changed/spec?revision=3&against=1").await.fine();
     assert!(
-        page.contains("class=\"removed\"") && page.contains("n: 1") && page.contains("n: 3") && page.contains("name=\"against\""),
+        page.contains("class=\"removed\"")
+            && page.contains("n: 1")
+            && page.contains("n: 3")
+            && page.contains("name=\"against\""),
         "{page}"
     );
     let group = node.get("/v1/groups/changed").await.expect_status(200);
@@ -149,11 +184,17 @@ async fn things_and_actions_are_found_by_those_who_may() {
     let acts = with_role(&node, "operator").await;
     let found = async |visitor: &Visitor, text: &str| piece(visitor, &format!("/search?q={text}"), None).await.fine();
     eventually("queue that is found", async || {
-        found(&sees, "weather").await.contains("/queues/weather-people").then_some(())
+        found(&sees, "weather")
+            .await
+            .contains("/queues/weather-people")
+            .then_some(())
     })
     .await;
     let page = found(&sees, "weather").await;
-    assert!(page.contains("/topics/weather-notes") && !page.contains("/groups/weather/run"), "{page}");
+    assert!(
+        page.contains("/topics/weather-notes") && !page.contains("/groups/weather/run"),
+        "{page}"
+    );
     let page = found(&acts, "run%20weather").await;
     assert!(page.contains("/groups/weather/run"), "{page}");
     assert!(found(&acts, "new").await.contains("/groups/new"));
@@ -166,10 +207,17 @@ async fn a_cell_of_the_grid_says_what_it_is() {
     let node = world.node().await;
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    let said = piece(&visitor, &format!("/groups/shown/cell?run={run}&task=bad&brief=1"), None)
-        .await
-        .fine();
-    assert!(said.contains("s-failed") && said.contains("class=\"error\"") && !said.contains("<form"), "{said}");
+    let said = piece(
+        &visitor,
+        &format!("/groups/shown/cell?run={run}&task=bad&brief=1"),
+        None,
+    )
+    .await
+    .fine();
+    assert!(
+        said.contains("s-failed") && said.contains("class=\"error\"") && !said.contains("<form"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -182,26 +230,46 @@ async fn messages_are_counted_before_they_are_cancelled() {
     let messages: Vec<_> = (0..7)
         .map(|n| json!({"sender": n % 2, "receiver": n, "due": "2030-05-17", "payload": {"n": n}}))
         .collect();
-    node.post("/v1/topics/letters/messages", json!(messages)).await.expect_status(200);
+    node.post("/v1/topics/letters/messages", json!(messages))
+        .await
+        .expect_status(200);
     let acts = with_role(&node, "operator").await;
     let sees = with_role(&node, "viewer").await;
     let month = acts.get("/topics/letters?month=2030-05").await;
     check_page("a month", &month);
     let month = month.fine();
-    assert!(month.contains("href=\"/topics/letters/2030-05-17\"") && month.contains("<b>7</b>"), "{month}");
-    assert!(!acts.get("/topics/letters?month=2030-06").await.fine().contains("2030-05-17\""));
-    for (query, count) in [("cancel_day=2030-05-17", 7), ("cancel_day=2030-05-17&cancel_sender=1", 3)] {
+    assert!(
+        month.contains("href=\"/topics/letters/2030-05-17\"") && month.contains("<b>7</b>"),
+        "{month}"
+    );
+    assert!(
+        !acts
+            .get("/topics/letters?month=2030-06")
+            .await
+            .fine()
+            .contains("2030-05-17\"")
+    );
+    for (query, count) in [
+        ("cancel_day=2030-05-17", 7),
+        ("cancel_day=2030-05-17&cancel_sender=1", 3),
+    ] {
         let page = acts.get(&format!("/topics/letters?cancel=count&{query}")).await.fine();
         assert!(page.contains(&format!("{count} messages match")), "{query}: {page}");
         assert!(page.contains("action=\"/topics/letters/cancel\""), "{page}");
     }
-    let page = sees.get("/topics/letters?cancel=count&cancel_day=2030-05-17").await.fine();
+    let page = sees
+        .get("/topics/letters?cancel=count&cancel_day=2030-05-17")
+        .await
+        .fine();
     assert!(!page.contains("action=\"/topics/letters/cancel\""), "{page}");
     let done = acts
         .post("/topics/letters/cancel", &[("day", "2030-05-17"), ("sender", "1")])
         .await;
     assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
-    let page = acts.get("/topics/letters?cancel=count&cancel_day=2030-05-17").await.fine();
+    let page = acts
+        .get("/topics/letters?cancel=count&cancel_day=2030-05-17")
+        .await
+        .fine();
     assert!(page.contains("4 messages match"), "{page}");
 }
 
@@ -215,8 +283,11 @@ async fn scripts_say_what_they_need_and_which_time_out() {
         .await
         .expect_status(201);
     assert!(made["compile_ms"].is_i64() && made["imports"].is_null(), "{made}");
-    node.put_group("slow", json!({"tasks": {"spin": {"script": "endless", "timeout": "200ms"}}}))
-        .await;
+    node.put_group(
+        "slow",
+        json!({"tasks": {"spin": {"script": "endless", "timeout": "200ms"}}}),
+    )
+    .await;
     let run = node.start("slow", json!({})).await;
     node.run_becomes(&run, "failed").await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
@@ -230,9 +301,17 @@ async fn scripts_say_what_they_need_and_which_time_out() {
         .await;
     let version = node.get("/v1/scripts/stateful/versions/1").await.expect_status(200);
     let imports = version["imports"].as_array().unwrap_or_else(|| panic!("{version}"));
-    assert!(imports.iter().any(|name| name.as_str().unwrap().starts_with("heddle:task/state")), "{version}");
+    assert!(
+        imports
+            .iter()
+            .any(|name| name.as_str().unwrap().starts_with("heddle:task/state")),
+        "{version}"
+    );
     let page = visitor.get("/scripts/stateful").await.fine();
-    assert!(page.contains("What it needs") && page.contains("Keeps values between runs"), "{page}");
+    assert!(
+        page.contains("What it needs") && page.contains("Keeps values between runs"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -243,15 +322,29 @@ async fn a_line_of_a_log_has_an_address() {
     node.put_bytes("/v1/scripts/lines", "text/javascript", text)
         .await
         .expect_status(201);
-    node.put_group("lines", json!({"tasks": {"a": {"script": "lines"}}})).await;
+    node.put_group("lines", json!({"tasks": {"a": {"script": "lines"}}}))
+        .await;
     let run = node.run("lines", json!({})).await["id"].as_str().unwrap().to_owned();
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     // From the end, where a line's place changes while the log grows, to a page that shows it for good.
     let page = visitor.get(&format!("/runs/{run}/log?last=true")).await.fine();
-    let line = page.split("<li id=\"").find(|line| line.contains(">line 550<")).unwrap();
-    let link = line.split("href=\"").nth(1).unwrap().split('"').next().unwrap().replace("&amp;", "&");
+    let line = page
+        .split("<li id=\"")
+        .find(|line| line.contains(">line 550<"))
+        .unwrap();
+    let link = line
+        .split("href=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .replace("&amp;", "&");
     let (path, place) = link.split_once('#').unwrap();
     let shown = visitor.get(path).await.fine();
-    assert!(shown.contains(&format!("<li id=\"{place}\"")) && shown.contains(">line 550<"), "{link}");
+    assert!(
+        shown.contains(&format!("<li id=\"{place}\"")) && shown.contains(">line 550<"),
+        "{link}"
+    );
     assert!(!shown.contains(">line 500<"), "it begins a little before the line");
 }

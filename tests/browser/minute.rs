@@ -68,7 +68,9 @@ async fn what_failed_is_found_and_restarted_within_a_minute_and_four_clicks() {
     person
         .clicks(
             &format!("#attention a[href='/runs/{run}']"),
-            &format!("location.pathname === '/runs/{run}' && document.querySelector('#tasks').innerText.includes('failed')"),
+            &format!(
+                "location.pathname === '/runs/{run}' && document.querySelector('#tasks').innerText.includes('failed')"
+            ),
         )
         .await;
     // The run says which task of which month, and has what one can do about it.
