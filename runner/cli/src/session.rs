@@ -130,12 +130,24 @@ impl Session {
             .await
             .with_context(|| format!("{kind} {name}"))?;
         let answer = answer.filter(|answer| !answer.is_null());
-        self.output
-            .print(&answer.clone().unwrap_or(Value::Null), |_| match &answer {
-                Some(answer) => format!("{kind} {name} deleted{}", crate::output::details(answer)),
+        self.output.print(&answer.clone().unwrap_or(Value::Null), |_| {
+            match answer.as_ref().and_then(that_says_something) {
+                Some(answer) => format!("{kind} {name} deleted{}", crate::output::details(&answer)),
                 None => format!("{kind} {name} deleted"),
-            })
+            }
+        })
     }
+}
+
+/// An answer without its empty lists; nothing if it has nothing else.
+fn that_says_something(answer: &Value) -> Option<Value> {
+    let kept: serde_json::Map<String, Value> = answer
+        .as_object()?
+        .iter()
+        .filter(|(_, value)| value.as_array().is_none_or(|list| !list.is_empty()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    (!kept.is_empty()).then_some(Value::Object(kept))
 }
 
 /// The one of these names that differs least from what was typed, if that is little: a slip in each three letters.

@@ -318,7 +318,7 @@ fn task_row(
                 @if task.state == "pending" { @if let Some(needs) = dependencies.get(&task.name).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
             }
             @if may {
-                td.tight.side {
+                td.tight.side.acts {
                     @if clears { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(action("clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
                     @if !clears && matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
                     @if !matches!(task.state.as_str(), "succeeded" | "skipped") { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.name, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
