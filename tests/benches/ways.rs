@@ -295,7 +295,7 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
             let spec = |enabled: bool| json!({"script": "postbox", "granularity": "instant", "enabled": enabled});
             client.put_topic(&topic, &spec(false)).await.expect("a topic");
             let line = |number: usize| {
-                let sender = number as u64 * 2_654_435_761 & 0xffff_ffff;
+                let sender = (number as u64 * 2_654_435_761) & 0xffff_ffff;
                 let message = json!({"sender": sender, "receiver": 1, "due": "2013-07-01T00:00:00Z", "payload": {}});
                 std::io::Result::Ok(bytes::Bytes::from(format!("{message}\n")))
             };
