@@ -3,7 +3,7 @@
 use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::Clock;
 use heddle_domain::message::{bucket_of, message_id};
-use heddle_store::message::{BatchWish, Claimed, DaySlice, Finish, Finished, LookFilter, MessageState, NewMessage};
+use heddle_store::message::{BatchTerms, Claimed, DaySlice, Finish, Finished, LookFilter, MessageState, NewMessage};
 use heddle_store::{Store, StoreError};
 use heddle_tests::World;
 use tokio::task::JoinHandle;
@@ -136,8 +136,8 @@ impl Drained {
         )
     }
 
-    fn wish(&self, batch: u128) -> BatchWish {
-        BatchWish {
+    fn terms(&self, batch: u128) -> BatchTerms {
+        BatchTerms {
             topic: self.topic,
             lease: self.lease,
             id: Uuid::from_u128(batch),
@@ -152,9 +152,9 @@ impl Drained {
 
     /// Claims what comes next.
     pub(super) fn claim(&self, batch: u128) -> JoinHandle<Result<Vec<Uuid>, StoreError>> {
-        let (store, topic, wish) = (self.store.clone(), self.topic, self.wish(batch));
+        let (store, topic, terms) = (self.store.clone(), self.topic, self.terms(batch));
         tokio::spawn(async move {
-            match store.next_batch(topic, None, Some(&wish)).await? {
+            match store.next_batch(topic, None, Some(&terms)).await? {
                 (_, Claimed::Batch(batch)) => Ok(batch.messages.iter().map(|message| message.id).collect()),
                 (_, other) => panic!("{other:?}"),
             }
@@ -193,7 +193,7 @@ async fn claims_of_a_day() {
     // That makes two in hand, which is all that a node has of a topic.
     let full = drained
         .store
-        .next_batch(drained.topic, None, Some(&drained.wish(2)))
+        .next_batch(drained.topic, None, Some(&drained.terms(2)))
         .await
         .unwrap();
     assert_eq!(full.1, Claimed::Full);

@@ -3,7 +3,7 @@
 use heddle_domain::Clock;
 use heddle_domain::run::AttemptKey;
 use heddle_store::Store;
-use heddle_store::live::{ClaimKey, ClaimWish, QueueClaims, QueuePlace, QueueRow, RunWrite};
+use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaims, QueuePlace, QueueRow, RunWrite};
 use heddle_tests::World;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -54,7 +54,7 @@ async fn queued(sql: &Client, runs: &[u128], expires: &str) {
 
 async fn claim(store: &Store, many: i64) -> QueueClaims {
     let fresh: Vec<(Uuid, i64)> = (1..=many).map(|n| (Uuid::from_u128(n as u128), -n - 1_000)).collect();
-    let wish = ClaimWish {
+    let terms = ClaimTerms {
         queue: "q",
         worker: "w",
         tags: &[],
@@ -62,7 +62,7 @@ async fn claim(store: &Store, many: i64) -> QueueClaims {
         fresh: &fresh,
         bytes_max: 1 << 20,
     };
-    store.claim_queued(&wish).await.expect("an answer")
+    store.claim_queued(&terms).await.expect("an answer")
 }
 
 fn numbers(claims: &QueueClaims) -> Vec<u128> {
