@@ -1,6 +1,6 @@
 //! The first minute of somebody new: from `heddle dev` to "I know which task of which month failed, and I have restarted it".
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use heddle_tests::{Dev, eventually};
 use serde_json::json;
@@ -53,7 +53,7 @@ async fn what_failed_is_found_and_restarted_within_a_minute_and_four_clicks() {
     let mut chrome = Chrome::start(&program).await;
     chrome.cookie(&base, "heddle_lang", "en").await;
     chrome.shape(1_280, false).await;
-    let begun = Instant::now();
+    let begun = tokio::time::Instant::now();
     chrome.open(&format!("{base}/")).await;
     let mut person = Person {
         chrome: &mut chrome,
