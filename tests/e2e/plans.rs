@@ -27,11 +27,13 @@ const PASSED_THROUGH: [&str; 13] = [
 ];
 
 /// What is to look at all that there is, or does so only for an operator or once a minute.
-const WHOLE: [&str; 2] = [
+const WHOLE: [&str; 3] = [
     // Nodes that are gone without attempts.
     "DELETE FROM heddle.nodes",
     // How long queues are and who is at work on them, for a list.
     "q.rate_count",
+    // Which versions runs under way have taken: once for a page of versions, when a runtime is retired or a node starts.
+    "WITH under_way AS MATERIALIZED",
 ];
 
 /// Scans of such tables that no condition on an index's first column narrows, below a join. (A condition on another column
