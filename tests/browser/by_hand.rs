@@ -138,7 +138,7 @@ async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
     for n in 1..4 {
         node.put_group(
             "changed",
-            json!({"tasks": {"a": {"script": "hello", "params": {"n": n}}}}),
+            json!({"tasks": {"a": {"script": "hello", "params": {"size": n}}}}),
         )
         .await;
     }
@@ -161,8 +161,8 @@ async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
     let page = visitor.get("/groups/changed/spec?revision=3&against=1").await.fine();
     assert!(
         page.contains("class=\"removed\"")
-            && page.contains("n: 1")
-            && page.contains("n: 3")
+            && page.contains("size: 1")
+            && page.contains("size: 3")
             && page.contains("name=\"against\""),
         "{page}"
     );

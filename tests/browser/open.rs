@@ -116,7 +116,11 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
         .await;
     assert_eq!(
         chrome
-            .value("document.querySelector('form[action$=\"/cancel\"] button').disabled")
+            .value(
+                "!document.querySelector('form[action$=\"/cancel\"]') && \
+                 [...document.querySelectorAll('button.refused[aria-disabled=true]')]\
+                 .some((button) => button.getAttribute('aria-label').startsWith('Cancel:'))"
+            )
             .await,
         true,
         "what has been done is not offered again"

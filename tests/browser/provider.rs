@@ -182,11 +182,11 @@ async fn what_a_provider_says_is_not_believed_without_reason() {
     let node = options(&world, &provider).start().await;
     let base = node.base();
     for (lie, status, words) in [
-        (Lie::Nonce, 401_u16, "answers another sign-in"),
-        (Lie::Audience, 401, "made for another program"),
+        (Lie::Nonce, 401_u16, "belongs to another sign-in"),
+        (Lie::Audience, 401, "issued for another application"),
         (Lie::Expired, 401, "has expired"),
-        (Lie::Signature, 401, "signature does not hold"),
-        (Lie::Issuer, 401, "another provider made it"),
+        (Lie::Signature, 401, "signature is not valid"),
+        (Lie::Issuer, 401, "another provider issued it"),
         (Lie::None, 303, ""),
     ] {
         provider.lies(lie);

@@ -32,16 +32,21 @@ impl Format {
         print(&text)
     }
 
-    /// Prints a list: in JSON the whole page.
+    /// Prints a list: in JSON the whole page. A list that was read to its end says so as the server does, by a
+    /// `next_cursor` that is null.
     pub(crate) fn print_list(self, page: &Value, columns: &[(&str, &str)]) -> Result<()> {
-        self.print(page, |page| {
+        let mut page = page.clone();
+        if let Some(fields) = page.as_object_mut().filter(|fields| fields.contains_key("items")) {
+            fields.entry("next_cursor").or_insert(Value::Null);
+        }
+        self.print(&page, |page| {
             let mut rows = Rows::new(columns.iter().map(|(title, _)| *title));
             for item in items(page) {
                 rows.add(columns.iter().map(|(_, pointer)| cell(item, pointer)));
             }
             rows.to_string()
         })?;
-        more(self, page);
+        more(self, &page);
         Ok(())
     }
 

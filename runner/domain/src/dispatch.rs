@@ -222,7 +222,7 @@ pub struct OfferSpec {
 
 /// The schema of an occurrence's stock.
 pub fn stock(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": STOCK_MAX}, {"const": "each"}]})
+    json_schema!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": STOCK_MAX}, {"const": "each"}, {"type": "null"}]})
 }
 
 fn yes() -> bool {

@@ -29,6 +29,8 @@ const TIMEOUT_RETRY_INTERVAL: &str = "1s";
 
 /// What `status` says of something that is switched off.
 pub(crate) const DISABLED: i64 = -1;
+/// What `status` says of something that is switched on.
+const ENABLED: i64 = 1;
 
 /// A node as it was sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -201,9 +203,16 @@ fn millis(fields: &Map<String, Value>, field: &str) -> Result<Option<String>, Pr
         .map(|millis| format!("{millis}ms")))
 }
 
-/// Whether a node, or a timer, is switched on.
+/// Whether a node, or a timer, is switched on: `status` is 1 or -1, and 1 if it is left out.
 pub(crate) fn is_enabled(fields: &Map<String, Value>) -> Result<bool, Problem> {
-    Ok(count(fields, "status")? != Some(DISABLED))
+    match count(fields, "status")? {
+        None | Some(ENABLED) => Ok(true),
+        Some(DISABLED) => Ok(false),
+        Some(other) => Err(invalid(
+            "status",
+            format!("`status` is {ENABLED} or {DISABLED}, not {other}"),
+        )),
+    }
 }
 
 /// The name of a tree's group.

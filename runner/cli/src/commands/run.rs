@@ -457,12 +457,12 @@ async fn list(
         .get(&["v1", "runs"])
         .filter(&filter.into())
         .query_if("history", history.then_some("true"))
-        .query("limit", limit.clamp(1, PAGE));
+        .query("limit", limit.min(PAGE));
     let page: Value = if limit <= PAGE {
         request.query_if("cursor", cursor).send().await?
     } else {
         let runs: Vec<Value> = request.send_for_all(&session.client, limit.min(MAX_LISTED)).await?;
-        json!({ "items": runs })
+        json!({ "items": runs, "next_cursor": null })
     };
     if let (Some(group), None) = (group, items(&page).next()) {
         // A group without runs and a name that no group has are told apart; runs of a deleted group are still listed.

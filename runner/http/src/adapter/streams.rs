@@ -186,7 +186,7 @@ pub(crate) async fn follow_logs(
             if let Some(line) = waiting.pop_front() {
                 return Some((line, (reader, watch, seen, waiting, ended)));
             }
-            if ended {
+            if ended || reader.engine.is_leaving() {
                 return None;
             }
             let over = reader.engine.store().run_ended(reader.run).await.unwrap_or(Some(false)) != Some(false);
@@ -342,7 +342,7 @@ pub(crate) async fn events(
                 if let Some(event) = waiting.pop_front() {
                     return Some((event, (engine, watch, follower, waiting, ended)));
                 }
-                if ended {
+                if ended || engine.is_leaving() {
                     return None;
                 }
                 let looked = match engine.store().run_detail(run).await {

@@ -14,6 +14,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
 use heddle_domain::spec::parse_submission;
 use heddle_domain::{Fault, Faults, Name};
+use heddle_engine::Engine;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -385,14 +386,16 @@ async fn events(request: Request) -> Outcome {
     let cursor = resumed.or_else(|| request.cursor().map(str::to_owned));
     let stream = adapter::streams::events(request.app.engine.clone(), RunId(id), cursor).await?;
     Ok(server_sent(
+        request.app.engine.clone(),
         stream
             .map(|event| (event.cursor.clone(), event.kind.clone(), json!(event)))
             .boxed(),
     ))
 }
 
-/// Server-sent events of (id, name, data), closed by an event `end`.
-pub(crate) fn server_sent(stream: BoxStream<'static, (String, String, Value)>) -> Response {
+/// Server-sent events of (id, name, data), closed by an event `end`. A node that stops ends the answer without it: the
+/// reader goes on at another node, with its last id.
+pub(crate) fn server_sent(engine: Engine, stream: BoxStream<'static, (String, String, Value)>) -> Response {
     let events = stream
         .map(|(id, kind, data)| {
             Event::default()
@@ -400,9 +403,12 @@ pub(crate) fn server_sent(stream: BoxStream<'static, (String, String, Value)>) -
                 .event(one_line(&kind))
                 .data(data.to_string())
         })
-        .chain(futures::stream::once(async {
-            Event::default().event("end").data("{}")
-        }))
+        .chain(
+            futures::stream::once(
+                async move { (!engine.is_leaving()).then(|| Event::default().event("end").data("{}")) },
+            )
+            .filter_map(std::future::ready),
+        )
         .map(Ok::<_, std::convert::Infallible>);
     let mut response = Sse::new(events).keep_alive(KeepAlive::default()).into_response();
     // Proxies that buffer answers would hold events back.

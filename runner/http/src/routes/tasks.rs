@@ -115,6 +115,7 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
         }
         let lines = adapter::streams::follow_logs(request.app.engine.clone(), RunId(run), query).await?;
         return Ok(server_sent(
+            request.app.engine.clone(),
             lines
                 .map(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
                 .boxed(),

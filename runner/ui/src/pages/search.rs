@@ -83,6 +83,30 @@ fn verb<'a>(ctx: &Ctx, text: &'a str) -> (Option<&'static str>, &'a str) {
     }
 }
 
+/// Queues that hold something: only what was set of a queue has a row that a search by name finds.
+async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
+    if lower.is_empty() {
+        return Ok(());
+    }
+    let listed = ctx.get("/v1/queues?limit=500").await?;
+    let names = listed["items"].as_array().into_iter().flatten();
+    let names = names.filter_map(|queue| queue["queue"].as_str().or(queue["name"].as_str()));
+    let mut shown = 0;
+    for name in names.filter(|name| name.to_lowercase().contains(lower)) {
+        let address = format!("/queues/{}", segment(name));
+        if shown < SHOWN && found.iter().all(|one| one.address != address) {
+            shown += 1;
+            found.push(Found {
+                glyph: "queues",
+                kind: t!(ctx, "queue"),
+                address,
+                name: name.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
 async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
     let mut found = Vec::new();
     let lower = text.to_lowercase();
@@ -128,6 +152,7 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
             });
         }
     }
+    queues(ctx, &lower, &mut found).await?;
     for (key, address, may) in actions(ctx) {
         let word = t!(ctx, key);
         if may && !lower.is_empty() && word.to_lowercase().contains(&lower) {

@@ -126,6 +126,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         .map(|(value, word)| (value.as_str(), word.clone()))
         .collect();
     let inside = html! {
+        // What is pointed at is told here, beside the pointer.
+        div #tip.tip role="status" hidden { p { b {} } div {} }
         div #grid-view class=(if chosen.is_some() { "grid-view has-detail" } else { "grid-view" }) {
             section.panel aria-label=(t!(ctx, "tab-grid")) {
                 div.row {
@@ -194,7 +196,6 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
                 data-columns=(columns) data-rows=(rows) data-size=(SIZE) data-top=(TOP) data-runs=(ids.join(" ")) data-tasks=(names.join("/"))
                 data-labels=(labels.join("|")) data-detail=(here.address("cell"))
             {
-                title.cell-title { (t!(ctx, "grid-label", tasks = rows, runs = columns)) }
                 @for (column, run) in grid.runs.iter().enumerate() {
                     @let bar = millis(run).map_or(10.0, |millis| 4.0 + 52.0 * (millis as f64 / longest).sqrt());
                     @let x = column * SIZE;
@@ -280,7 +281,26 @@ pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             said: None,
         });
     }
+    if ctx.q("brief").is_some() {
+        return Ok(Answer::Piece(brief(ctx, run, task).await?));
+    }
     Ok(Answer::Piece(detail(ctx, here, run, task).await?))
+}
+
+/// What somebody is told who only points at a cell: state, duration, attempts, the error's first line.
+async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
+    let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
+    let one = ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await?;
+    let at = |name: &str| one[name].as_str().and_then(parse);
+    let attempts = one["attempts"].as_array().map_or(0, Vec::len);
+    Ok(html! {
+        p.row {
+            (state(ctx, one["state"].as_str().unwrap_or_default()))
+            @if let Some(from) = at("started_at") { span.muted { (took(ctx, from, at("finished_at"))) } }
+            @if attempts > 1 { span.muted { (t!(ctx, "attempts-count", n = attempts)) } }
+        }
+        @if let Some(message) = one["error"]["message"].as_str() { p.error { (line(message)) } }
+    })
 }
 
 async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
@@ -322,7 +342,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                 }
                 @if ctx.viewer.operates() && failed {
                     (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
-                    (button(Button { fields: vec![("state", "skipped".into()), ("reason", t!(ctx, "skipped-on-page"))], ..Button::new(format!("/runs/{run}/tasks/{}/state", segment(task)), t!(ctx, "mark-skipped"), t!(ctx, "mark-skipped-will")) }))
+                    a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }
             @if let Some(at) = to { p.muted { (t!(ctx, "ended")) " " (ago(ctx, at)) " · " bdi { (here.name) } } }

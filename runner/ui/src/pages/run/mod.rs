@@ -27,6 +27,8 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 use view::{Run, Whole};
 
+pub(super) use by_hand::address as override_address;
+
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let id: Uuid = id.parse().map_err(|_| Trouble::not_found())?;
     match rest {
