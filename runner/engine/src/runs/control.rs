@@ -332,7 +332,7 @@ impl Runs {
             task: None,
             reason: None,
         });
-        self.finish_control(completion, run, &live, &context, event, action.why(), noted)
+        self.finish_control(completion, run, &live, &context, event, action.why(), noted, None)
             .await
     }
 
@@ -349,6 +349,7 @@ impl Runs {
         event: Event,
         why: Option<String>,
         noted: Option<Noted<'_>>,
+        set: Option<(TaskKey, &ByHand<'_>)>,
     ) -> Result<(), ControlError> {
         // By the revision of the run, as when it was made: a gate wakes for runs of which it knows.
         let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
@@ -367,6 +368,13 @@ impl Runs {
         write.error = why.or(write.error);
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
+        if let Some((key, set)) = set {
+            // Dated behind the end of the attempt that it stops: an override that is older than an end no longer stands.
+            let at = completion.now();
+            completion
+                .insert_override(run, key, set.state, set.output.as_deref(), set.reason, set.actor, at)
+                .await?;
+        }
         if in_turn && state == RunState::Waiting {
             completion
                 .wait_for_turn(run, live.group_id, &json!({"turn": true}))
@@ -421,19 +429,8 @@ impl Runs {
             task: Some((named(stood), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
             reason: by_hand.map(|set| set.reason),
         };
-        if let Some(ByHand {
-            state,
-            output,
-            reason,
-            actor,
-        }) = by_hand
-        {
-            let now = completion.now();
-            completion
-                .insert_override(run, key, *state, output.as_deref(), reason, actor, now)
-                .await?;
-        }
-        self.finish_control(completion, run, &live, &context, event, None, Some(noted))
+        let set = by_hand.map(|set| (key, set));
+        self.finish_control(completion, run, &live, &context, event, None, Some(noted), set)
             .await
     }
 
@@ -482,7 +479,7 @@ impl Runs {
             downstream: clear.downstream,
             output_bytes,
         };
-        self.finish_control(completion, run, &live, &context, event, None, Some(noted))
+        self.finish_control(completion, run, &live, &context, event, None, Some(noted), None)
             .await
     }
 
@@ -513,20 +510,20 @@ impl Runs {
             RunState::Failed => TaskState::Failed,
             _ => TaskState::Cancelled,
         };
-        let now = completion.now();
-        completion
-            .insert_override(run, mark, task_state, None, reason, actor, now)
-            .await?;
         let noted = Noted {
             actor,
             action: "override",
             task: None,
             reason: Some(reason),
         };
-        noted.write(&mut completion, run, now, live.state, state).await?;
         let error = (state == RunState::Failed).then(|| format!("set to failed by {actor}: {reason}"));
         if live.state.is_final() {
             completion.set_done_state(run, state, error.as_deref()).await?;
+            let now = completion.now();
+            completion
+                .insert_override(run, mark, task_state, None, reason, actor, now)
+                .await?;
+            noted.write(&mut completion, run, now, live.state, state).await?;
             completion.commit().await?;
             self.moved(&[run], &[run]);
             self.node.signals.raise(Signal::Inbox);
@@ -550,6 +547,12 @@ impl Runs {
         let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
         let write = RunWrite { error, ..write };
         self.write(&mut completion, &[write], &mut after).await?;
+        // Dated behind the ends that it brings about: an override that is older than an end no longer stands.
+        let now = completion.now();
+        completion
+            .insert_override(run, mark, task_state, None, reason, actor, now)
+            .await?;
+        noted.write(&mut completion, run, now, live.state, state).await?;
         completion.commit().await?;
         self.contexts.remove(&run);
         self.acted(after);
