@@ -107,7 +107,7 @@ async fn runs_that_somebody_has() {
     }
 }
 
-/// `due_logs`: the log of a run that somebody has stays for now, and nobody waits; that of a run that was restarted stays.
+/// `due_logs`: the log of a run that somebody has is kept, and nobody waits; that of a run that was restarted stays.
 #[tokio::test]
 async fn logs_of_runs_that_somebody_has() {
     let world = World::new().await;
