@@ -6,12 +6,11 @@ use heddle_domain::dispatch::AssignmentState;
 use heddle_domain::{Clock, Span};
 use heddle_store::Store;
 use heddle_store::assignment::{End, Proposal, Verdict};
-use heddle_tests::World;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{HOUR, NODE, Wall, count, lease, run, store, unhindered, waiting};
+use super::{HOUR, NODE, Wall, count, lease, run, set_up, unhindered, waiting};
 
 const OCCURRENCE: &str = "2026-01-01T00:00:00Z";
 
@@ -105,12 +104,9 @@ fn end(store: &Store, uids: &'static [&'static str]) -> JoinHandle<usize> {
 /// `look`: what a user holds is seen as it was committed last, whoever is ending it, and nobody is waited for.
 #[tokio::test]
 async fn looks() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let offer = offer(&sql, Some(2), false).await;
     sql.batch_execute(&holds(offer, &["a"])).await.unwrap();
-    let mut other = world.sql().await;
     let ender = other.transaction().await.unwrap();
     assert_eq!(ender.execute("DELETE FROM heddle.holds", &[]).await.unwrap(), 1);
     let held = async || {
@@ -130,11 +126,8 @@ async fn looks() {
 /// their order, so that nobody is held up behind one who is waited for.
 #[tokio::test]
 async fn takes_of_one_user() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let offer = offer(&sql, Some(9), false).await;
-    let mut other = world.sql().await;
     for (commits, verdict) in [(false, Verdict::Given), (true, Verdict::Holds)] {
         sql.batch_execute("DELETE FROM heddle.holds").await.unwrap();
         let first = other.transaction().await.unwrap();
@@ -155,9 +148,7 @@ async fn takes_of_one_user() {
 /// `give`: of two that take the last of the stock the later waits, and there is none left for it unless the earlier gave it up.
 #[tokio::test]
 async fn the_last_of_the_stock() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let offer = offer(&sql, Some(1), false).await;
     sql.execute(
         &format!(
@@ -167,7 +158,6 @@ async fn the_last_of_the_stock() {
     )
     .await
     .unwrap();
-    let mut other = world.sql().await;
     for (commits, verdict) in [(true, Verdict::NoStock), (false, Verdict::Given)] {
         sql.batch_execute("DELETE FROM heddle.holds; UPDATE heddle.occurrences SET taken = 0")
             .await
@@ -197,9 +187,7 @@ async fn the_last_of_the_stock() {
 /// waits, and finds it gone if the earlier has ended it.
 #[tokio::test]
 async fn ends_of_holds() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let offer = offer(&sql, Some(9), false).await;
     sql.batch_execute(&format!(
         "{}; INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted) VALUES ({offer}, '{OCCURRENCE}', 2, 2)",
@@ -207,7 +195,6 @@ async fn ends_of_holds() {
     ))
     .await
     .unwrap();
-    let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
     let hold = "SELECT FROM heddle.holds WHERE uid = 'a' FOR UPDATE";
     holder.execute(hold, &[]).await.unwrap();
@@ -229,9 +216,7 @@ async fn ends_of_holds() {
 /// close it at once the later waits, and finds it closed.
 #[tokio::test]
 async fn ends_of_offers() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let offer = offer(&sql, None, true).await;
     sql.batch_execute(&format!(
         "{}; INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted) VALUES ({offer}, '{OCCURRENCE}', 2, 2)",
@@ -240,7 +225,6 @@ async fn ends_of_offers() {
     .await
     .unwrap();
     // Both are under way at once: they wait for the occurrence's row. Whoever is the last of them sees both shares.
-    let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
     holder
         .batch_execute("SELECT FROM heddle.occurrences FOR UPDATE")
@@ -281,9 +265,7 @@ async fn ends_of_offers() {
 /// to at this moment is not taken yet, and one that is taken does not grow.
 #[tokio::test]
 async fn notifications() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let lease = lease(&store, NODE, None).await.expect("a lease");
     sql.batch_execute(&format!(
         "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
@@ -304,7 +286,6 @@ async fn notifications() {
         taken.sort_unstable();
         taken
     };
-    let mut other = world.sql().await;
     let taker = other.transaction().await.unwrap();
     let first = "SELECT FROM heddle.outgoing WHERE notification = '00000000-0000-0000-0000-000000000001' FOR UPDATE";
     taker.execute(first, &[]).await.unwrap();

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{HOUR, NODE, Wall, count, lease, store, unhindered, waiting};
+use super::{HOUR, NODE, Wall, count, lease, set_up, unhindered, waiting};
 
 /// A topic that is drained on this machine's day, and who drains it.
 pub(super) struct Drained {
@@ -21,8 +21,9 @@ pub(super) struct Drained {
 }
 
 impl Drained {
-    pub(super) async fn new(world: &World, sql: &Client) -> Self {
-        let store = store(world).await;
+    /// The topic in place of the store alone, with the other things that [`set_up`] gives.
+    pub(super) async fn set_up() -> (World, Self, Client, Client) {
+        let (world, store, sql, other) = set_up().await;
         let lease = lease(&store, NODE, None).await.expect("a lease");
         let made = sql
             .query_one(
@@ -34,12 +35,13 @@ impl Drained {
             )
             .await
             .expect("a topic");
-        Self {
+        let drained = Self {
             store,
             topic: made.get(0),
             day: Wall.now().date_naive(),
             lease,
-        }
+        };
+        (world, drained, sql, other)
     }
 
     /// A message to this receiver, the nth of its sender.
@@ -179,11 +181,8 @@ impl Drained {
 /// come and what it has in hand.
 #[tokio::test]
 async fn claims_of_a_day() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let ids = drained.of_day(&[1, 2, 3]).await;
-    let mut other = world.sql().await;
     let first = other.transaction().await.unwrap();
     first.batch_execute(&drained.claims_first(0, ids[0])).await.unwrap();
     let second = drained.claim(1);
@@ -202,12 +201,9 @@ async fn claims_of_a_day() {
 /// `messages_of_slices`: the same of slices of instants, of which some have been claimed in part.
 #[tokio::test]
 async fn claims_of_instants() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let early = drained.of_instant(1, &[1, 2]).await;
     let late = drained.of_instant(2, &[1, 2]).await;
-    let mut other = world.sql().await;
     let first = other.transaction().await.unwrap();
     first.batch_execute(&drained.claims_first(1, early[0])).await.unwrap();
     let second = drained.claim(1);
@@ -220,11 +216,8 @@ async fn claims_of_instants() {
 /// `message_advance`: a frontier and the batch of what it has passed come to be at once, or neither does.
 #[tokio::test]
 async fn frontiers_and_batches() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let ids = drained.of_day(&[1, 2]).await;
-    let mut other = world.sql().await;
     let untouched = async || {
         let stands = "message_slices WHERE bucket = -1 AND state = 0";
         (count(&sql, stands).await, count(&sql, "message_batches").await)
@@ -256,15 +249,12 @@ async fn frontiers_and_batches() {
 /// later waits, and counts nothing if the earlier has taken it.
 #[tokio::test]
 async fn ends_of_batches() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let ids = drained.of_day(&[1, 1, 1]).await;
     for (batch, id) in (1..).zip(&ids) {
         sql.batch_execute(&drained.in_hand(batch, &[*id])).await.unwrap();
     }
     let sent = "message_outcomes WHERE bucket = 1 AND sent = ";
-    let mut other = world.sql().await;
     let claim = other.transaction().await.unwrap();
     claim.batch_execute(&drained.turn()).await.unwrap();
     assert_eq!(unhindered(drained.finish(1)).await.unwrap(), Finished::Done);
@@ -294,9 +284,7 @@ async fn ends_of_batches() {
 /// `message_keys`: a key that somebody has taken and not committed is waited for; it is new if that came to nothing.
 #[tokio::test]
 async fn keys() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, _) = Drained::set_up().await;
     drained.of_day(&[1]).await;
     let taking = |nth: u64| {
         let (store, topic) = (drained.store.clone(), drained.topic);
@@ -327,10 +315,7 @@ async fn keys() {
 /// `message_directory`: two transactions that bring messages of one bucket add up.
 #[tokio::test]
 async fn counts_of_buckets() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
-    let mut other = world.sql().await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let first = other.transaction().await.unwrap();
     let brings = "INSERT INTO heddle.message_buckets (topic, day, bucket, total) VALUES ($1, $2::text::date, 1, 5)";
     let day = drained.day.to_string();
@@ -352,11 +337,8 @@ async fn counts_of_buckets() {
 /// committed last.
 #[tokio::test]
 async fn looks() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let ids = drained.of_day(&[1, 1]).await;
-    let mut other = world.sql().await;
     let cancel = other.transaction().await.unwrap();
     let stops = format!("{}; UPDATE heddle.messages SET state = 1", drained.stop());
     cancel.batch_execute(&stops).await.unwrap();

@@ -45,6 +45,15 @@ async fn store(world: &World) -> Store {
     Store::connect(world.url(), 4).await.expect("a store")
 }
 
+/// What most tests begin with: the store under test, a connection that looks on, and one that comes in between. The database
+/// goes with the world, so a test keeps that until its end.
+async fn set_up() -> (World, Store, Client, Client) {
+    let world = World::new().await;
+    let store = store(&world).await;
+    let (sql, other) = (world.sql().await, world.sql().await);
+    (world, store, sql, other)
+}
+
 async fn begin(store: &Store, lease: i64) -> Completion {
     store.completion(lease, Arc::new(Wall)).await.expect("a transaction")
 }

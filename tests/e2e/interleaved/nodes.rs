@@ -5,7 +5,7 @@ use heddle_store::change::By;
 use heddle_tests::World;
 
 use super::runs::{claim, ready};
-use super::{HOUR, NODE, begin, lease, run, store, under_way, waiting};
+use super::{HOUR, NODE, begin, lease, run, set_up, store, under_way, waiting};
 
 /// `register_node`: of two who take a lease over from the one that they know, one does; a heartbeat of the old one that
 /// comes late extends nothing, and what was held under it is lost.
@@ -54,9 +54,7 @@ async fn leases() {
 /// comes next sees what was decided there.
 #[tokio::test]
 async fn gates() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, _) = set_up().await;
     let (group, other) = (super::group(&sql, "one").await, super::group(&sql, "two").await);
     for (number, group) in [(1, group), (2, other)] {
         let run = run(number);
@@ -100,9 +98,7 @@ async fn gates() {
 /// What people change is tried again when it met another transaction, and how long each try took is counted.
 #[tokio::test]
 async fn repeated() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, _) = set_up().await;
     // The first try is told that it has to be repeated, as the victim of a deadlock is.
     sql.batch_execute(
         "CREATE SEQUENCE public.tries;

@@ -1,10 +1,9 @@
 //! Slots of pools.
 
 use heddle_store::Store;
-use heddle_tests::World;
 use tokio_postgres::Client;
 
-use super::{count, run, store, unhindered, waiting};
+use super::{count, run, set_up, unhindered, waiting};
 
 /// One slot, and task runs that wait for it, in this order.
 async fn one_slot(sql: &Client, runs: &[u128]) {
@@ -31,11 +30,8 @@ fn admit(store: &Store) -> tokio::task::JoinHandle<u64> {
 /// until its end is committed.
 #[tokio::test]
 async fn slots_are_counted() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     one_slot(&sql, &[1, 2]).await;
-    let mut other = world.sql().await;
     let admission = other.transaction().await.unwrap();
     admission
         .batch_execute(
@@ -69,11 +65,8 @@ async fn slots_are_counted() {
 /// `admit_pooled`: a row that is being taken back is waited for, and is not admitted if it is gone then.
 #[tokio::test]
 async fn what_is_taken_back() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     one_slot(&sql, &[1]).await;
-    let mut other = world.sql().await;
     let cancel = other.transaction().await.unwrap();
     assert_eq!(cancel.execute("DELETE FROM heddle.ready_pooled", &[]).await.unwrap(), 1);
     let admitting = admit(&store);

@@ -4,12 +4,11 @@ use heddle_domain::Clock;
 use heddle_domain::run::AttemptKey;
 use heddle_store::Store;
 use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaims, QueuePlace, QueueRow, RunWrite};
-use heddle_tests::World;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::runs::single_end;
-use super::{Wall, attempt_of, begin, count, first, going, run, store, under_way, unhindered, waiting};
+use super::{Wall, attempt_of, begin, count, first, going, run, set_up, under_way, unhindered, waiting};
 
 /// The claim of a run's first attempt.
 fn claim_of(number: u128) -> ClaimKey {
@@ -73,12 +72,9 @@ fn numbers(claims: &QueueClaims) -> Vec<u128> {
 /// same run waits for the one that has put it there, and sees where that left it.
 #[tokio::test]
 async fn what_is_put() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     queued(&sql, &[10], "NULL").await;
     under_way(&sql, &[1], 7).await;
-    let mut other = world.sql().await;
     let writer = other.transaction().await.unwrap();
     let put = "INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at)
                VALUES (gen_random_uuid(), 0, -1, 1, 'q', 0, 11, '{}', now())";
@@ -119,11 +115,8 @@ async fn what_is_put() {
 /// the one before has used up is not there any more.
 #[tokio::test]
 async fn claims() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     queued(&sql, &[1, 2], "NULL").await;
-    let mut other = world.sql().await;
     let claimer = other.transaction().await.unwrap();
     let front = "DELETE FROM heddle.queue_ready WHERE turn = 1";
     assert_eq!(claimer.execute(front, &[]).await.unwrap(), 1);
@@ -160,11 +153,8 @@ async fn claims() {
 /// if that is so.
 #[tokio::test]
 async fn heartbeats() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     claimed(&sql, &[1, 2], "now() + interval '1 minute'").await;
-    let mut other = world.sql().await;
     let beat = |number: u128| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -206,9 +196,7 @@ async fn heartbeats() {
 /// waits, and gets it only if the earlier has not ended it.
 #[tokio::test]
 async fn ends_of_claims() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     claimed(&sql, &[1, 2], "now() + interval '1 hour'").await;
     let end = |claims: Vec<u128>| {
         let store = store.clone();
@@ -219,7 +207,6 @@ async fn ends_of_claims() {
             (completion, locked.owned.len())
         })
     };
-    let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
     let hold = format!("SELECT FROM heddle.runs_live WHERE id = '{}' FOR UPDATE", run(1));
     holder.execute(&hold, &[]).await.unwrap();
@@ -258,11 +245,8 @@ async fn ends_of_claims() {
 /// `queue_lock_overdue`: one that a worker claims at the last moment is waited for, and is not overdue any more if it got it.
 #[tokio::test]
 async fn what_nobody_claimed() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     queued(&sql, &[1], "now() - interval '1 second'").await;
-    let mut other = world.sql().await;
     let reap = || {
         let store = store.clone();
         tokio::spawn(async move {
@@ -287,11 +271,8 @@ async fn what_nobody_claimed() {
 /// `queue_complete_single_task`: of two who end one claim with its run, one does, and what is written is written once.
 #[tokio::test]
 async fn ends_of_runs() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     claimed(&sql, &[1], "now() + interval '1 hour'").await;
-    let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
     let hold = "SELECT FROM heddle.runs_live FOR UPDATE";
     holder.execute(hold, &[]).await.unwrap();

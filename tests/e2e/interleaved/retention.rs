@@ -6,11 +6,10 @@ use heddle_domain::{Clock, Span};
 use heddle_store::Store;
 use heddle_store::live::LogRow;
 use heddle_store::retention::{Day, Dropped, RunRules};
-use heddle_tests::World;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Wall, begin, count, first, store, unhindered};
+use super::{Wall, begin, count, first, set_up, unhindered};
 
 /// A day of long ago that has its partitions, and one that has none.
 const KEPT_APART: &str = "2020-01-01";
@@ -22,9 +21,8 @@ fn day(text: &str) -> Day {
     Day(text.parse::<NaiveDate>().expect("a day"))
 }
 
-/// A store, and three runs of a group of a day that ended on it, the first, second and third.
-async fn ended(world: &World, sql: &Client, day: &str) -> (Store, [Uuid; 3]) {
-    let store = store(world).await;
+/// Three runs of a group of a day that ended on it, the first, second and third.
+async fn ended(sql: &Client, day: &str) -> [Uuid; 3] {
     sql.batch_execute(&format!(
         "SET search_path = public;
          SELECT heddle.make_partitions('{KEPT_APART}', 1);
@@ -41,7 +39,7 @@ async fn ended(world: &World, sql: &Client, day: &str) -> (Store, [Uuid; 3]) {
         .await
         .expect("their ids");
     let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
-    (store, ids.try_into().expect("three"))
+    ids.try_into().expect("three")
 }
 
 /// What removes runs, and the day of the runs that it removes.
@@ -82,15 +80,13 @@ impl Remove {
 #[tokio::test]
 async fn runs_that_somebody_has() {
     for remove in [Remove::OfDay, Remove::ByDefault, Remove::OfGroup] {
-        let world = World::new().await;
-        let sql = world.sql().await;
-        let (store, [restarted, looked_at, _]) = ended(&world, &sql, remove.day()).await;
+        let (_world, store, sql, mut other) = set_up().await;
+        let [restarted, looked_at, _] = ended(&sql, remove.day()).await;
         let mut restart = begin(&store, 7).await;
         restart
             .lock_one(heddle_domain::id::RunId(restarted), true)
             .await
             .unwrap();
-        let mut other = world.sql().await;
         let look = other.transaction().await.unwrap();
         let hold = "SELECT FROM heddle.runs_done WHERE id = $1 FOR UPDATE";
         look.execute(hold, &[&looked_at]).await.unwrap();
@@ -110,9 +106,8 @@ async fn runs_that_somebody_has() {
 /// `due_logs`: the log of a run that somebody has is kept, and nobody waits; that of a run that was restarted stays.
 #[tokio::test]
 async fn logs_of_runs_that_somebody_has() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let (store, ids) = ended(&world, &sql, KEPT_APART).await;
+    let (_world, store, sql, _) = set_up().await;
+    let ids = ended(&sql, KEPT_APART).await;
     let lines: Vec<LogRow> = ids
         .iter()
         .map(|id| LogRow {
@@ -151,9 +146,8 @@ async fn logs_of_runs_that_somebody_has() {
 /// back by then keeps it. While somebody writes to the tables the day is left for later.
 #[tokio::test]
 async fn days_that_are_needed_after_all() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let (store, [restarted, ..]) = ended(&world, &sql, KEPT_APART).await;
+    let (_world, store, sql, _) = set_up().await;
+    let [restarted, ..] = ended(&sql, KEPT_APART).await;
     let rules = RunRules::new(&Retention::default(), &[]);
     let (day, now) = (day(KEPT_APART), Wall.now());
     let mut restart = begin(&store, 7).await;

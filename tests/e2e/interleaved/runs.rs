@@ -6,11 +6,10 @@ use heddle_domain::run::TaskKey;
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd};
-use heddle_tests::World;
 use tokio_postgres::Client;
 
 use super::{
-    NODE, Wall, attempt_of, begin, count, ended, first, going, group, lease, new_run, run, store, under_way,
+    NODE, Wall, attempt_of, begin, count, ended, first, going, group, lease, new_run, run, set_up, under_way,
     unhindered, waiting,
 };
 
@@ -64,12 +63,9 @@ pub(super) fn single_end(number: u128, at: Time) -> SingleTaskEnd {
 /// `claim`: what another claimer holds is passed over, not waited for; nothing is claimed twice, and nothing without a lease.
 #[tokio::test]
 async fn claims() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let lease = lease(&store, NODE, None).await.expect("a lease");
     ready(&sql, &[1, 2, 3, 4]).await;
-    let mut other = world.sql().await;
     let claimer = other.transaction().await.unwrap();
     let front = "DELETE FROM heddle.ready WHERE turn IN (1, 2)";
     assert_eq!(claimer.execute(front, &[]).await.unwrap(), 2);
@@ -93,9 +89,7 @@ async fn claims() {
 /// the locks; of two who report one attempt the second waits, and finds it gone if the first has committed.
 #[tokio::test]
 async fn outcomes() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     under_way(&sql, &[1, 2], 7).await;
     let report = |runs: &'static [u128]| {
         let store = store.clone();
@@ -108,7 +102,6 @@ async fn outcomes() {
     };
 
     // Somebody holds the run that comes first: the one behind it is not locked yet, nor is any attempt taken.
-    let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
     let hold = format!("SELECT FROM heddle.runs_live WHERE id = '{}' FOR UPDATE", run(1));
     holder.execute(&hold, &[]).await.unwrap();
@@ -148,13 +141,10 @@ async fn outcomes() {
 /// `complete_single_task`: of two who end one run, one does, and what is written is written once.
 #[tokio::test]
 async fn ends_of_runs() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     under_way(&sql, &[1], 7).await;
     let now = store.now().await.unwrap();
     let row = single_end(1, now);
-    let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
     holder
         .execute("SELECT FROM heddle.runs_live FOR UPDATE", &[])
@@ -185,9 +175,7 @@ async fn ends_of_runs() {
 /// that its group changes at this moment is waited for, and stands as the group has it then.
 #[tokio::test]
 async fn ends_of_locked_runs() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let group = group(&sql, "g").await;
     under_way(&sql, &[1], 7).await;
     sql.batch_execute(&format!(
@@ -204,7 +192,6 @@ async fn ends_of_locked_runs() {
     let (late, row) = (store.clone(), single_end(1, Wall.now()));
     let late = tokio::spawn(async move { late.complete_single_task(&[row], &[], 7, NODE).await.unwrap().0 });
     waiting(&sql, 1).await;
-    let mut other = world.sql().await;
     let changes = other.transaction().await.unwrap();
     let disable = "UPDATE heddle.schedules SET live = false WHERE name = 'changed'";
     assert_eq!(changes.execute(disable, &[]).await.unwrap(), 1);
@@ -232,15 +219,12 @@ async fn ends_of_locked_runs() {
 /// is stopped waits for the run, and finds that it is not its own any more.
 #[tokio::test]
 async fn interrupts() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     under_way(&sql, &[1], 7).await;
     let id = run(1);
     sql.batch_execute(&format!("INSERT INTO heddle.ready VALUES ('{id}', 1, -1, 1, 0, 1)"))
         .await
         .unwrap();
-    let mut other = world.sql().await;
     let claimer = other.transaction().await.unwrap();
     let claim = format!(
         "WITH taken AS (DELETE FROM heddle.ready WHERE run = '{id}' RETURNING run, task, item, attempt)
@@ -281,9 +265,7 @@ async fn interrupts() {
 /// to do if the earlier has done it.
 #[tokio::test]
 async fn runs_that_are_given_up() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, _) = set_up().await;
     under_way(&sql, &[1, 2], 7).await;
     let giving_up = |number: u128| {
         let store = store.clone();
@@ -327,9 +309,7 @@ async fn runs_that_are_given_up() {
 /// meantime is handed nothing.
 #[tokio::test]
 async fn what_becomes_ready() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, _) = set_up().await;
     let lease = lease(&store, NODE, None).await.expect("a lease");
     under_way(&sql, &[1], lease).await;
     let handed = |task: i16| {
@@ -378,9 +358,7 @@ async fn what_becomes_ready() {
 /// made one, and else begins after it had to wait. A node without a lease makes runs and is handed nothing of them.
 #[tokio::test]
 async fn runs_that_may_be_there() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, _) = set_up().await;
     let group = group(&sql, "g").await;
     let at = Wall.now();
     let keyed = |number: u128| NewRun {

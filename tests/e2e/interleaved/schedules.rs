@@ -6,11 +6,10 @@ use heddle_store::Store;
 use heddle_store::backfill::{BackfillRow, Moved};
 use heddle_store::live::NewRun;
 use heddle_store::schedule::MovedSchedule;
-use heddle_tests::World;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{HOUR, Wall, begin, count, group, new_run, run, store, under_way, unhindered, waiting};
+use super::{HOUR, Wall, begin, count, group, new_run, run, set_up, under_way, unhindered, waiting};
 
 const BACKFILL: Uuid = Uuid::from_u128(0xb);
 
@@ -31,12 +30,9 @@ async fn due(sql: &Client, group: i64, names: &[&str]) {
 /// firing, and what it has changed is not due any more.
 #[tokio::test]
 async fn firings() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (world, store, sql, mut other) = set_up().await;
     let group = group(&sql, "g").await;
     due(&sql, group, &["held", "free"]).await;
-    let mut other = world.sql().await;
     let fires = other.transaction().await.unwrap();
     let hold = "SELECT FROM heddle.schedules WHERE name = 'held' FOR UPDATE";
     fires.execute(hold, &[]).await.unwrap();
@@ -60,13 +56,10 @@ async fn firings() {
 /// counted from now, else from its end.
 #[tokio::test]
 async fn delays() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let group = group(&sql, "g").await;
     due(&sql, group, &["s"]).await;
     under_way(&sql, &[1], 7).await;
-    let mut other = world.sql().await;
     for (commits, awaits) in [(false, 1), (true, 0)] {
         let end = other.transaction().await.unwrap();
         assert_eq!(end.execute("DELETE FROM heddle.runs_live", &[]).await.unwrap(), 1);
@@ -143,12 +136,9 @@ fn is_of(number: u128) -> String {
 /// taken over only if it still is that run's which was seen there.
 #[tokio::test]
 async fn instants() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let group = group(&sql, "g").await;
     backfill(&sql, group).await;
-    let mut other = world.sql().await;
     let register = |day: i64, seen: Option<u128>| {
         let store = store.clone();
         tokio::spawn(async move {
@@ -223,9 +213,7 @@ fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task
 /// moved, one of its runs is active, or the instant is somebody's; and the run is made after whatever was waited for.
 #[tokio::test]
 async fn steps() {
-    let world = World::new().await;
-    let store = store(&world).await;
-    let sql = world.sql().await;
+    let (_world, store, sql, mut other) = set_up().await;
     let group = group(&sql, "g").await;
     backfill(&sql, group).await;
     let row = store
@@ -235,7 +223,6 @@ async fn steps() {
         .expect("a round")
         .row
         .clone();
-    let mut other = world.sql().await;
     let round = other.transaction().await.unwrap();
     let moves = "UPDATE heddle.backfills SET made = made + 1";
     assert_eq!(round.execute(moves, &[]).await.unwrap(), 1);

@@ -3,7 +3,6 @@
 use heddle_domain::Clock;
 use heddle_store::change::By;
 use heddle_store::message::{CancelFilter, DaySlice};
-use heddle_tests::World;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -65,11 +64,8 @@ async fn retried(drained: &Drained, sql: &Client, ids: &[Uuid], due: &str) {
 #[tokio::test]
 async fn cancels_beside_a_claim() {
     for filter in [BUCKET, RECEIVER] {
-        let world = World::new().await;
-        let sql = world.sql().await;
-        let drained = Drained::new(&world, &sql).await;
+        let (_world, drained, sql, mut other) = Drained::set_up().await;
         let ids = drained.of_day(&[1, 1, 1]).await;
-        let mut other = world.sql().await;
         let claim = other.transaction().await.unwrap();
         claim.batch_execute(&drained.claims_first(0, ids[0])).await.unwrap();
         let cancelling = cancel(&drained, filter);
@@ -90,9 +86,7 @@ async fn cancels_beside_a_claim() {
 /// and does not count what that has taken.
 #[tokio::test]
 async fn cancels_of_a_day() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     drained.of_day(&[1, 1]).await;
     let mut ingest = drained.store.ingest(drained.topic).await.unwrap();
     assert_eq!(ingest.open_day(drained.day).await.unwrap(), DaySlice::Open(0));
@@ -111,7 +105,6 @@ async fn cancels_of_a_day() {
 
     // What comes after it is the next slice's, which is claimed in part.
     let ids = drained.of_day(&[1, 1]).await;
-    let mut other = world.sql().await;
     let claim = other.transaction().await.unwrap();
     claim.batch_execute(&drained.claims_first(-1, ids[0])).await.unwrap();
     let cancelling = cancel(&drained, DAY);
@@ -125,12 +118,9 @@ async fn cancels_of_a_day() {
 #[tokio::test]
 async fn cancels_of_retries() {
     for (commits, cancelled, state) in [(true, 0, 3), (false, 1, 1)] {
-        let world = World::new().await;
-        let sql = world.sql().await;
-        let drained = Drained::new(&world, &sql).await;
+        let (_world, drained, sql, mut other) = Drained::set_up().await;
         let ids = drained.of_day(&[1]).await;
         retried(&drained, &sql, &ids, "now() + interval '1 hour'").await;
-        let mut other = world.sql().await;
         let claim = other.transaction().await.unwrap();
         let claims = format!(
             "{}; DELETE FROM heddle.message_retries; {}",
@@ -153,12 +143,9 @@ async fn cancels_of_retries() {
 /// `message_retries`: a claim of retries waits for the cancel that is under way, and does not get what that has taken.
 #[tokio::test]
 async fn claims_of_retries() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    let drained = Drained::new(&world, &sql).await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     let ids = drained.of_day(&[1, 1]).await;
     retried(&drained, &sql, &ids, "now() - interval '1 hour'").await;
-    let mut other = world.sql().await;
     let cancel = other.transaction().await.unwrap();
     let stops = format!(
         "{}; DELETE FROM heddle.message_retries WHERE id = '{}'",
