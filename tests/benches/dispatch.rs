@@ -5,20 +5,17 @@
 //! full client library takes several times as much. An argument chooses what is measured: `polls`, `hot`, `queue`,
 //! `growth`; without one it is all of these. Nothing is asserted; `docs/benchmarks.md` keeps what was measured.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use heddle_client::{NewToken, Role};
-use heddle_postgres::{EmbeddedPostgres, Options};
+use heddle_tests::TOKEN;
+use heddle_tests::bench::{Parts, Place, Program, now, program};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_postgres::{NoTls, SimpleQueryMessage};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
 
 /// Connections that poll at once.
 const POLLERS: usize = 256;
@@ -38,36 +35,8 @@ const QUEUE_BATCH: usize = 100;
 const SUBMITTED: usize = 5_000;
 const ITEMS: usize = 10_000;
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 fn row(what: &str, figure: String, wanted: &str, limit: String) {
     println!("| {what:<66} | {figure:>22} | {wanted:>16} | {limit:<50} |");
-}
-
-/// A started program that says where it listens; killed when dropped.
-struct Program {
-    child: Child,
-    address: String,
-}
-
-impl Program {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let line = lines.next().expect("a line").expect("text");
-        let address = line.rsplit([' ', '/']).next().expect("an address").to_owned();
-        Self { child, address }
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A connection that is kept.
@@ -168,51 +137,34 @@ impl Bench {
 }
 
 fn main() {
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let wanted = |what: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == what);
+    let parts = Parts::asked();
     println!(
         "| {:<66} | {:>22} | {:>16} | {:<50} |",
         "what", "measured", "wanted", "limit in the same run"
     );
     println!("|{:-<68}|{:-<24}|{:-<18}|{:-<52}|", "", "", "", "");
     tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
-        let directory = tempfile::tempdir().expect("a directory");
-        let postgres = EmbeddedPostgres::start(Options::new(directory.path().join("postgres")))
-            .await
-            .expect("Postgres");
-        postgres.create_database("heddle").await.expect("a database");
-        let url = postgres.url("heddle");
-        let token = NewToken {
-            name: "bench".into(),
-            role: Role::Admin,
-            ..NewToken::default()
-        };
-        let token = heddle_cli::node::create_token(&url, &token).await.expect("a token");
-        let data = directory.path().join("node");
-        let node = Program::start(
-            Command::new(PROGRAM)
-                .args(["serve", "--listen", "127.0.0.1:0", "--database-url", &url, "--data-dir"])
-                .arg(&data),
-        );
+        let place = Place::new().await;
+        let node = place.serve();
         let bench = Bench {
-            address: node.address.as_str().into(),
-            token: token.as_str().into(),
-            database: url.as_str().into(),
+            address: node.address().into(),
+            token: TOKEN.into(),
+            database: place.url().into(),
         };
-        if wanted("queue") {
+        if parts.contain("queue") {
             queue(&bench).await;
         }
-        if wanted("polls") {
+        if parts.contain("polls") {
             empty_polls(&bench).await;
         }
-        if wanted("hot") {
+        if parts.contain("hot") {
             hot(&bench).await;
         }
-        if wanted("growth") {
+        if parts.contain("growth") {
             growth(&bench).await;
         }
         drop(node);
-        postgres.stop().await.expect("stopped");
+        place.end().await;
     });
 }
 
@@ -259,7 +211,7 @@ async fn empty_polls(bench: &Bench) {
     }
     let bare = bare_handler();
     for round in 1..=3 {
-        let (limit, _) = polls(&bare.address, "none", MEASURED).await;
+        let (limit, _) = polls(bare.address(), "none", MEASURED).await;
         let (rate, other) = polls(&bench.address, &bench.token, MEASURED).await;
         assert_eq!(other, 0, "polls that were not empty");
         row(
@@ -273,9 +225,7 @@ async fn empty_polls(bench: &Bench) {
 
 /// The program of `runner/http/examples/bare_handler.rs`, built like the node: made now unless it is there.
 fn bare_handler() -> Program {
-    let program = std::path::Path::new(PROGRAM)
-        .with_file_name("examples")
-        .join("bare_handler");
+    let program = program().with_file_name("examples").join("bare_handler");
     if !program.exists() {
         let example = [
             "build",

@@ -13,72 +13,23 @@
 //! A node (`heddle serve`, release build) and a Postgres with `synchronous_commit` and fsync on share this machine with
 //! the client that measures. Nothing is asserted but that nothing is missing; `docs/scale.md` keeps what was measured.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use heddle_client::{Client, NewToken, Role};
-use heddle_postgres::{EmbeddedPostgres, Options};
+use heddle_client::Client;
+use heddle_tests::TOKEN;
+use heddle_tests::bench::{Parts, Place, Program, median, now};
 use serde_json::{Value, json};
-use tokio_postgres::NoTls;
 use tokio_postgres::types::{FromSql, Type};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
 
 /// The spread of `heddle topic fill`.
 const SPREAD: u64 = 2_654_435_761;
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 fn row(what: &str, figure: String, wanted: &str, limit: String) {
     println!("| {what:<58} | {figure:>20} | {wanted:>18} | {limit:<44} |");
-}
-
-/// A started program; killed when dropped.
-struct Node {
-    child: Child,
-    url: String,
-}
-
-impl Node {
-    fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(PROGRAM)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let line = lines.next().expect("a line").expect("text");
-        let url = line.rsplit(' ').next().expect("an address").to_owned();
-        Self { child, url }
-    }
-
-    /// Resident megabytes: now, and at most so far.
-    fn memory(&self) -> (f64, f64) {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("status");
-        let field = |name: &str| -> f64 {
-            let line = status.lines().find(|line| line.starts_with(name)).expect("a field");
-            line.split_whitespace()
-                .nth(1)
-                .expect("a number")
-                .parse::<f64>()
-                .expect("a number")
-                / 1e3
-        };
-        (field("VmRSS"), field("VmHWM"))
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn lines(count: u64, due: String) -> impl futures::Stream<Item = std::io::Result<Bytes>> + Send + 'static {
@@ -107,18 +58,13 @@ fn rate(count: u64, began: Instant) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 /// Everything that the parts share.
 struct Bench {
     client: Client,
     sql: tokio_postgres::Client,
     url: String,
     count: u64,
-    node: Node,
+    node: Program,
 }
 
 impl Bench {
@@ -202,66 +148,42 @@ async fn main() {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(1_000_000);
-    // Cargo adds `--bench` of its own.
-    let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|one| one == part);
-    let directory = tempfile::tempdir().expect("a directory");
-    let postgres = EmbeddedPostgres::start(Options::new(directory.path().join("serve")))
-        .await
-        .expect("Postgres");
-    postgres.create_database("heddle").await.expect("a database");
-    let url = postgres.url("heddle");
-    let token = NewToken {
-        name: "bench".into(),
-        role: Role::Admin,
-        ..NewToken::default()
-    };
-    let token = heddle_cli::node::create_token(&url, &token).await.expect("a token");
-    let data = directory.path().join("node");
-    let node = Node::start(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--database-url",
-        &url,
-        "--data-dir",
-        data.to_str().expect("a path"),
-    ]);
-    let client = Client::new(&node.url, Some(&token)).expect("a client");
+    let parts = Parts::asked();
+    let place = Place::new().await;
+    let node = place.serve();
+    let client = Client::new(node.url(), Some(TOKEN)).expect("a client");
     let wasm = heddle_scripts::get("postbox").expect("the script");
     client.put_script("postbox", wasm, true).await.expect("upload");
-    let (sql, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a connection");
-    tokio::spawn(connection);
     put_topic(&client, "bell", json!({"granularity": "instant"})).await;
     let bench = Bench {
         client,
-        sql,
-        url,
+        sql: place.sql().await,
+        url: place.url().to_owned(),
         count,
         node,
     };
 
     println!("{count} messages");
-    if wanted("small") {
+    if parts.contain("small") {
         small(&bench).await;
     }
-    if wanted("first") {
+    if parts.contain("first") {
         first(&bench).await;
     }
-    if wanted("ingest") || wanted("drain") {
+    if parts.contain("ingest") || parts.contain("drain") {
         ingest(&bench).await;
         bench.memory();
     }
-    if wanted("drain") {
+    if parts.contain("drain") {
         drain(&bench).await;
         bench.memory();
     }
-    if wanted("instants") {
+    if parts.contain("instants") {
         instants(&bench).await;
         bench.memory();
     }
     drop(bench);
-    postgres.stop().await.expect("stopped");
+    place.end().await;
 }
 
 /// Ingest over HTTP beside psql's COPY of the very rows that it wrote, into the same table.

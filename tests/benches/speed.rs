@@ -4,34 +4,27 @@
 //! the client that measures. Limits: the bare wasm loop of the same engine (`runner/sandbox/examples/bare_loop.rs`), and
 //! the same SQL statements sent by a bare client. Nothing is asserted; `docs/benchmarks.md` keeps what was measured.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use heddle_client::{Client, NewToken, Role};
+use heddle_client::Client;
 use heddle_domain::Time;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::plan::Plan;
 use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
 use heddle_domain::state::{AttemptState, RunState, Trigger};
-use heddle_postgres::{EmbeddedPostgres, Options};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
+use heddle_tests::TOKEN;
+use heddle_tests::bench::{Place, Program, now, percentile, program};
 use serde_json::{Value, json};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
 
 /// How many single-task runs are submitted, for the rate before and the rate after.
 const RUNS_FIRST: usize = 100_000;
 const RUNS_TOTAL: usize = 300_000;
 /// How many of them one request submits.
 const BATCH: usize = 5_000;
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn wall() -> Time {
@@ -52,70 +45,8 @@ fn bits() -> u128 {
     uuid::Uuid::new_v4().as_u128()
 }
 
-/// A started program that says when it is ready; killed when dropped.
-struct Node {
-    child: Child,
-    url: String,
-    started_in: Duration,
-}
-
-impl Node {
-    fn start(arguments: &[&str]) -> Self {
-        let began = now();
-        let mut child = Command::new(PROGRAM)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let line = lines.next().expect("a line").expect("text");
-        let url = line.rsplit(' ').next().expect("an address").to_owned();
-        Self {
-            child,
-            url,
-            started_in: began.elapsed(),
-        }
-    }
-
-    /// Processor ticks so far, and resident kilobytes.
-    fn usage(&self) -> (u64, u64) {
-        let process = format!("/proc/{}", self.child.id());
-        let stat = std::fs::read_to_string(format!("{process}/stat")).expect("stat");
-        let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-        let ticks = fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime");
-        let status = std::fs::read_to_string(format!("{process}/status")).expect("status");
-        let resident = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
-        (
-            ticks,
-            resident
-                .split_whitespace()
-                .nth(1)
-                .expect("a number")
-                .parse()
-                .expect("a number"),
-        )
-    }
-
-    fn stop(mut self) {
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn row(what: &str, figure: String, wanted: &str, limit: String) {
     println!("| {what:<52} | {figure:>22} | {wanted:>16} | {limit:<44} |");
-}
-
-fn percentile(samples: &mut [f64], share: f64) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[((samples.len() as f64 * share) as usize).min(samples.len() - 1)]
 }
 
 fn main() {
@@ -126,9 +57,7 @@ fn main() {
     );
     println!("|{:-<54}|{:-<24}|{:-<18}|{:-<46}|", "", "", "", "");
     start_of_dev(&directory.path().join("dev"));
-    tokio::runtime::Runtime::new()
-        .expect("a runtime")
-        .block_on(measure(directory.path()));
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(measure());
 }
 
 /// Whether the memory that scripts in Python begin with is among the artefacts.
@@ -144,28 +73,25 @@ fn python_is_ready(artefacts: &Path) -> bool {
 }
 
 fn start_of_dev(directory: &Path) {
-    let arguments = [
-        "dev",
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        directory.to_str().expect("a path"),
-    ];
-    let first = Node::start(&arguments);
-    let cold = first.started_in;
+    let start = || {
+        let mut command = Command::new(program());
+        command.args(["dev", "--listen", "127.0.0.1:0", "--data-dir"]);
+        Program::start(command.arg(directory))
+    };
+    let first = start();
+    let cold = first.started_in();
     // A node that is idle begins by compiling Python.
     while !python_is_ready(&directory.join("artefacts")) {
         std::thread::sleep(Duration::from_secs(1));
     }
     first.stop();
-    let second = Node::start(&arguments);
-    let warm = second.started_in;
+    let second = start();
+    let warm = second.started_in();
     std::thread::sleep(Duration::from_secs(5));
-    let (before, _) = second.usage();
+    let before = second.processor_time();
     std::thread::sleep(Duration::from_secs(20));
-    let (after, resident) = second.usage();
-    // 100 ticks a second: 20 s are 2,000 ticks of a core.
-    let share = (after - before) as f64 / 20.0;
+    let share = 100.0 * (second.processor_time() - before) / 20.0;
+    let (resident, _) = second.memory();
     second.stop();
     let ms = |time: Duration| format!("{:.0} ms", time.as_secs_f64() * 1e3);
     row(
@@ -182,51 +108,29 @@ fn start_of_dev(directory: &Path) {
     );
     row(
         "idle node, resident",
-        format!("{:.1} MB", resident as f64 / 1e3),
+        format!("{resident:.1} MB"),
         "< 60 MB",
         String::new(),
     );
 }
 
-async fn measure(directory: &Path) {
-    let options = Options::new(directory.join("serve"));
-    let postgres = EmbeddedPostgres::start(options).await.expect("Postgres");
-    for name in ["heddle", "bare"] {
-        postgres.create_database(name).await.expect("a database");
-    }
-    let token = NewToken {
-        name: "bench".into(),
-        role: Role::Admin,
-        ..NewToken::default()
-    };
-    let token = heddle_cli::node::create_token(&postgres.url("heddle"), &token)
-        .await
-        .expect("a token");
-    let data = directory.join("node");
-    let url = postgres.url("heddle");
-    let node = Node::start(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--database-url",
-        &url,
-        "--data-dir",
-        data.to_str().expect("a path"),
-    ]);
-    let client = Client::new(&node.url, Some(&token)).expect("a client");
+async fn measure() {
+    let place = Place::new().await;
+    let node = place.serve();
+    let client = Client::new(node.url(), Some(TOKEN)).expect("a client");
     for name in ["hello", "echo"] {
         client
             .put_script(name, heddle_scripts::get(name).expect("the script"), true)
             .await
             .expect("upload");
     }
-    let bare = Bare::new(&postgres.url("bare")).await;
+    let bare = Bare::new(&place.empty_database("bare").await).await;
     latencies(&client, &bare).await;
     beside_spinners(&client).await;
     throughput(&client, &bare).await;
     wasm_limit();
     node.stop();
-    postgres.stop().await.expect("stopped");
+    place.end().await;
 }
 
 async fn put(client: &Client, name: &str, tasks: Value) {

@@ -10,14 +10,13 @@
 //! the client that measures. Times are those that the runs themselves tell. Nothing is asserted but that nothing is
 //! missing; `docs/benchmarks.md` keeps what was measured.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use heddle_postgres::{EmbeddedPostgres, Options};
-use heddle_tests::{Api, Node, NodeOptions, TOKEN};
+use heddle_tests::bench::{Parts, Place, now, processor_time};
+use heddle_tests::{Api, Node, NodeOptions};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 /// How many schedules there are in the end; each is due every [`PERIOD`].
 const SCHEDULES: i64 = 1_000_000;
@@ -35,93 +34,48 @@ const LEAD: i64 = 15;
 /// How many upstream runs are made.
 const FOLLOWED: i64 = 400;
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 fn row(what: &str, figure: &str, wanted: &str) {
     println!("| {what:<72} | {figure:<44} | {wanted:<12} |");
 }
 
 #[tokio::main]
 async fn main() {
-    // Cargo adds `--bench` of its own.
-    let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|one| one == part);
+    let parts = Parts::asked();
     row("what", "measured", "wanted");
-    if wanted("follow") {
+    if parts.contain("follow") {
         follow().await;
     }
-    if wanted("backfill") {
+    if parts.contain("backfill") {
         backfill().await;
     }
-    if wanted("schedules") {
+    if parts.contain("schedules") {
         schedules(false).await;
     }
-    if wanted("spread") {
+    if parts.contain("spread") {
         schedules(true).await;
     }
 }
 
-/// A Postgres that keeps its promises, with a database in it; the directory goes last.
-struct Place {
-    postgres: EmbeddedPostgres,
-    directory: tempfile::TempDir,
+/// A node of a place, with the one script that all groups use.
+async fn node_of(place: &Place) -> Node {
+    let node = NodeOptions::new(place.url())
+        .data_dir(&place.directory().join("node"))
+        .start()
+        .await;
+    let known = node.get("/v1/scripts/hello").await;
+    if known.status == 404 {
+        let wasm = heddle_scripts::get("hello").expect("the script");
+        node.put_bytes("/v1/scripts/hello", "application/wasm", wasm)
+            .await
+            .expect_status(201);
+    }
+    node
 }
 
-impl Place {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let postgres = EmbeddedPostgres::start(Options::new(directory.path().join("cluster")))
-            .await
-            .expect("Postgres");
-        postgres.create_database("heddle").await.expect("a database");
-        let place = Self { postgres, directory };
-        heddle_cli::node::migrate(&place.url()).await.expect("the schema");
-        place
-            .sql()
-            .await
-            .execute(
-                "INSERT INTO heddle.tokens (id, name, hash, role, created_at)
-                 VALUES (gen_random_uuid(), 'bench', $1, 'admin', now())",
-                &[&Sha256::digest(TOKEN).to_vec()],
-            )
-            .await
-            .expect("the token");
-        place
-    }
-
-    fn url(&self) -> String {
-        self.postgres.url("heddle")
-    }
-
-    async fn sql(&self) -> Client {
-        let (client, connection) = tokio_postgres::connect(&self.url(), NoTls).await.expect("a connection");
-        tokio::spawn(connection);
-        client
-    }
-
-    async fn node(&self) -> Node {
-        let node = NodeOptions::new(&self.url())
-            .data_dir(&self.directory.path().join("node"))
-            .start()
-            .await;
-        let known = node.get("/v1/scripts/hello").await;
-        if known.status == 404 {
-            let wasm = heddle_scripts::get("hello").expect("the script");
-            node.put_bytes("/v1/scripts/hello", "application/wasm", wasm)
-                .await
-                .expect_status(201);
-        }
-        node
-    }
-
-    async fn end(self, mut node: Node) {
-        node.terminate();
-        let _ = node.end().await;
-        self.postgres.stop().await.expect("stopped");
-    }
+async fn end(place: Place, mut node: Node) {
+    node.terminate();
+    let _ = node.end().await;
+    place.end().await;
 }
 
 /// Median, 99th percentile and maximum of a query's one column of milliseconds, and how many there were.
@@ -144,7 +98,7 @@ fn hello() -> Value {
 
 async fn follow() {
     let place = Place::new().await;
-    let node = place.node().await;
+    let node = node_of(&place).await;
     let sql = place.sql().await;
     let group = |more: Value| {
         let mut spec = json!({"tasks": {"t": hello()}});
@@ -186,7 +140,7 @@ async fn follow() {
         row(&what, &figure, "p99 < 20 ms");
     }
     drop(sql);
-    place.end(node).await;
+    end(place, node).await;
 }
 
 async fn ended(sql: &Client, group: &str, count: i64) {
@@ -200,7 +154,7 @@ async fn ended(sql: &Client, group: &str, count: i64) {
 
 async fn backfill() {
     let place = Place::new().await;
-    let node = place.node().await;
+    let node = node_of(&place).await;
     for max_active in [1, 10, 100, 1_000] {
         let mut took = Vec::new();
         for n in 0..3 {
@@ -215,7 +169,7 @@ async fn backfill() {
         let what = format!("backfill of 1,461 daily runs, max_active {max_active}");
         row(&what, &format!("{} s", figures.join(", ")), "< 3 s");
     }
-    place.end(node).await;
+    end(place, node).await;
 }
 
 /// From the request to the answer that it has ended, in seconds.
@@ -322,7 +276,7 @@ async fn explain(sql: &Client, count: i64) {
 
 async fn schedules(spread: bool) {
     let place = Place::new().await;
-    let mut node = place.node().await;
+    let mut node = node_of(&place).await;
     let probe = json!({
         "schedules": {"s": {"every": format!("{PERIOD}s"), "anchor": "2026-01-01T00:00:00Z", "starts_at": "2026-01-01"}},
         "tasks": {"t": hello()},
@@ -372,16 +326,16 @@ async fn schedules(spread: bool) {
     explain(&sql, SCHEDULES).await;
     let left = start(0).await;
     assert!(left < begin, "the million took too long: {left} is after {begin}");
-    let mut node = place.node().await;
+    let mut node = node_of(&place).await;
     let until = begin + TimeDelta::seconds(WATCHED);
     while start(0).await <= begin {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let before = ticks(&mut node);
+    let before = processor_time(node.process().id());
     while start(0).await <= until + TimeDelta::seconds(3) {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    let used = ticks(&mut node) - before;
+    let used = processor_time(node.process().id()) - before;
     let within =
         format!("l.trigger = 1 AND l.logical_time >= timestamptz '{begin}' AND l.logical_time < timestamptz '{until}'");
     let all = "(SELECT id, trigger, logical_time, created_at FROM heddle.runs_live
@@ -428,16 +382,9 @@ async fn schedules(spread: bool) {
     );
     row(
         &format!("{of}: the node's share of a core"),
-        &format!("{:.0} %", used as f64 / (WATCHED + 3) as f64),
+        &format!("{:.0} %", 100.0 * used / (WATCHED + 3) as f64),
         "",
     );
     drop(sql);
-    place.end(node).await;
-}
-
-/// Processor time so far, in hundredths of a second.
-fn ticks(node: &mut Node) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.process().id())).expect("stat");
-    let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-    fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+    end(place, node).await;
 }

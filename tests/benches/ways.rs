@@ -9,16 +9,13 @@
 //!
 //! Postgres has `synchronous_commit` and fsync on, and shares the machine with the nodes and the client that measures.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use heddle_client::{BackfillRequest, ClaimRequest, Client, MembersSpec, NewToken, Role, Submission};
-use heddle_postgres::{EmbeddedPostgres, Options};
+use heddle_client::{BackfillRequest, ClaimRequest, Client, MembersSpec, Submission};
+use heddle_tests::TOKEN;
+use heddle_tests::bench::{Parts, Place, Program, median, now};
 use serde_json::{Value, json};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_heddle-under-test");
 
 /// How many runs one request submits, and how many task runs one claims.
 const BATCH: usize = 1_000;
@@ -26,53 +23,19 @@ const CLAIMED: usize = 100;
 /// How many callers there are at once.
 const CALLERS: usize = 32;
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// A node with a database of its own.
 struct Node {
-    child: Child,
     client: Client,
     sql: tokio_postgres::Client,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _program: Program,
 }
 
 impl Node {
     /// `without`: the short way that it leaves out.
-    async fn start(postgres: &EmbeddedPostgres, directory: &std::path::Path, database: &str, without: &str) -> Self {
-        postgres.create_database(database).await.expect("a database");
-        let url = postgres.url(database);
-        let token = NewToken {
-            name: "bench".into(),
-            role: Role::Admin,
-            ..NewToken::default()
-        };
-        let token = heddle_cli::node::create_token(&url, &token).await.expect("a token");
-        let data = directory.join(database);
-        let mut child = Command::new(PROGRAM)
-            .args(["serve", "--listen", "127.0.0.1:0", "--database-url", &url])
-            .args(["--data-dir", data.to_str().expect("a path")])
-            .args(["--without-short-ways", without])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-        let line = lines.next().expect("a line").expect("text");
-        let address = line.rsplit(' ').next().expect("an address").to_owned();
-        let client = Client::new(&address, Some(&token)).expect("a client");
+    async fn start(place: &Place, name: &str, without: &str) -> Self {
+        let url = place.database(name).await;
+        let program = Program::serve(&url, &place.directory().join(name), &["--without-short-ways", without]);
+        let client = Client::new(program.url(), Some(TOKEN)).expect("a client");
         let (sql, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
             .await
             .expect("a connection");
@@ -86,7 +49,11 @@ impl Node {
             .put_script("silent", silent.to_vec(), true)
             .await
             .expect("upload");
-        Self { child, client, sql }
+        Self {
+            client,
+            sql,
+            _program: program,
+        }
     }
 
     async fn put(&self, group: &str, task: Value) {
@@ -354,21 +321,17 @@ async fn main() {
     let number = |name: &str, default: f64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let rounds = number("HEDDLE_BENCH_ROUNDS", 7.0) as usize;
     let part = number("HEDDLE_BENCH_PART", 1.0);
-    // Cargo adds `--bench` of its own.
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|way| !way.starts_with('-')).collect();
-    let directory = tempfile::tempdir().expect("a directory");
-    let postgres = EmbeddedPostgres::start(Options::new(directory.path().join("serve")))
-        .await
-        .expect("Postgres");
+    let parts = Parts::asked();
+    let place = Place::new().await;
     println!("| short way | what, a second | with it | without it | it earns |\n|---|---|---|---|---|");
     for (number, work) in WORKS.iter().enumerate() {
-        if !wanted.is_empty() && !wanted.iter().any(|way| way == work.way) {
+        if !parts.contain(work.way) {
             continue;
         }
         let amount = ((work.amount as f64 * part) as usize).max(1);
         let (one, other) = (format!("with_{number}"), format!("without_{number}"));
-        let with = Node::start(&postgres, directory.path(), &one, "").await;
-        let without = Node::start(&postgres, directory.path(), &other, work.way).await;
+        let with = Node::start(&place, &one, "").await;
+        let without = Node::start(&place, &other, work.way).await;
         for node in [&with, &without] {
             prepare(node, work).await;
             // What is done for the first time (plans, partitions, code) is done before it is measured.
@@ -396,5 +359,5 @@ async fn main() {
             100.0 * median(earned)
         );
     }
-    postgres.stop().await.expect("stopped");
+    place.end().await;
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use heddle_sandbox::{Language, RuntimeBundle};
-use heddle_tests::{Answer, Node, Receiver, TOKEN, World, eventually, run_program, task, within};
+use heddle_tests::{Answer, Node, Receiver, TOKEN, World, eventually, task, within};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio_postgres::Client;
@@ -102,11 +102,9 @@ async fn heddle(node: &Node, arguments: &[&str]) -> (Option<i32>, String) {
     let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     let run = move || {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        run_program(&arguments, &[("HEDDLE_URL", &url), ("HEDDLE_TOKEN", TOKEN)])
+        heddle_tests::heddle(&arguments, &[("HEDDLE_URL", &url), ("HEDDLE_TOKEN", TOKEN)])
     };
-    let output = tokio::task::spawn_blocking(run).await.unwrap();
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    (output.status.code(), said.concat())
+    tokio::task::spawn_blocking(run).await.unwrap()
 }
 
 /// A node's log, once these words are in it.

@@ -32,6 +32,22 @@ pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .expect("the program starts")
 }
 
+/// The same; its exit code, and all that it says.
+pub fn heddle(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = run_program(arguments, environment);
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (output.status.code(), said.concat())
+}
+
+/// The same for a command that has to succeed: what it writes to standard output.
+#[track_caller]
+pub fn heddle_succeeds(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    let output = run_program(arguments, environment);
+    let [text, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{arguments:?}: {text}{said}");
+    text
+}
+
 /// A program that goes on, and what it says.
 pub struct Spoken {
     child: Child,

@@ -137,9 +137,8 @@ pub(crate) fn artefacts() -> PathBuf {
     std::env::temp_dir().join(format!("heddle-tests-artefacts-{}", stamp()))
 }
 
-/// Has a node migrate a database and take all scripts; keeps what it compiled.
-async fn fill(url: &str) -> Result<()> {
-    let data_dir = directory();
+/// Gives a database the schema, and [`TOKEN`], unless it has them; a connection to it.
+pub(crate) async fn migrate(url: &str) -> Result<tokio_postgres::Client> {
     // The token has to be there before the first request, and the table before the token.
     heddle_cli::node::migrate(url).await?;
     let client = connect(url).await;
@@ -147,11 +146,18 @@ async fn fill(url: &str) -> Result<()> {
     client
         .execute(
             "INSERT INTO heddle.tokens (id, name, hash, role, created_at)
-             VALUES (gen_random_uuid(), 'e2e', $1, 'admin', now())",
+             VALUES (gen_random_uuid(), 'e2e', $1, 'admin', now()) ON CONFLICT DO NOTHING",
             &[&hash],
         )
         .await
         .context("the token")?;
+    Ok(client)
+}
+
+/// Has a node take all scripts; keeps what it compiled.
+async fn fill(url: &str) -> Result<()> {
+    let data_dir = directory();
+    let client = migrate(url).await?;
     let mut node = NodeOptions::new(url).data_dir(data_dir.path()).start().await;
     for (name, wasm) in heddle_scripts::all() {
         node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm.to_vec())

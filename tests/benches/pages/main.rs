@@ -17,15 +17,13 @@
 #[expect(dead_code, reason = "the tests of the pages press and drag, this one looks")]
 mod chrome;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
-use heddle_postgres::{EmbeddedPostgres, Options};
+use heddle_tests::bench::{Parts, Place, memory, now, percentile, processor_time};
 use heddle_tests::{Node, NodeOptions, TOKEN, eventually};
 use reqwest::Method;
 use serde_json::json;
-use sha2::{Digest, Sha256};
-use tokio_postgres::{Client, NoTls};
 
 /// How many runs are kept, unless `HEDDLE_BENCH_RUNS` says so.
 const RUNS: u64 = 1_000_000;
@@ -44,11 +42,6 @@ const WATCHED: Duration = Duration::from_secs(20);
 /// Runs in one submission while the node is fully loaded.
 const BATCH: usize = 1_000;
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 fn row(what: &str, figures: [&str; 4]) {
     let [first, second, third, wanted] = figures;
     println!("| {what:<44} | {first:>16} | {second:>16} | {third:>16} | {wanted:<28} |");
@@ -60,40 +53,30 @@ fn head(what: &str, figures: [&str; 4]) {
     println!("|{0:-<46}|{0:->18}|{0:->18}|{0:->18}|{0:-<30}|", "");
 }
 
-fn percentile(samples: &mut [f64], share: f64) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[((samples.len() as f64 * share) as usize).min(samples.len() - 1)]
-}
-
 #[tokio::main]
 async fn main() {
-    // Cargo adds `--bench` of its own.
-    let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|one| one == part);
-    let place = Place::new().await;
-    let mut node = place.node().await;
-    let known = place.fill(&node).await;
-    if wanted("api") {
+    let parts = Parts::asked();
+    let place = match std::env::var("HEDDLE_BENCH_DATABASE") {
+        Ok(url) => Place::at(url).await,
+        Err(_) => Place::new().await,
+    };
+    let options = NodeOptions::new(place.url()).data_dir(&place.directory().join("node"));
+    let mut node = options.start().await;
+    let known = fill(&place, &node).await;
+    if parts.contain("api") {
         api(&node, &known).await;
     }
-    if wanted("pages") {
+    if parts.contain("pages") {
         pages(&node, &known).await;
     }
-    if wanted("open") {
+    if parts.contain("open") {
         open(&mut node, &known).await;
     }
-    if wanted("paint") {
+    if parts.contain("paint") {
         paint(&node, &known).await;
     }
     node.terminate();
     node.end().await;
-}
-
-/// The database, and a directory that goes last.
-struct Place {
-    url: String,
-    _postgres: Option<EmbeddedPostgres>,
-    directory: tempfile::TempDir,
 }
 
 /// What of the history is asked for by name.
@@ -109,98 +92,53 @@ struct Known {
     runs: Vec<String>,
 }
 
-impl Place {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (url, postgres) = match std::env::var("HEDDLE_BENCH_DATABASE") {
-            Ok(url) => (url, None),
-            Err(_) => {
-                let options = Options::new(directory.path().join("cluster"));
-                let postgres = EmbeddedPostgres::start(options).await.expect("Postgres");
-                postgres.create_database("heddle").await.expect("a database");
-                (postgres.url("heddle"), Some(postgres))
-            }
-        };
-        heddle_cli::node::migrate(&url).await.expect("the schema");
-        let place = Self {
-            url,
-            _postgres: postgres,
-            directory,
-        };
-        place
-            .sql()
-            .await
-            .execute(
-                "INSERT INTO heddle.tokens (id, name, hash, role, created_at)
-                 VALUES (gen_random_uuid(), 'bench', $1, 'admin', now()) ON CONFLICT DO NOTHING",
-                &[&Sha256::digest(TOKEN).to_vec()],
-            )
-            .await
-            .expect("the token");
-        place
+/// Fills the database, unless it is, and finds what is asked for by name.
+async fn fill(place: &Place, node: &Node) -> Known {
+    let sql = place.sql().await;
+    let filled: bool = sql
+        .query_one(
+            "SELECT EXISTS (SELECT FROM heddle.groups WHERE name = 'shop-00001')",
+            &[],
+        )
+        .await
+        .expect("an answer")
+        .get(0);
+    if !filled {
+        patterns(node).await;
+        let began = now();
+        let runs = std::env::var("HEDDLE_BENCH_RUNS").map_or(RUNS, |text| text.parse().expect("a number"));
+        sql.batch_execute(&format!(
+            "SET bench.runs = {runs}; SET bench.groups = {GROUPS}; SET bench.days = {DAYS}; SET work_mem = '256MB'"
+        ))
+        .await
+        .expect("settings");
+        sql.batch_execute(include_str!("history.sql")).await.expect("a history");
+        sql.batch_execute("VACUUM ANALYZE").await.expect("vacuumed");
+        println!("{runs} runs were written in {:.0} s\n", began.elapsed().as_secs_f64());
     }
-
-    async fn sql(&self) -> Client {
-        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.expect("a connection");
-        tokio::spawn(connection);
-        client
-    }
-
-    async fn node(&self) -> Node {
-        NodeOptions::new(&self.url)
-            .data_dir(&self.directory.path().join("node"))
-            .start()
-            .await
-    }
-
-    /// Fills the database, unless it is, and finds what is asked for by name.
-    async fn fill(&self, node: &Node) -> Known {
-        let sql = self.sql().await;
-        let filled: bool = sql
-            .query_one(
-                "SELECT EXISTS (SELECT FROM heddle.groups WHERE name = 'shop-00001')",
-                &[],
-            )
-            .await
-            .expect("an answer")
-            .get(0);
-        if !filled {
-            patterns(node).await;
-            let began = now();
-            let runs = std::env::var("HEDDLE_BENCH_RUNS").map_or(RUNS, |text| text.parse().expect("a number"));
-            sql.batch_execute(&format!(
-                "SET bench.runs = {runs}; SET bench.groups = {GROUPS}; SET bench.days = {DAYS}; SET work_mem = '256MB'"
-            ))
-            .await
-            .expect("settings");
-            sql.batch_execute(include_str!("history.sql")).await.expect("a history");
-            sql.batch_execute("VACUUM ANALYZE").await.expect("vacuumed");
-            println!("{runs} runs were written in {:.0} s\n", began.elapsed().as_secs_f64());
-        }
-        let text = async |statement: &str| -> String { sql.query_one(statement, &[]).await.expect(statement).get(0) };
-        let runs = sql
-            .query(
-                "(SELECT id::text FROM heddle.runs_live ORDER BY id DESC LIMIT 25)
-                 UNION ALL (SELECT id::text FROM heddle.runs_done ORDER BY id DESC LIMIT 25)",
-                &[],
-            )
-            .await
-            .expect("runs");
-        Known {
-            wide: text(
-                "SELECT d.id::text FROM heddle.groups g JOIN heddle.runs_done d ON d.group_id = g.id
-                  WHERE g.name = 'wide' ORDER BY d.id DESC LIMIT 1",
-            )
-            .await,
-            failed: text("SELECT id::text FROM heddle.runs_done WHERE state = 4 ORDER BY id DESC LIMIT 1").await,
-            key: text("SELECT key FROM heddle.run_keys LIMIT 1").await,
-            cursor: text(
-                "SELECT xid::text || '-' || id || '-0' FROM heddle.events ORDER BY xid, id
-                 OFFSET (SELECT count(*) / 2 FROM heddle.events) LIMIT 1",
-            )
-            .await,
-            runs: runs.iter().map(|row| row.get(0)).collect(),
-        }
+    let text = async |statement: &str| -> String { sql.query_one(statement, &[]).await.expect(statement).get(0) };
+    let runs = sql
+        .query(
+            "(SELECT id::text FROM heddle.runs_live ORDER BY id DESC LIMIT 25)
+             UNION ALL (SELECT id::text FROM heddle.runs_done ORDER BY id DESC LIMIT 25)",
+            &[],
+        )
+        .await
+        .expect("runs");
+    Known {
+        wide: text(
+            "SELECT d.id::text FROM heddle.groups g JOIN heddle.runs_done d ON d.group_id = g.id
+              WHERE g.name = 'wide' ORDER BY d.id DESC LIMIT 1",
+        )
+        .await,
+        failed: text("SELECT id::text FROM heddle.runs_done WHERE state = 4 ORDER BY id DESC LIMIT 1").await,
+        key: text("SELECT key FROM heddle.run_keys LIMIT 1").await,
+        cursor: text(
+            "SELECT xid::text || '-' || id || '-0' FROM heddle.events ORDER BY xid, id
+             OFFSET (SELECT count(*) / 2 FROM heddle.events) LIMIT 1",
+        )
+        .await,
+        runs: runs.iter().map(|row| row.get(0)).collect(),
     }
 }
 
@@ -400,29 +338,17 @@ async fn watch(node: &mut Node, received: &std::sync::atomic::AtomicU64) -> (f64
         let stats = node.get("/v1/stats").await.expect_status(200);
         stats["node"]["runs_ended"].as_f64().expect("a number")
     };
-    let (ticks, _) = usage(node);
+    let process = node.process().id();
+    let used = processor_time(process);
     let (runs, bytes) = (ended(node).await, received.load(Ordering::Relaxed));
     let began = now();
     tokio::time::sleep(WATCHED).await;
     let seconds = began.elapsed().as_secs_f64();
     let runs = ended(node).await - runs;
-    let (ticks_after, resident) = usage(node);
+    let share = 100.0 * (processor_time(process) - used) / seconds;
+    let (resident, _) = memory(process);
     let bytes = received.load(Ordering::Relaxed) - bytes;
-    // 100 ticks a second: as many a second are all of a core.
-    let share = (ticks_after - ticks) as f64 / seconds;
-    (share, resident as f64 / 1e3, runs / seconds, bytes as f64 / seconds)
-}
-
-/// Processor ticks so far, and resident kilobytes.
-fn usage(node: &mut Node) -> (u64, u64) {
-    let process = format!("/proc/{}", node.process().id());
-    let stat = std::fs::read_to_string(format!("{process}/stat")).expect("stat");
-    let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
-    let number = |text: &str| text.parse::<u64>().expect("a number");
-    let status = std::fs::read_to_string(format!("{process}/status")).expect("status");
-    let resident = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
-    let resident = resident.split_whitespace().nth(1).expect("a figure");
-    (number(fields[11]) + number(fields[12]), number(resident))
+    (share, resident, runs / seconds, bytes as f64 / seconds)
 }
 
 /// Opens pages as browsers do: the page, and its stream with what it has.
