@@ -1,5 +1,8 @@
 //! A node: what it is given, and its run from the first connection to the last task drained.
 
+mod keys;
+mod settings;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,16 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use heddle_domain::Chain;
-use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::{Chance, Time};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
-use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, ShortWays, SystemChance};
+use heddle_engine::{Engine, EngineConfig, NodeClock, SystemChance};
 use heddle_http::access::provider::Provider;
-use heddle_http::access::{DEVICE_KEY_BYTES_MIN, TokenSpec, USES_WRITTEN_EVERY};
-use heddle_http::{App, AppParts, HttpConfig, ServeLimits};
+use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
+use heddle_http::{App, AppParts, ServeLimits};
 use heddle_store::Store;
-use heddle_store::secret::{SecretKey, SecretKeys};
-use sha2::{Digest, Sha256};
+use heddle_store::secret::SecretKeys;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -29,18 +30,14 @@ use crate::metrics;
 use crate::pages;
 use crate::traces::{self, Traces};
 
+pub(crate) use keys::device_keys;
+use keys::{identity, lock_identity, require_keys, secret_keys};
+use settings::{dispatch_config, http_config, notify_config, sandbox_config, short_ways};
+
 /// How long a node's lease holds without a heartbeat; a dead node's work is taken over after it.
 const LEASE_FOR: Duration = Duration::from_secs(8);
 /// How long attempts in hand may take to end when the node is told to stop; what is left is run again elsewhere.
 const DRAIN_FOR: Duration = Duration::from_secs(20);
-/// Attempts in hand unless configured.
-const DEFAULT_SLOTS: u32 = 1_000;
-/// The shortest key that secrets are sealed with.
-const SECRETS_KEY_CHARS_MIN: usize = 16;
-/// How long queued work may wait before people are told that nobody claims it.
-const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
-/// The longest that an uploaded script may take to compile.
-const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 /// How long writing down which tokens were used may take at the end.
@@ -221,27 +218,6 @@ async fn be_ready(
     Ok(())
 }
 
-/// Where scripts run, and how many at once.
-fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
-    let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
-    if slots == 0 {
-        bail!(usage("--slots is one at least: a node without slots runs no script"));
-    }
-    let mut config = SandboxConfig::new(data_dir.join("artefacts"), start_children()?);
-    config.max_instances = slots;
-    let private_hosts = options.allow_private.as_deref().unwrap_or_default();
-    config.private_hosts = private_hosts
-        .split(',')
-        .map(str::trim)
-        .filter(|host| !host.is_empty())
-        .map(str::to_owned)
-        .collect();
-    if let Some(text) = &options.compile_timeout {
-        config.compile_timeout = compile_timeout(text)?;
-    }
-    Ok(config)
-}
-
 /// Does something at the start; `None`: the node was told to stop meanwhile. What waits for a database that does not
 /// answer is not waited for.
 async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
@@ -298,54 +274,6 @@ async fn write_token_uses(app: App, closing: CancellationToken) {
     }
 }
 
-/// Which short ways are taken.
-fn short_ways(options: &NodeOptions) -> Result<ShortWays> {
-    let left_out = options.without_short_ways.as_deref().unwrap_or_default();
-    left_out
-        .parse()
-        .map_err(|error| usage(format!("--without-short-ways: {error}")))
-}
-
-/// How offers are given out.
-fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
-    let mut dispatch = DispatchConfig::default();
-    if let Some(text) = &options.dispatch_horizon {
-        dispatch.horizon = text
-            .parse()
-            .map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
-        if dispatch.horizon.is_zero() || dispatch.horizon >= HORIZON_MAX {
-            bail!(usage(format!(
-                "--dispatch-horizon is longer than zero and less than a day, not {text}"
-            )));
-        }
-    }
-    dispatch.offers_max = options.max_offers.unwrap_or(dispatch.offers_max);
-    Ok(dispatch)
-}
-
-/// The keys that tokens of devices are signed with, the one that signs first.
-pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
-    let keys = [
-        ("HEDDLE_DEVICE_KEY", &options.device_key),
-        ("HEDDLE_DEVICE_KEY_PREVIOUS", &options.device_key_previous),
-    ];
-    let mut bytes = Vec::new();
-    for (name, key) in keys {
-        let Some(key) = key.as_ref().filter(|key| !key.is_empty()) else {
-            continue;
-        };
-        if key.len() < DEVICE_KEY_BYTES_MIN {
-            bail!(usage(format!(
-                "the key of {name} has {} bytes, and needs at least {DEVICE_KEY_BYTES_MIN}: whoever guesses it is every \
-                 device; make one with `openssl rand -hex 32`",
-                key.len()
-            )));
-        }
-        bytes.push(key.clone().into_bytes());
-    }
-    Ok(bytes)
-}
-
 /// Refuses to serve on an address that others reach while nobody could call: a node that is open by mistake is found
 /// before its owner has made a token, and then it is too late to wonder who made the first one.
 /// `others`: those who need none may call, devices or people whom a provider vouches for.
@@ -362,84 +290,6 @@ async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: T
         "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
         config.listen
     )))
-}
-
-/// Long enough for a large script on a slow machine.
-fn compile_timeout(text: &str) -> Result<Duration> {
-    let timeout = text
-        .parse::<heddle_domain::Span>()
-        .map_err(|error| usage(format!("--compile-timeout: {error}")))?
-        .std();
-    if timeout.is_zero() || timeout > COMPILE_TIMEOUT_MAX {
-        bail!(usage(format!(
-            "--compile-timeout is longer than zero and at most an hour, not {text}"
-        )));
-    }
-    Ok(timeout)
-}
-
-/// How people are told.
-fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
-    let public_url = match &config.options.public_url {
-        Some(text) => {
-            let good =
-                (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
-            if !good {
-                bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
-            }
-            text.trim_end_matches('/').to_owned()
-        }
-        None => own_url(address, &host_name()),
-    };
-    let stalled_after = match &config.options.queue_stalled_after {
-        Some(text) => text
-            .parse::<heddle_domain::Span>()
-            .map_err(|error| usage(format!("--queue-stalled-after: {error}")))?
-            .std(),
-        None => QUEUE_STALLED_AFTER,
-    };
-    if stalled_after.is_zero() {
-        bail!(usage("--queue-stalled-after is longer than zero"));
-    }
-    Ok(NotifyConfig {
-        public_url,
-        mail_dir: config.dev.then(|| config.data_dir.join("mails")),
-        stalled_after,
-    })
-}
-
-/// What links begin with unless it is configured. A node that listens on all addresses has none that others could use:
-/// the best that it knows of itself is its host's name.
-fn own_url(address: SocketAddr, host: &str) -> String {
-    if !address.ip().to_canonical().is_unspecified() {
-        return format!("http://{address}");
-    }
-    let usable = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
-    let host = if !host.is_empty() && host.chars().all(usable) {
-        host
-    } else {
-        "localhost"
-    };
-    let url = format!("http://{host}:{}", address.port());
-    tracing::warn!(%url, "no --public-url: links in messages begin with this host's name, which others may not know");
-    url
-}
-
-fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpConfig> {
-    let defaults = HttpConfig::default();
-    let compat_zone = match &config.options.compat_timezone {
-        Some(name) => heddle_domain::schedule::local::parse_zone(name)
-            .map_err(|error| usage(format!("--compat-timezone: {error}")))?,
-        None => defaults.compat_zone,
-    };
-    Ok(HttpConfig {
-        dev: config.dev,
-        device_keys,
-        provider: config.provider.clone(),
-        rate_max: config.options.rate_limit,
-        compat_zone,
-        ..defaults
-    })
 }
 
 /// Connects, waiting a while for a database that is still starting; says what hurts in it.
@@ -493,127 +343,6 @@ pub(crate) fn start_children() -> Result<CompilerCommand> {
     Ok(called("compile-wasm"))
 }
 
-/// Two processes with one identity would take each other's lease away, over and over.
-fn lock_identity(data_dir: &Path, node_id: Option<&str>) -> Result<std::fs::File> {
-    let path = data_dir.join(match node_id {
-        Some(name) => format!("node-{}.lock", Uuid::from_bytes(digest16(name))),
-        None => "node.lock".to_owned(),
-    });
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(_) => Err(usage(format!(
-            "another heddle runs with the data directory {}; give this one its own with --data-dir",
-            data_dir.display()
-        ))),
-    }
-}
-
-fn digest16(text: &str) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&Sha256::digest(text)[..16]);
-    bytes
-}
-
-/// Who this node is, over restarts.
-fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: &dyn Chance) -> Result<Uuid> {
-    if let Some(given) = given {
-        let named = || uuid::Builder::from_custom_bytes(digest16(given)).into_uuid();
-        return Ok(given.parse().unwrap_or_else(|_| named()));
-    }
-    let path = data_dir.join("node-id");
-    if let Ok(text) = std::fs::read_to_string(&path) {
-        return text
-            .trim()
-            .parse()
-            .with_context(|| format!("{} holds no UUID", path.display()));
-    }
-    let id = heddle_domain::id::uuid_v7(now, chance.bits());
-    write_private(&path, &id.to_string())?;
-    Ok(id)
-}
-
-/// What secrets are sealed with: as configured, else kept in the data directory. What opens besides: keys that were
-/// configured as former ones, and the one in the data directory.
-fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
-    let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
-    let path = config.data_dir.join("secrets.key");
-    let mut previous: Vec<SecretKey> = Vec::new();
-    if let Some(text) = &config.options.secrets_key_previous {
-        // A former key may have had a comma in it.
-        let parts = text.split(',').map(str::trim).chain([text.as_str()]);
-        previous.extend(parts.filter(|part| !part.is_empty()).map(key));
-    }
-    if let Some(text) = &config.options.secrets_key {
-        if text.len() < SECRETS_KEY_CHARS_MIN {
-            bail!(usage(format!(
-                "the key of HEDDLE_SECRETS_KEY has to have at least {SECRETS_KEY_CHARS_MIN} characters"
-            )));
-        }
-        if path.exists() {
-            previous.push(key(read_key(&path)?.trim()));
-        }
-        return Ok(SecretKeys::new(key(text), previous));
-    }
-    if !path.exists() {
-        if !config.dev {
-            tracing::warn!(
-                path = %path.display(),
-                "no HEDDLE_SECRETS_KEY: secrets are sealed with a key of this node's own, which other nodes do not have"
-            );
-        }
-        write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
-    }
-    Ok(SecretKeys::new(key(read_key(&path)?.trim()), previous))
-}
-
-fn read_key(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
-/// the mistake has gone home.
-async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
-    let foreign = store.foreign_seals(keys).await.context("secrets cannot be read")?;
-    let Some(first) = foreign.first() else { return Ok(()) };
-    let named: Vec<String> = foreign
-        .iter()
-        .map(|seal| format!("{} `{}`", seal.kind, seal.name))
-        .collect();
-    bail!(usage(format!(
-        "HEDDLE_SECRETS_KEY is not the key that {} {} sealed with (its fingerprint is {}, this one's {}): start with \
-         that key, or name it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete what nobody can open any more",
-        named.join(", "),
-        if named.len() == 1 { "was" } else { "were" },
-        first.key_id,
-        keys.current_id(),
-    )))
-}
-
-/// Writes a file that only its owner can read, whole or not at all.
-fn write_private(path: &Path, text: &str) -> Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let temporary = path.with_extension("new");
-    let write = || -> std::io::Result<()> {
-        let mut file = std::fs::OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
-}
-
 /// Brings a database's schema up to date.
 pub async fn migrate(database_url: &str) -> Result<()> {
     let store = Store::connect(database_url, 1)
@@ -665,24 +394,5 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
             "there is a token named `{}` already; revoke it first",
             token.name
         ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_never_lead_to_all_addresses() {
-        let check = |address: &str, host: &str, url: &str| {
-            assert_eq!(own_url(address.parse().unwrap(), host), url, "{address} {host}");
-        };
-        check("0.0.0.0:8080", "box-1.example.com", "http://box-1.example.com:8080");
-        check("[::]:8080", "box", "http://box:8080");
-        check("[::ffff:0.0.0.0]:80", "box", "http://box:80");
-        check("0.0.0.0:8080", "", "http://localhost:8080");
-        check("0.0.0.0:8080", "a b/c", "http://localhost:8080");
-        check("10.0.0.1:8080", "box", "http://10.0.0.1:8080");
-        check("[::1]:8080", "box", "http://[::1]:8080");
     }
 }

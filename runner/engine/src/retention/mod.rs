@@ -292,21 +292,16 @@ impl Pruner {
         Ok(())
     }
 
-    /// What has no runs: audit, events, assignments, notifications, what is over, and what only Heddle itself looks at.
-    async fn prune_rows(
+    /// Drops whole days of events and of assignments that ended before these times.
+    async fn drop_days(
         &self,
-        retention: &Retention,
+        events: Time,
+        assignments: Time,
         now: Time,
-        budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
         let store = &self.node.store;
-        let events = now - retention.events.chrono();
-        let cutoffs = Cutoffs::of(retention, now);
-        for (table, before) in [
-            (Partitioned::Events, events),
-            (Partitioned::Assignments, cutoffs.assignments),
-        ] {
+        for (table, before) in [(Partitioned::Events, events), (Partitioned::Assignments, assignments)] {
             for day in store.partition_days(table).await? {
                 if day.end() > before || !day.is_over(now) {
                     break;
@@ -320,6 +315,21 @@ impl Pruner {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// What has no runs: audit, events, assignments, notifications, what is over, and what only Heddle itself looks at.
+    async fn prune_rows(
+        &self,
+        retention: &Retention,
+        now: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        let store = &self.node.store;
+        let events = now - retention.events.chrono();
+        let cutoffs = Cutoffs::of(retention, now);
+        self.drop_days(events, cutoffs.assignments, now, pruned).await?;
         macro_rules! prune {
             ($removed:expr, $count:expr) => {
                 prune!($removed, $count, ROWS_MAX)

@@ -351,7 +351,7 @@ impl Runs {
         (rows, queued)
     }
 
-    /// A run as it is written, and as it is remembered. A long function, since it is a list: a line for each column.
+    /// A run as it is written, and as it is remembered.
     pub(crate) fn lay_out(
         &self,
         revision: &Arc<Revision>,
@@ -370,7 +370,6 @@ impl Runs {
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
         let ready = if gated { &[][..] } else { &revision.start.2 };
         let (rows, queued) = self.first_rows(revision, ready);
-        let callback = request.callback.is_some();
         let run = NewRun {
             id,
             group_id: revision.group_id,
@@ -381,10 +380,10 @@ impl Runs {
             priority,
             logical_time: request.logical_time,
             interval: request.interval,
-            params: request.params.clone(),
-            task_params: request.task_params.clone(),
+            params: request.params,
+            task_params: request.task_params,
             labels: request.labels,
-            key: request.key.clone(),
+            key: request.key,
             dedupe: request.dedupe,
             callback: request.callback,
             created_at: now,
@@ -409,26 +408,8 @@ impl Runs {
             start_told: !gated && revision.told.group(NotifyEvent::Started),
             audited: None,
         };
-        let facts = RunFacts {
-            id,
-            group_id: revision.group_id,
-            revision_id: revision.id,
-            resolution_id: Some(resolution.id),
-            trigger: request.trigger,
-            priority,
-            logical_time: request.logical_time,
-            interval: request.interval,
-            params: request.params,
-            task_params: request.task_params,
-            key: request.key,
-            created_at: now,
-            deadline_at,
-            has_parent: request.parent.is_some(),
-            source: request.source,
-            callback,
-        };
         let context = RunContext {
-            facts,
+            facts: RunFacts::of(&run),
             revision: revision.clone(),
             resolution: resolution.clone(),
             maps: Default::default(),

@@ -43,7 +43,6 @@ const HISTORY_SHOWN: chrono::TimeDelta = chrono::TimeDelta::hours(1);
 const RATE_COUNT_MAX: i64 = 1_000_000;
 const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     let mut routes = vec![
         Route::new(
@@ -117,29 +116,13 @@ pub(crate) fn routes() -> Vec<Route> {
             |request| control(request, false),
         )
         .answers(200, of::<Queue>()),
-        Route::new(
-            Method::Post,
-            "/v1/queues/{queue}/claims",
-            Access::Work,
-            "Claim task runs",
-            claim,
-        )
-        .detail(
-            "Waits up to `wait` (at most 60 s) for the first; fewer than `max`, or none, is no error. An answer carries at \
-             most 4 MiB of params and contexts, so large task runs come in smaller batches; a single one is given \
-             however large it is. A claim is the worker's until `lease_expires_at`, which heartbeats move. Task runs \
-             with tags go to workers that carry all of them.",
-        )
-        .pace(Pace::Waits)
-        .takes(of::<ClaimRequest>())
-        .answers(200, of::<Claims>()),
     ];
-    routes.extend(words());
+    routes.extend(claims());
     routes
 }
 
-/// What is said of one claim, and of many.
-fn words() -> Vec<Route> {
+/// Claiming, and the reports on one claim and on many.
+fn claims() -> Vec<Route> {
     const OLD: &str = "The token is wrong or old; the detail says why. Nothing has changed.";
     let one = |path, summary, takes: Shape, verb| {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
@@ -158,6 +141,22 @@ fn words() -> Vec<Route> {
         .answers(200, of::<ClaimAnswers>())
     };
     vec![
+        Route::new(
+            Method::Post,
+            "/v1/queues/{queue}/claims",
+            Access::Work,
+            "Claim task runs",
+            claim,
+        )
+        .detail(
+            "Waits up to `wait` (at most 60 s) for the first; fewer than `max`, or none, is no error. An answer carries at \
+             most 4 MiB of params and contexts, so large task runs come in smaller batches; a single one is given \
+             however large it is. A claim is the worker's until `lease_expires_at`, which heartbeats move. Task runs \
+             with tags go to workers that carry all of them.",
+        )
+        .pace(Pace::Waits)
+        .takes(of::<ClaimRequest>())
+        .answers(200, of::<Claims>()),
         one(
             "/v1/claims/{id}/heartbeat",
             "Extend a claim",

@@ -67,8 +67,7 @@ pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a value; `None` if its type is not known here, or it is not one of its type. A long function, since it is a
-/// list: a type each.
+/// Writes a value; `None` if its type is not known here, or it is not one of its type.
 fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
     match ty.kind() {
         Kind::Array(element) => return array(out, element, raw),
@@ -105,37 +104,8 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
             }
             out.push('"');
         }
-        Type::DATE => {
-            let text = match int4(raw)? {
-                i32::MAX => "infinity".to_owned(),
-                i32::MIN => "-infinity".to_owned(),
-                days => moment(i64::from(days).checked_mul(DAY_MICROS)?)?
-                    .format("%Y-%m-%d")
-                    .to_string(),
-            };
-            string(out, &text);
-        }
-        Type::TIME => string(out, &time_of_day(int8(raw)?)),
-        Type::TIMETZ => {
-            let (time, west) = raw.split_at_checked(8)?;
-            let east = -int4(west)?;
-            let sign = if east < 0 { '-' } else { '+' };
-            let (hours, minutes) = (east.abs() / 3_600, east.abs() / 60 % 60);
-            string(
-                out,
-                &format!("{}{sign}{hours:02}:{minutes:02}", time_of_day(int8(time)?)),
-            );
-        }
-        Type::TIMESTAMP | Type::TIMESTAMPTZ => {
-            let text = match int8(raw)? {
-                i64::MAX => "infinity".to_owned(),
-                i64::MIN => "-infinity".to_owned(),
-                micros => {
-                    let zone = if *ty == Type::TIMESTAMPTZ { "Z" } else { "" };
-                    format!("{}{zone}", moment(micros)?.format("%Y-%m-%dT%H:%M:%S%.6f"))
-                }
-            };
-            string(out, &text);
+        Type::DATE | Type::TIME | Type::TIMETZ | Type::TIMESTAMP | Type::TIMESTAMPTZ => {
+            string(out, &date_or_time(ty, raw)?)
         }
         Type::INTERVAL => interval(out, raw)?,
         Type::INET | Type::CIDR => network(out, raw)?,
@@ -155,6 +125,35 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
         _ => return None,
     }
     Some(())
+}
+
+/// A date or a time of any type, in the form of RFC 3339 as far as that has one.
+fn date_or_time(ty: &Type, raw: &[u8]) -> Option<String> {
+    Some(match *ty {
+        Type::DATE => match int4(raw)? {
+            i32::MAX => "infinity".to_owned(),
+            i32::MIN => "-infinity".to_owned(),
+            days => moment(i64::from(days).checked_mul(DAY_MICROS)?)?
+                .format("%Y-%m-%d")
+                .to_string(),
+        },
+        Type::TIME => time_of_day(int8(raw)?),
+        Type::TIMETZ => {
+            let (time, west) = raw.split_at_checked(8)?;
+            let east = -int4(west)?;
+            let sign = if east < 0 { '-' } else { '+' };
+            let (hours, minutes) = (east.abs() / 3_600, east.abs() / 60 % 60);
+            format!("{}{sign}{hours:02}:{minutes:02}", time_of_day(int8(time)?))
+        }
+        _ => match int8(raw)? {
+            i64::MAX => "infinity".to_owned(),
+            i64::MIN => "-infinity".to_owned(),
+            micros => {
+                let zone = if *ty == Type::TIMESTAMPTZ { "Z" } else { "" };
+                format!("{}{zone}", moment(micros)?.format("%Y-%m-%dT%H:%M:%S%.6f"))
+            }
+        },
+    })
 }
 
 fn int4(raw: &[u8]) -> Option<i32> {

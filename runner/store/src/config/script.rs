@@ -167,6 +167,32 @@ async fn add_version(
     Ok(version)
 }
 
+/// Writes a script's row, and what was done to it, with this digest, into the log of changes and the audit.
+async fn write_script(
+    tx: &mut PgSession,
+    by: By<'_>,
+    action: &str,
+    before: &Locked,
+    row: &ScriptRow,
+    digest: &str,
+) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE heddle.scripts
+                 SET active_version = $2, last_version = $3, created_at = $4, updated_at = $5, deleted_at = NULL
+                 WHERE id = $1",
+        row.id,
+        row.active_version,
+        row.last_version,
+        row.created_at,
+        row.updated_at,
+    )
+    .execute(&mut *tx)
+    .await?;
+    let before = json!({"active_version": before.active_version});
+    let after = json!({"version": row.last_version, "digest": digest, "active_version": row.active_version});
+    change::record(tx, by, action, Noun::Script, &row.name, Some(&before), Some(&after)).await
+}
+
 impl Store {
     /// Adds a version, unless the newest one has the same digest and world (a text may be two languages), and was checked
     /// with the same runtime. Either way it becomes active if that is asked for.
@@ -216,32 +242,8 @@ impl Store {
                 updated_at: by.at,
             };
             if changed {
-                sqlx::query!(
-                    "UPDATE heddle.scripts
-                 SET active_version = $2, last_version = $3, created_at = $4, updated_at = $5, deleted_at = NULL
-                 WHERE id = $1",
-                    row.id,
-                    row.active_version,
-                    row.last_version,
-                    row.created_at,
-                    row.updated_at,
-                )
-                .execute(&mut *tx)
-                .await?;
                 let action = if created { "upload" } else { "activate" };
-                let before = json!({"active_version": script.active_version});
-                let after =
-                    json!({"version": version.version, "digest": version.digest, "active_version": active_version});
-                change::record(
-                    &mut tx,
-                    by,
-                    action,
-                    Noun::Script,
-                    write.name,
-                    Some(&before),
-                    Some(&after),
-                )
-                .await?;
+                write_script(&mut tx, by, action, &script, &row, &version.digest).await?;
             }
             tx.commit().await?;
             Ok(Put {

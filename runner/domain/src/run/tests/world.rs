@@ -413,28 +413,33 @@ impl World {
             self.check_map(task, goes, &told);
         }
         if self.state.is_final() {
-            let empty = self.ready.is_empty() && self.running.is_empty() && self.timers.is_empty();
-            assert!(empty, "something is left of an ended run: {}", told());
-            for task in 0..self.plan.tasks.len() as TaskIndex {
-                assert!(self.progress.task(task).is_settled(), "{}", told());
-            }
-            let failed = (0..self.plan.tasks.len()).any(|task| {
-                self.progress.task(task as TaskIndex) == TaskState::Failed && !self.plan.tasks[task].allow_failure
-            });
-            let stopped =
-                (0..self.plan.tasks.len()).any(|task| self.progress.task(task as TaskIndex) == TaskState::Cancelled);
-            let expect = match (self.cancelled, failed) {
-                (true, _) => RunState::Cancelled,
-                (_, true) => RunState::Failed,
-                _ if stopped => RunState::Cancelled,
-                _ => RunState::Succeeded,
-            };
-            assert_eq!(self.state, expect, "{}", told());
-            assert_eq!(
-                self.state == RunState::Failed,
-                self.progress.error().is_some() && failed && !self.cancelled
-            );
+            self.check_end(&told);
         }
+    }
+
+    /// What must hold once the run has ended.
+    fn check_end(&self, told: &dyn Fn() -> String) {
+        let empty = self.ready.is_empty() && self.running.is_empty() && self.timers.is_empty();
+        assert!(empty, "something is left of an ended run: {}", told());
+        for task in 0..self.plan.tasks.len() as TaskIndex {
+            assert!(self.progress.task(task).is_settled(), "{}", told());
+        }
+        let failed = (0..self.plan.tasks.len()).any(|task| {
+            self.progress.task(task as TaskIndex) == TaskState::Failed && !self.plan.tasks[task].allow_failure
+        });
+        let stopped =
+            (0..self.plan.tasks.len()).any(|task| self.progress.task(task as TaskIndex) == TaskState::Cancelled);
+        let expect = match (self.cancelled, failed) {
+            (true, _) => RunState::Cancelled,
+            (_, true) => RunState::Failed,
+            _ if stopped => RunState::Cancelled,
+            _ => RunState::Succeeded,
+        };
+        assert_eq!(self.state, expect, "{}", told());
+        assert_eq!(
+            self.state == RunState::Failed,
+            self.progress.error().is_some() && failed && !self.cancelled
+        );
     }
 
     fn check_map(&self, task: TaskIndex, goes: bool, told: &dyn Fn() -> String) {

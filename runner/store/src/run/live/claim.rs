@@ -6,7 +6,7 @@ use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
-use super::Room;
+use super::{NewRun, Room};
 use crate::{Store, StoreError};
 
 /// A row that was moved from *ready* to *running*.
@@ -55,6 +55,30 @@ pub struct RunFacts {
     pub source: Option<Uuid>,
     /// Whether somebody waits to be called back at its end.
     pub callback: bool,
+}
+
+impl RunFacts {
+    /// The facts about a run that is about to be created.
+    pub fn of(run: &NewRun) -> Self {
+        Self {
+            id: run.id,
+            group_id: run.group_id,
+            revision_id: run.revision_id,
+            resolution_id: run.resolution_id,
+            trigger: run.trigger,
+            priority: run.priority,
+            logical_time: run.logical_time,
+            interval: run.interval,
+            params: run.params.clone(),
+            task_params: run.task_params.clone(),
+            key: run.key.clone(),
+            created_at: run.created_at,
+            deadline_at: run.deadline_at,
+            has_parent: run.parent.is_some(),
+            source: run.source,
+            callback: run.callback.is_some(),
+        }
+    }
 }
 
 impl Store {

@@ -1,0 +1,162 @@
+//! Who a node is, and the keys that it has: as configured, or kept in its data directory.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use heddle_domain::{Chance, Time};
+use heddle_http::access::DEVICE_KEY_BYTES_MIN;
+use heddle_store::Store;
+use heddle_store::secret::{SecretKey, SecretKeys};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::NodeConfig;
+use crate::config::NodeOptions;
+use crate::exit::usage;
+
+/// The shortest key that secrets are sealed with.
+const SECRETS_KEY_CHARS_MIN: usize = 16;
+
+/// The keys that tokens of devices are signed with, the one that signs first.
+pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
+    let keys = [
+        ("HEDDLE_DEVICE_KEY", &options.device_key),
+        ("HEDDLE_DEVICE_KEY_PREVIOUS", &options.device_key_previous),
+    ];
+    let mut bytes = Vec::new();
+    for (name, key) in keys {
+        let Some(key) = key.as_ref().filter(|key| !key.is_empty()) else {
+            continue;
+        };
+        if key.len() < DEVICE_KEY_BYTES_MIN {
+            bail!(usage(format!(
+                "the key of {name} has {} bytes, and needs at least {DEVICE_KEY_BYTES_MIN}: whoever guesses it is every \
+                 device; make one with `openssl rand -hex 32`",
+                key.len()
+            )));
+        }
+        bytes.push(key.clone().into_bytes());
+    }
+    Ok(bytes)
+}
+
+/// Two processes with one identity would take each other's lease away, over and over.
+pub(super) fn lock_identity(data_dir: &Path, node_id: Option<&str>) -> Result<std::fs::File> {
+    let path = data_dir.join(match node_id {
+        Some(name) => format!("node-{}.lock", Uuid::from_bytes(digest16(name))),
+        None => "node.lock".to_owned(),
+    });
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(usage(format!(
+            "another heddle runs with the data directory {}; give this one its own with --data-dir",
+            data_dir.display()
+        ))),
+    }
+}
+
+fn digest16(text: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&Sha256::digest(text)[..16]);
+    bytes
+}
+
+/// Who this node is, over restarts.
+pub(super) fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: &dyn Chance) -> Result<Uuid> {
+    if let Some(given) = given {
+        let named = || uuid::Builder::from_custom_bytes(digest16(given)).into_uuid();
+        return Ok(given.parse().unwrap_or_else(|_| named()));
+    }
+    let path = data_dir.join("node-id");
+    if let Ok(text) = std::fs::read_to_string(&path) {
+        return text
+            .trim()
+            .parse()
+            .with_context(|| format!("{} holds no UUID", path.display()));
+    }
+    let id = heddle_domain::id::uuid_v7(now, chance.bits());
+    write_private(&path, &id.to_string())?;
+    Ok(id)
+}
+
+/// What secrets are sealed with: as configured, else kept in the data directory. What opens besides: keys that were
+/// configured as former ones, and the one in the data directory.
+pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
+    let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
+    let path = config.data_dir.join("secrets.key");
+    let mut previous: Vec<SecretKey> = Vec::new();
+    if let Some(text) = &config.options.secrets_key_previous {
+        // A former key may have had a comma in it.
+        let parts = text.split(',').map(str::trim).chain([text.as_str()]);
+        previous.extend(parts.filter(|part| !part.is_empty()).map(key));
+    }
+    if let Some(text) = &config.options.secrets_key {
+        if text.len() < SECRETS_KEY_CHARS_MIN {
+            bail!(usage(format!(
+                "the key of HEDDLE_SECRETS_KEY has to have at least {SECRETS_KEY_CHARS_MIN} characters"
+            )));
+        }
+        if path.exists() {
+            previous.push(key(read_key(&path)?.trim()));
+        }
+        return Ok(SecretKeys::new(key(text), previous));
+    }
+    if !path.exists() {
+        if !config.dev {
+            tracing::warn!(
+                path = %path.display(),
+                "no HEDDLE_SECRETS_KEY: secrets are sealed with a key of this node's own, which other nodes do not have"
+            );
+        }
+        write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
+    }
+    Ok(SecretKeys::new(key(read_key(&path)?.trim()), previous))
+}
+
+fn read_key(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
+/// the mistake has gone home.
+pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
+    let foreign = store.foreign_seals(keys).await.context("secrets cannot be read")?;
+    let Some(first) = foreign.first() else { return Ok(()) };
+    let named: Vec<String> = foreign
+        .iter()
+        .map(|seal| format!("{} `{}`", seal.kind, seal.name))
+        .collect();
+    bail!(usage(format!(
+        "HEDDLE_SECRETS_KEY is not the key that {} {} sealed with (its fingerprint is {}, this one's {}): start with \
+         that key, or name it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete what nobody can open any more",
+        named.join(", "),
+        if named.len() == 1 { "was" } else { "were" },
+        first.key_id,
+        keys.current_id(),
+    )))
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+fn write_private(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let temporary = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,165 @@
+//! From the options of a node to the settings of its parts.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use heddle_domain::dispatch::HORIZON_MAX;
+use heddle_engine::heddle_sandbox::SandboxConfig;
+use heddle_engine::{DispatchConfig, NotifyConfig, ShortWays};
+use heddle_http::HttpConfig;
+
+use super::{NodeConfig, host_name, start_children};
+use crate::config::NodeOptions;
+use crate::exit::usage;
+
+/// Attempts in hand unless configured.
+const DEFAULT_SLOTS: u32 = 1_000;
+/// How long queued work may wait before people are told that nobody claims it.
+const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
+/// The longest that an uploaded script may take to compile.
+const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
+
+/// Where scripts run, and how many at once.
+pub(super) fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
+    let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
+    if slots == 0 {
+        bail!(usage("--slots is one at least: a node without slots runs no script"));
+    }
+    let mut config = SandboxConfig::new(data_dir.join("artefacts"), start_children()?);
+    config.max_instances = slots;
+    let private_hosts = options.allow_private.as_deref().unwrap_or_default();
+    config.private_hosts = private_hosts
+        .split(',')
+        .map(str::trim)
+        .filter(|host| !host.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if let Some(text) = &options.compile_timeout {
+        config.compile_timeout = compile_timeout(text)?;
+    }
+    Ok(config)
+}
+
+/// Which short ways are taken.
+pub(super) fn short_ways(options: &NodeOptions) -> Result<ShortWays> {
+    let left_out = options.without_short_ways.as_deref().unwrap_or_default();
+    left_out
+        .parse()
+        .map_err(|error| usage(format!("--without-short-ways: {error}")))
+}
+
+/// How offers are given out.
+pub(super) fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
+    let mut dispatch = DispatchConfig::default();
+    if let Some(text) = &options.dispatch_horizon {
+        dispatch.horizon = text
+            .parse()
+            .map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
+        if dispatch.horizon.is_zero() || dispatch.horizon >= HORIZON_MAX {
+            bail!(usage(format!(
+                "--dispatch-horizon is longer than zero and less than a day, not {text}"
+            )));
+        }
+    }
+    dispatch.offers_max = options.max_offers.unwrap_or(dispatch.offers_max);
+    Ok(dispatch)
+}
+
+/// Long enough for a large script on a slow machine.
+fn compile_timeout(text: &str) -> Result<Duration> {
+    let timeout = text
+        .parse::<heddle_domain::Span>()
+        .map_err(|error| usage(format!("--compile-timeout: {error}")))?
+        .std();
+    if timeout.is_zero() || timeout > COMPILE_TIMEOUT_MAX {
+        bail!(usage(format!(
+            "--compile-timeout is longer than zero and at most an hour, not {text}"
+        )));
+    }
+    Ok(timeout)
+}
+
+/// How people are told.
+pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
+    let public_url = match &config.options.public_url {
+        Some(text) => {
+            let good =
+                (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
+            if !good {
+                bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
+            }
+            text.trim_end_matches('/').to_owned()
+        }
+        None => own_url(address, &host_name()),
+    };
+    let stalled_after = match &config.options.queue_stalled_after {
+        Some(text) => text
+            .parse::<heddle_domain::Span>()
+            .map_err(|error| usage(format!("--queue-stalled-after: {error}")))?
+            .std(),
+        None => QUEUE_STALLED_AFTER,
+    };
+    if stalled_after.is_zero() {
+        bail!(usage("--queue-stalled-after is longer than zero"));
+    }
+    Ok(NotifyConfig {
+        public_url,
+        mail_dir: config.dev.then(|| config.data_dir.join("mails")),
+        stalled_after,
+    })
+}
+
+/// What links begin with unless it is configured. A node that listens on all addresses has none that others could use:
+/// the best that it knows of itself is its host's name.
+fn own_url(address: SocketAddr, host: &str) -> String {
+    if !address.ip().to_canonical().is_unspecified() {
+        return format!("http://{address}");
+    }
+    let usable = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let host = if !host.is_empty() && host.chars().all(usable) {
+        host
+    } else {
+        "localhost"
+    };
+    let url = format!("http://{host}:{}", address.port());
+    tracing::warn!(%url, "no --public-url: links in messages begin with this host's name, which others may not know");
+    url
+}
+
+pub(super) fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpConfig> {
+    let defaults = HttpConfig::default();
+    let compat_zone = match &config.options.compat_timezone {
+        Some(name) => heddle_domain::schedule::local::parse_zone(name)
+            .map_err(|error| usage(format!("--compat-timezone: {error}")))?,
+        None => defaults.compat_zone,
+    };
+    Ok(HttpConfig {
+        dev: config.dev,
+        device_keys,
+        provider: config.provider.clone(),
+        rate_max: config.options.rate_limit,
+        compat_zone,
+        ..defaults
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_never_lead_to_all_addresses() {
+        let check = |address: &str, host: &str, url: &str| {
+            assert_eq!(own_url(address.parse().unwrap(), host), url, "{address} {host}");
+        };
+        check("0.0.0.0:8080", "box-1.example.com", "http://box-1.example.com:8080");
+        check("[::]:8080", "box", "http://box:8080");
+        check("[::ffff:0.0.0.0]:80", "box", "http://box:80");
+        check("0.0.0.0:8080", "", "http://localhost:8080");
+        check("0.0.0.0:8080", "a b/c", "http://localhost:8080");
+        check("10.0.0.1:8080", "box", "http://10.0.0.1:8080");
+        check("[::1]:8080", "box", "http://[::1]:8080");
+    }
+}
