@@ -419,7 +419,7 @@ impl Bare {
             gated: false,
             follows: false,
             instant: false,
-            start_told: false,
+            announces_start: false,
             queued: Vec::new(),
             audited: None,
         }

@@ -235,7 +235,7 @@ impl Services {
         loops.spawn(drive(changes::Ear::of(node.clone(), self.parts.clone())));
         loops.spawn(drive(news::Teller::of(node.clone())));
         loops.spawn(drive(queues::Reaper::of(self.queues.clone())));
-        loops.spawn(drive(queues::LookOut(self.queues.clone())));
+        loops.spawn(drive(queues::LostWakeups(self.queues.clone())));
         loops.spawn(drive(queues::Minutes(self.queues.clone())));
         loops.spawn(drive(retention::Rounds::of(self.retention.clone())));
         loops.spawn(drive(dispatch::Reaper::of(self.dispatch.clone())));
@@ -496,7 +496,7 @@ impl Engine {
     }
 
     /// Something may be due: a topic was enabled, a message has arrived.
-    pub fn look_for_messages(&self) {
+    pub fn wake_drainer(&self) {
         self.runs.node.signals.raise(Signal::Messages);
     }
 

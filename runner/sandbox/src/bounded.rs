@@ -39,7 +39,7 @@ const START_MAX: Duration = Duration::from_secs(20);
 /// How long a child is kept that has nothing to do.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How often the clock of a child at work is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 /// At most so many children are at work, and on half of the processors: however low they rank, the kernel gives a low
 /// ranking thread that has a processor to itself a while of it before others, and what light runs wait for (a guest's
 /// thread, the database) is partly of other groups or ranks. With a processor left to them they wait for nobody.
@@ -334,7 +334,7 @@ impl Worker {
             begun: false,
         };
         let began = now();
-        while !readable(worker.stdout.as_raw_fd(), LOOK)? {
+        while !readable(worker.stdout.as_raw_fd(), POLL_EVERY)? {
             if began.elapsed() > START_MAX {
                 return Err(std::io::Error::other("it does not start"));
             }
@@ -360,7 +360,7 @@ impl Worker {
         let mut heard = Vec::new();
         let mut chunk = vec![0; 64 << 10];
         loop {
-            while !readable(self.stdout.as_raw_fd(), LOOK)? {
+            while !readable(self.stdout.as_raw_fd(), POLL_EVERY)? {
                 if self.cpu().saturating_sub(cpu) > cpu_max(work.len()) {
                     return Ok(Said::TooLong);
                 }

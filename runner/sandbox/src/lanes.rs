@@ -52,7 +52,7 @@ const LONG_LANE_SLICE: Duration = Duration::from_millis(100);
 /// For how many ticks after a light attempt's end the long lane leaves a core free.
 const SPARE_RESTS_TICKS: u64 = 1_000;
 /// How often the spare thread looks whether it may go on.
-const SPARE_LOOKS: Duration = Duration::from_millis(50);
+const SPARE_POLL: Duration = Duration::from_millis(50);
 /// How many attempts may wait for an instance. A caller that looks at the load never has any waiting.
 const MAX_WAITING: usize = 10_000;
 /// A guest thread's stack. Guests have stacks of their own; this one is for host code.
@@ -462,7 +462,7 @@ impl Lane {
                 if queue.idle > 0 {
                     self.wake.notify_one();
                 }
-                self.wake_spare.wait_for(&mut queue, SPARE_LOOKS);
+                self.wake_spare.wait_for(&mut queue, SPARE_POLL);
                 continue;
             }
             if let Some(task) = queue.urgent.pop_front() {

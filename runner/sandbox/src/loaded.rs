@@ -11,8 +11,8 @@ use std::sync::Weak;
 use std::time::Duration;
 
 /// How often scripts are looked at, and how many looks may find one unused.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
-const IDLE_LOOKS_MAX: u32 = 10;
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+const IDLE_CHECKS_MAX: u32 = 10;
 
 /// Linked scripts by digest.
 pub(crate) struct Loaded<S = Script> {
@@ -112,7 +112,7 @@ impl<S: Clone> Loaded<S> {
             } else {
                 (entry.seen, entry.idle) = (entry.used, 0);
             }
-            if entry.idle >= IDLE_LOOKS_MAX {
+            if entry.idle >= IDLE_CHECKS_MAX {
                 idle.push(digest.clone());
             }
         }
@@ -123,7 +123,7 @@ impl<S: Clone> Loaded<S> {
 /// Looks at them for as long as there is somebody who may use them.
 pub(crate) async fn forget_idle(loaded: Weak<Mutex<Loaded>>) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
         let Some(loaded) = loaded.upgrade() else { return };
         // Outside of the lock: to give back tens of megabytes takes a moment.
         let idle = loaded.lock().take_idle();
@@ -145,10 +145,10 @@ mod tests {
         let mut loaded = Loaded::new(100);
         loaded.insert("a", 10, "the first");
         loaded.insert("b", 20, "the second");
-        for look in 1..=IDLE_LOOKS_MAX + 1 {
+        for look in 1..=IDLE_CHECKS_MAX + 1 {
             let gone = loaded.take_idle();
             // The first look finds both just used.
-            let expect: &[&str] = if look == IDLE_LOOKS_MAX + 1 {
+            let expect: &[&str] = if look == IDLE_CHECKS_MAX + 1 {
                 &["the first"]
             } else {
                 &[]

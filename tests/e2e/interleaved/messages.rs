@@ -3,7 +3,7 @@
 use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::Clock;
 use heddle_domain::message::{bucket_of, message_id};
-use heddle_store::message::{BatchTerms, Claimed, DaySlice, Finish, Finished, LookFilter, MessageState, NewMessage};
+use heddle_store::message::{BatchTerms, Claimed, DaySlice, Finish, Finished, MessageSearch, MessageState, NewMessage};
 use heddle_store::{Store, StoreError};
 use heddle_tests::World;
 use tokio::task::JoinHandle;
@@ -342,7 +342,7 @@ async fn looks() {
     let cancel = other.transaction().await.unwrap();
     let stops = format!("{}; UPDATE heddle.messages SET state = 1", drained.stop());
     cancel.batch_execute(&stops).await.unwrap();
-    let states = async |filter: LookFilter| {
+    let states = async |filter: MessageSearch| {
         let page = drained
             .store
             .messages(drained.topic, filter, None, 10)
@@ -351,13 +351,13 @@ async fn looks() {
         let page = page.expect("in time");
         page.items.iter().map(|one| (one.id, one.state)).collect::<Vec<_>>()
     };
-    let by_sender = LookFilter {
+    let by_sender = MessageSearch {
         sender: Some(1),
-        ..LookFilter::default()
+        ..MessageSearch::default()
     };
-    let by_receiver = LookFilter {
+    let by_receiver = MessageSearch {
         receiver: Some(7),
-        ..LookFilter::default()
+        ..MessageSearch::default()
     };
     let all = |state: MessageState| vec![(ids[0], state), (ids[1], state)];
     for filter in [by_sender, by_receiver] {

@@ -163,7 +163,7 @@ fn new_run(number: u128, group_id: i64) -> NewRun {
         gated: false,
         follows: false,
         instant: false,
-        start_told: false,
+        announces_start: false,
         audited: None,
     }
 }

@@ -3,7 +3,7 @@
 use heddle_domain::Clock;
 use heddle_domain::run::AttemptKey;
 use heddle_store::Store;
-use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaims, QueuePlace, QueueRow, RunWrite};
+use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaims, QueueRow, QueueTarget, RunWrite};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
@@ -83,9 +83,9 @@ async fn what_is_put() {
         at,
         turn: 1,
         floor: 0,
-        place: QueuePlace {
+        target: QueueTarget {
             queue: "q".into(),
-            ..QueuePlace::default()
+            ..QueueTarget::default()
         },
         params: None,
         ready_at: None,

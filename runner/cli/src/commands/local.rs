@@ -35,7 +35,7 @@ const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
 const MAX_ROWS: u32 = 10_000;
 const MAX_CONNECTIONS: u32 = 4;
 /// How often files are looked at for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// The services of an attempt that has no server behind it: it can log and report progress, and finds what a test case
 /// says is there.
@@ -448,7 +448,7 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
         }
         while looks(&watched) == seen {
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(POLL_EVERY) => {}
                 _ = tokio::signal::ctrl_c() => return done(),
             }
         }

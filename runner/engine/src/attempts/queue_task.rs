@@ -1,6 +1,6 @@
 //! Tasks of the executor `queue`: a task run whose params had to be found out first goes to its queue by way of a node, which
 //! claims it like any other and hands it on. Others are in their queues from the transaction on that makes them ready
-//! ([`crate::Runs::place_at_once`]).
+//! ([`crate::Runs::target_at_once`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::RunState;
-use heddle_store::live::{EndedAttempt, Grant, QueuePlace, QueueRow};
+use heddle_store::live::{EndedAttempt, Grant, QueueRow, QueueTarget};
 
 use super::Attempts;
 use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
 use crate::runs::apply::{After, applied, progress_of};
 use crate::runs::ending::{End, Ending};
-use crate::runs::queued::{FilledQueues, place_of};
+use crate::runs::queued::{FilledQueues, target_of};
 use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again.
@@ -30,7 +30,7 @@ pub(crate) struct Enqueue {
     run: RunId,
     at: AttemptKey,
     priority: i16,
-    place: QueuePlace,
+    target: QueueTarget,
     params: String,
 }
 
@@ -72,7 +72,7 @@ impl Attempts {
             run: context.facts.id,
             at,
             priority: context.facts.priority,
-            place: place_of(task),
+            target: target_of(task),
             params,
         };
         let Ok(answered) = self.enqueues.send_patiently(enqueue).await else {
@@ -114,12 +114,12 @@ impl Attempts {
                 continue;
             }
             let ordinal = ordinals.entry(entry.run).or_default();
-            filled.add(&entry.place);
-            let row = self
-                .runs
-                .waiters
-                .queues
-                .row(entry.at, *ordinal, entry.place.clone(), Some(entry.params.clone()));
+            filled.add(&entry.target);
+            let row =
+                self.runs
+                    .waiters
+                    .queues
+                    .row(entry.at, *ordinal, entry.target.clone(), Some(entry.params.clone()));
             rows.push((entry.run, entry.priority, row));
             *ordinal += 1;
         }

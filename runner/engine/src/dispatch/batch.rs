@@ -1,4 +1,4 @@
-//! Looks, takes and ends of many users in one statement or transaction each (see [`crate::node::group_commit`]).
+//! Look-ups of users, takes and ends of many users in one statement or transaction each (see [`crate::node::group_commit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,9 +26,9 @@ const fn policy(what: &'static str, repeatable: bool) -> Policy {
 }
 
 /// What is known of users.
-pub(crate) struct Looks(Arc<Dispatch>);
+pub(crate) struct ReadUsers(Arc<Dispatch>);
 
-impl Commits for Looks {
+impl Commits for ReadUsers {
     type Request = String;
     type Answer = UserFacts;
     type Then = ();
@@ -109,17 +109,17 @@ impl Commits for Ends {
 
 /// Where requests wait.
 pub(crate) struct Batches {
-    looks: GroupCommit<Looks>,
+    reads: GroupCommit<ReadUsers>,
     takes: GroupCommit<Takes>,
     ends: GroupCommit<Ends>,
 }
 
 /// What commits them: not started yet.
-pub(crate) struct GatheringUsers(Gathering<Looks>, Gathering<Takes>, Gathering<Ends>);
+pub(crate) struct GatheringUsers(Gathering<ReadUsers>, Gathering<Takes>, Gathering<Ends>);
 
 impl GatheringUsers {
     pub(crate) fn start(self, dispatch: &Arc<Dispatch>) {
-        self.0.start(Looks(dispatch.clone()));
+        self.0.start(ReadUsers(dispatch.clone()));
         self.1.start(Takes(dispatch.clone()));
         self.2.start(Ends(dispatch.clone()));
     }
@@ -135,18 +135,18 @@ fn refused(error: EngineError) -> DispatchError {
 
 impl Batches {
     pub(super) fn new() -> (Self, GatheringUsers) {
-        let (looks, gathering_looks) = GroupCommit::new();
+        let (reads, gathering_reads) = GroupCommit::new();
         let (takes, gathering_takes) = GroupCommit::new();
         let (ends, gathering_ends) = GroupCommit::new();
-        let batches = Self { looks, takes, ends };
+        let batches = Self { reads, takes, ends };
         (
             batches,
-            GatheringUsers(gathering_looks, gathering_takes, gathering_ends),
+            GatheringUsers(gathering_reads, gathering_takes, gathering_ends),
         )
     }
 
-    pub(super) async fn look(&self, uid: &str) -> Result<UserFacts, DispatchError> {
-        self.looks.ask(uid.to_owned()).await.map_err(refused)
+    pub(super) async fn read_user(&self, uid: &str) -> Result<UserFacts, DispatchError> {
+        self.reads.ask(uid.to_owned()).await.map_err(refused)
     }
 
     /// What the database says of a proposal, and since when it is the user's if it was given.

@@ -80,7 +80,7 @@ const STRETCHES_MAX: usize = 20_000;
 
 /// Which occurrences of an offer have no stock left.
 ///
-/// What follows one another is one stretch, so that who looks for an open occurrence passes a day's worth of used-up ones
+/// What follows one another is one stretch, so that who reads for an open occurrence passes a day's worth of used-up ones
 /// at one step: between two stretches lies an occurrence that is open, or was when the database was last asked.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
@@ -137,9 +137,9 @@ pub(super) struct Offers {
     pub(super) complete_until: Option<Time>,
     /// From here on is known what was used up when this was read.
     pub(super) known_from: Time,
-    /// Held by who looks at what is used up: others wait for it instead of looking as well.
+    /// Held by who reads what is used up: others wait for it instead of reading as well.
     pub(super) looking: tokio::sync::Mutex<()>,
-    looks: AtomicU64,
+    reads: AtomicU64,
     read_at: Time,
 }
 
@@ -155,7 +155,7 @@ impl Offers {
             complete_until: read.complete_until,
             known_from: known_from.unwrap_or(reach),
             looking: tokio::sync::Mutex::new(()),
-            looks: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             read_at: now,
         };
         offers.learn(read.exhausted);
@@ -189,12 +189,12 @@ impl Offers {
                 }
             }
         }
-        self.looks.fetch_add(1, Ordering::AcqRel);
+        self.reads.fetch_add(1, Ordering::AcqRel);
     }
 
     /// How often the database has been asked what is used up.
-    pub(super) fn looks(&self) -> u64 {
-        self.looks.load(Ordering::Acquire)
+    pub(super) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Acquire)
     }
 
     /// All that may be given, and how many of them repeat.
@@ -244,12 +244,12 @@ pub(super) struct Quiet {
 /// A user who is remembered as quiet.
 struct Known {
     quiet: Quiet,
-    /// How many changes there had been when its audiences were last looked at, or [`NEVER_LOOKED`].
+    /// How many changes there had been when its audiences were last looked at, or [`NEVER_READ`].
     changes: AtomicU64,
 }
 
 /// Its audiences have not been looked at since the user was noted. (Changes are counted from 0.)
-const NEVER_LOOKED: u64 = u64::MAX;
+const NEVER_READ: u64 = u64::MAX;
 
 /// What the dispatcher of a node remembers.
 pub(crate) struct Cache {
@@ -298,7 +298,7 @@ impl Cache {
     }
 
     pub(super) fn set_quiet(&self, uid: &str, quiet: Quiet) {
-        let changes = AtomicU64::new(NEVER_LOOKED);
+        let changes = AtomicU64::new(NEVER_READ);
         self.quiet.insert(uid.into(), Arc::new(Known { quiet, changes }));
     }
 

@@ -8,7 +8,7 @@
 //! 3. *Choose.* The node reckons from the audiences' offers, which it caches, what would be the user's next.
 //! 4. *Take.* The database decides. A refusal teaches the node (no stock left, another version) and it chooses again.
 //!
-//! Looks, takes and ends of many users ride in one statement or transaction each ([`batch`]): what comes while one is
+//! Look-ups, takes and ends of many users ride in one statement or transaction each ([`batch`]): what comes while one is
 //! under way goes with the next. So a hot occurrence's row is updated some hundred times a second, not once per user.
 //!
 //! # What makes "nothing" safe from memory
@@ -172,7 +172,7 @@ pub struct Dispatcher {
 const EARLY: TimeDelta = TimeDelta::milliseconds(5);
 
 /// After so long a poll that waits looks whether the node is draining.
-const LOOK_UP: Duration = Duration::from_millis(500);
+const DRAIN_POLL: Duration = Duration::from_millis(500);
 
 /// What is known of a user for whom there is nothing.
 struct Nothing {
@@ -251,7 +251,7 @@ impl Dispatcher {
             }
             tokio::select! {
                 _ = &mut any => return,
-                () = tokio::time::sleep(due.min(end - now).min(LOOK_UP)) => {}
+                () = tokio::time::sleep(due.min(end - now).min(DRAIN_POLL)) => {}
                 () = self.dispatch.node.stop.cancelled() => return,
             }
         }

@@ -77,7 +77,7 @@ impl Dispatcher {
             Sought::Given(row, held) => (Some((row, held)), None),
             Sought::Nothing(nothing) => (None, nothing.next),
         };
-        let facts = dispatch.batches.look(uid).await?;
+        let facts = dispatch.batches.read_user(uid).await?;
         let cells = dispatch.cache.cells(uid, &facts.groups);
         let window = Window::new(facts.last_finished, dispatch.node.now(), dispatch.config.horizon);
         let had = Had {

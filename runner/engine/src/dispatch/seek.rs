@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::cache::{Candidate, Cell, Offers, Quiet};
 use super::{DispatchError, Dispatcher, Nothing, peek};
 
-/// How often a poll looks anew when others are in its way, before it answers that there is nothing.
+/// How often a poll reads anew when others are in its way, before it answers that there is nothing.
 const ROUNDS_MAX: usize = 16;
 
 /// How often a poll is refused what it proposes before it answers that there is nothing for the moment.
@@ -25,10 +25,10 @@ const REFUSALS_MAX: usize = 1_000;
 
 /// After so many refusals for want of stock the database is asked what else is used up: others have given what this node
 /// has not heard of. One or two are nothing but a hot occurrence that many want.
-const REFUSALS_PER_LOOK: usize = 4;
+const REFUSALS_PER_READ: usize = 4;
 
 /// How often a poll asks what is used up; from then on it leaves out what is older than what was read first.
-const LOOKS_MAX: usize = 16;
+const READS_MAX: usize = 16;
 
 /// For how long nothing is said from memory at most without asking the database again.
 const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
@@ -81,7 +81,7 @@ struct Refusals {
     /// For want of stock.
     without_stock: usize,
     /// How often the database was asked what else is used up.
-    looks: usize,
+    reads: usize,
     /// It was asked often enough: what is older than what was read first is left out.
     newest_only: bool,
 }
@@ -95,7 +95,7 @@ impl Dispatcher {
         loop {
             rounds += 1;
             let (marks, members) = (dispatch.cache.marks(), dispatch.cache.members());
-            let mut facts = dispatch.batches.look(uid).await?;
+            let mut facts = dispatch.batches.read_user(uid).await?;
             if let Some(held) = facts.held.take() {
                 return Ok(Sought::Given(Box::new(held), true));
             }
@@ -201,10 +201,10 @@ impl Dispatcher {
         self.dispatch.cache.marked();
         audience.mark(candidate, occurrence);
         refusals.without_stock += 1;
-        if refusals.without_stock.is_multiple_of(REFUSALS_PER_LOOK) {
-            refusals.newest_only = refusals.looks == LOOKS_MAX;
+        if refusals.without_stock.is_multiple_of(REFUSALS_PER_READ) {
+            refusals.newest_only = refusals.reads == READS_MAX;
             if !refusals.newest_only {
-                refusals.looks += 1;
+                refusals.reads += 1;
                 self.learn_exhausted(audience, occurrence).await?;
             }
         }
@@ -213,9 +213,9 @@ impl Dispatcher {
 
     /// Learns at one look what else of an audience is used up from an instant on, unless somebody else just has.
     async fn learn_exhausted(&self, offers: &Offers, from: Time) -> Result<(), DispatchError> {
-        let looks = offers.looks();
+        let reads = offers.reads();
         let _alone = offers.looking.lock().await;
-        if offers.looks() == looks {
+        if offers.reads() == reads {
             let (ids, repeating) = offers.ids();
             let store = &self.dispatch.node.store;
             let exhausted = store.exhausted(&ids, repeating, from, TakenEnd::Earliest).await?;

@@ -53,7 +53,7 @@ use crate::node::signals::Signal;
 use crate::{EngineError, Runs};
 
 /// How often a node looks for what is due.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// How often it looks for batches that it holds by mistake: the answer to a claim was lost.
 const DISOWN_EVERY: TimeDelta = TimeDelta::seconds(2);
@@ -278,7 +278,7 @@ impl Messages {
         }
     }
 
-    async fn look_for_due(self: &Arc<Self>) -> Result<(), EngineError> {
+    async fn open_due_topics(self: &Arc<Self>) -> Result<(), EngineError> {
         for work in self.node.store.topics_with_work().await? {
             let row = work.topic;
             let topic = match compile(&row) {
@@ -324,20 +324,20 @@ impl Service for Drain {
     }
 
     fn first_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     fn again_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
-        let looked = self.messages.look_for_due().await;
+        let looked = self.messages.open_due_topics().await;
         if self.disown.is_due(now) {
             self.disown.done(now);
             self.messages.disown().await;
         }
-        looked.map(|()| LOOK_EVERY)
+        looked.map(|()| POLL_EVERY)
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) async fn hand_over(
             if let Err(error) = messages.node.store.give_batch_back(batch.id, lease).await {
                 tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
             }
-            tokio::time::sleep(super::LOOK_EVERY).await;
+            tokio::time::sleep(super::POLL_EVERY).await;
             return None;
         }
     };

@@ -158,14 +158,14 @@ mod tests {
     use crate::node::signals::Signals;
 
     /// Answers what it is told to, and stops its node when it has nothing more to answer.
-    struct Told {
+    struct Scripted {
         answers: VecDeque<Result<Duration, EngineError>>,
         ticks: Vec<Time>,
         signals: Arc<Signals>,
         stop: CancellationToken,
     }
 
-    impl Service for Told {
+    impl Service for Scripted {
         const FAILED: &'static str = "on purpose";
         const NEEDS: Needs = Needs::Active;
 
@@ -193,8 +193,8 @@ mod tests {
         }
     }
 
-    fn told(answers: impl IntoIterator<Item = Result<Duration, EngineError>>) -> Told {
-        Told {
+    fn scripted(answers: impl IntoIterator<Item = Result<Duration, EngineError>>) -> Scripted {
+        Scripted {
             answers: answers.into_iter().collect(),
             ticks: Vec::new(),
             signals: Arc::default(),
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    async fn go(service: &mut Told, state: &State) {
+    async fn go(service: &mut Scripted, state: &State) {
         let stop = service.stop.clone();
         let seconds = std::cell::Cell::new(0);
         let now = || {
@@ -220,7 +220,7 @@ mod tests {
     async fn it_ticks_until_its_node_stops_whatever_a_tick_comes_to() {
         // Nobody waits for an hour, since it is woken.
         let hour = Duration::from_secs(3_600);
-        let mut service = told([Ok(hour), Err(EngineError::Unavailable), Ok(hour)]);
+        let mut service = scripted([Ok(hour), Err(EngineError::Unavailable), Ok(hour)]);
         go(&mut service, &State::default()).await;
         assert_eq!(service.ticks, [at(1), at(2), at(3)]);
     }
@@ -229,7 +229,7 @@ mod tests {
     async fn nothing_begins_on_a_node_that_may_not_work() {
         let state = State::default();
         state.fence();
-        let mut service = told([Ok(Duration::ZERO)]);
+        let mut service = scripted([Ok(Duration::ZERO)]);
         let stop = service.stop.clone();
         tokio::join!(go(&mut service, &state), async {
             tokio::task::yield_now().await;
@@ -237,7 +237,7 @@ mod tests {
         });
         assert!(service.ticks.is_empty());
         // It goes on as soon as the node may.
-        let mut service = told([Ok(Duration::ZERO)]);
+        let mut service = scripted([Ok(Duration::ZERO)]);
         tokio::join!(go(&mut service, &state), async { state.hold(2) });
         assert_eq!(service.ticks, [at(1)]);
     }

@@ -60,7 +60,7 @@ use crate::node::signals::Signal;
 use crate::runs::told::new_notices;
 
 /// How often to look without being rung.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait after something went wrong.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Notifications to one destination that a node sends at once.
@@ -205,7 +205,7 @@ impl Notifier {
             .next_due
             .and_then(|due| (due - now).to_std().ok())
             .filter(|until| !until.is_zero());
-        Ok(until.map_or(LOOK_EVERY, |until| until.min(LOOK_EVERY)))
+        Ok(until.map_or(POLL_EVERY, |until| until.min(POLL_EVERY)))
     }
 
     async fn tell_stalls(&self, now: Time) -> Result<(), EngineError> {

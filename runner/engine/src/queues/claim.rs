@@ -82,7 +82,7 @@ impl Queues {
             let wakeup = listening.wakeup.notify.notified();
             tokio::pin!(wakeup);
             wakeup.as_mut().enable();
-            let looked = self.look_as(request).await;
+            let looked = self.poll_as(request).await;
             let left = until.saturating_duration_since(Instant::now());
             let pause = match looked {
                 Ok(found) if !found.claims.is_empty() || left.is_zero() || self.node.is_leaving() => {
@@ -108,7 +108,7 @@ impl Queues {
 
 impl Queues {
     /// Looks once, and notes that the worker does.
-    async fn look_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
+    async fn poll_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         if self.is_news(&request.queue, &request.worker, &request.tags) {
             let seen = self
                 .node
@@ -119,11 +119,11 @@ impl Queues {
                 return Err(error.into());
             }
         }
-        self.look_for(request).await
+        self.poll(request).await
     }
 
     /// Looks once. The look goes on when the caller vanishes, and gives back what it found then.
-    async fn look_for(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
+    async fn poll(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         let (answer, answered) = oneshot::channel();
         let (queues, request) = (self.clone(), request.clone());
         self.node.tracker.spawn(async move {
@@ -173,7 +173,7 @@ impl Queues {
             self.runs.waiters.queues.wake(&request.queue, 1);
         }
         let keys: Vec<ClaimKey> = answer.claimed.iter().map(|claimed| claimed.claim).collect();
-        match self.told(request, answer.claimed).await {
+        match self.claims_of(request, answer.claimed).await {
             Ok(claims) => Ok(Found { claims, limited }),
             Err(error) => {
                 let claims = keys.into_iter().map(|key| (key, Ending::Released)).collect();
@@ -184,7 +184,7 @@ impl Queues {
     }
 
     /// What the worker is told of what it has claimed. What would make the answer too large goes back into the queue.
-    async fn told(
+    async fn claims_of(
         self: &Arc<Self>,
         request: &ClaimRequest,
         claimed: Vec<QueueClaimed>,

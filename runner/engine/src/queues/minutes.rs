@@ -18,7 +18,7 @@ use crate::node::service::{Needs, Service};
 const NOTE_EVERY: Duration = Duration::from_secs(15);
 
 /// How often some node looks at depths.
-const LOOK_EVERY: TimeDelta = TimeDelta::minutes(1);
+const POLL_EVERY: TimeDelta = TimeDelta::minutes(1);
 
 /// Task runs that workers have ended, by queue, since it was last written down.
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Service for Minutes {
         if !queues.is_empty() {
             store.add_queue_ends(now, &queues, &ended).await?;
         }
-        if store.take_upkeep("queue_minutes", now, LOOK_EVERY, false).await? {
+        if store.take_upkeep("queue_minutes", now, POLL_EVERY, false).await? {
             store.note_queue_depths(now).await?;
             store.forget_queue_minutes(now).await?;
         }

@@ -14,7 +14,7 @@
 //!
 //! Polls that find nothing wait for a wake-up of their queue. It comes from whatever fills the queue on this node, by other
 //! nodes' notifications, and, because these may get lost, by a look at all queues that are listened to every
-//! [`LOOK_EVERY`]; hanging polls themselves do not ask the database.
+//! [`POLL_EVERY`]; hanging polls themselves do not ask the database.
 
 mod claim;
 mod minutes;
@@ -46,10 +46,10 @@ use settle::Settlements;
 pub use settle::{Beat, ClaimEnd, ClaimRefused};
 
 /// How often queues that are listened to are looked at without a wake-up.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// How many hanging polls a look that found something wakes.
-const WOKEN_BY_LOOK: usize = 16;
+const WOKEN_AT_ONCE: usize = 16;
 
 /// How many workers' polls a node remembers; beyond that it forgets all of them.
 const REMEMBERED_MAX: usize = 10_000;
@@ -131,7 +131,7 @@ impl Part for Queues {
 
     fn heard(&self, news: &News) {
         if let News::Filled(queue) = news {
-            self.runs.waiters.queues.wake(queue, WOKEN_BY_LOOK);
+            self.runs.waiters.queues.wake(queue, WOKEN_AT_ONCE);
         }
     }
 
@@ -141,9 +141,9 @@ impl Part for Queues {
 }
 
 /// Makes up for wake-ups that were lost.
-pub(crate) struct LookOut(pub(crate) Arc<Queues>);
+pub(crate) struct LostWakeups(pub(crate) Arc<Queues>);
 
-impl Service for LookOut {
+impl Service for LostWakeups {
     const FAILED: &'static str = "cannot look at queues";
     const NEEDS: Needs = Needs::Nothing;
 
@@ -152,11 +152,11 @@ impl Service for LookOut {
     }
 
     fn first_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     fn again_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -164,8 +164,8 @@ impl Service for LookOut {
         let names = queued.listened();
         if !names.is_empty() {
             let filled = self.0.node.store.queues_with_work(&names).await?;
-            filled.iter().for_each(|name| queued.wake(name, WOKEN_BY_LOOK));
+            filled.iter().for_each(|name| queued.wake(name, WOKEN_AT_ONCE));
         }
-        Ok(LOOK_EVERY)
+        Ok(POLL_EVERY)
     }
 }

@@ -17,7 +17,7 @@ use crate::EngineError;
 use crate::runs::apply::applied;
 use crate::runs::apply::{After, progress_of};
 use crate::runs::ending::Ending;
-use crate::runs::queued::{FilledQueues, place_of};
+use crate::runs::queued::{FilledQueues, target_of};
 
 impl Queues {
     /// Takes claims back that were made a moment ago, in one transaction.
@@ -42,13 +42,13 @@ impl Queues {
                 back.push(applied(run, at, lease, &Ending::Released));
                 continue;
             };
-            let place = place_of(task);
-            filled.add(&place);
+            let target = target_of(task);
+            filled.add(&target);
             let row = QueueRow {
                 at,
                 turn: 0,
                 floor: claimed.turn,
-                place,
+                target,
                 params: claimed.params,
                 ready_at: Some(claimed.ready_at),
             };

@@ -26,7 +26,7 @@ use pruned::Budget;
 pub use pruned::Pruned;
 
 /// How often a node looks whether a round is due.
-const LOOK_EVERY: Duration = Duration::from_secs(20);
+const POLL_EVERY: Duration = Duration::from_secs(20);
 
 /// How often the cluster has a round.
 const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
@@ -42,7 +42,7 @@ const RUNS_MAX: i64 = 1_000;
 const ROWS_MAX: i64 = 10_000;
 
 /// How many offers or backfills: each is looked up in every partition of what may hold it.
-const LOOKED_UP_MAX: i64 = 1_000;
+const LOOK_UPS_MAX: i64 = 1_000;
 
 /// Partitions are made for so many days ahead, and looked after so often.
 const PARTITION_DAYS: i32 = 9;
@@ -90,11 +90,11 @@ impl Service for Rounds {
     }
 
     fn first_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     fn again_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
@@ -102,7 +102,7 @@ impl Service for Rounds {
             self.partitions.done(now);
         }
         self.pruner.round_if_due(now).await?;
-        Ok(LOOK_EVERY)
+        Ok(POLL_EVERY)
     }
 }
 
@@ -363,14 +363,14 @@ impl Pruner {
             pruned.occurrences
         );
         prune!(
-            store.prune_offers(cutoffs.offers, LOOKED_UP_MAX),
+            store.prune_offers(cutoffs.offers, LOOK_UPS_MAX),
             pruned.offers,
-            LOOKED_UP_MAX
+            LOOK_UPS_MAX
         );
         prune!(
-            store.prune_backfills(cutoffs.backfills, LOOKED_UP_MAX),
+            store.prune_backfills(cutoffs.backfills, LOOK_UPS_MAX),
             pruned.backfills,
-            LOOKED_UP_MAX
+            LOOK_UPS_MAX
         );
         prune!(store.prune_tokens(cutoffs.tokens, ROWS_MAX), pruned.tokens);
         prune!(store.prune_storms(now - STORMS_KEPT, ROWS_MAX), unnamed);

@@ -173,9 +173,9 @@ impl Runs {
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
-            if let Some(place) = self.place_at_once(&context.revision, at) {
-                after.filled.add(&place);
-                queued.push(self.waiters.queues.row(at, queued.len(), place, None));
+            if let Some(target) = self.target_at_once(&context.revision, at) {
+                after.filled.add(&target);
+                queued.push(self.waiters.queues.row(at, queued.len(), target, None));
                 continue;
             }
             let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at));
@@ -246,7 +246,7 @@ impl Runs {
             after.taken.clear();
             after.signals.add(Signal::Work);
         }
-        after.signals.add_if(written.parents_told, Signal::Inbox);
+        after.signals.add_if(written.parents_notified, Signal::Inbox);
         after.signals.add_if(written.followed, Signal::Links);
         if self.seen.tracer.get().is_some() {
             for stopped in &written.interrupted {

@@ -97,7 +97,7 @@ mod tests {
             gated: false,
             follows: false,
             instant: false,
-            start_told: false,
+            announces_start: false,
             audited: None,
         }
     }

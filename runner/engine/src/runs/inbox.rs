@@ -36,7 +36,7 @@ use crate::runs::transition::standing;
 use crate::{EngineError, RunContext, Runs};
 
 /// How often to look without being told.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// The reaper's period.
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -90,16 +90,16 @@ impl Service for Inbox {
     }
 
     fn first_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     fn again_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        self.0.look().await?;
-        Ok(self.0.until_due().min(LOOK_EVERY))
+        self.0.work_off().await?;
+        Ok(self.0.until_due().min(POLL_EVERY))
     }
 }
 
@@ -166,12 +166,12 @@ impl Runs {
     fn until_due(&self) -> Duration {
         match *self.pending.next_due.lock() {
             Some(due) => (due - self.now()).to_std().unwrap_or(Duration::ZERO),
-            None => LOOK_EVERY,
+            None => POLL_EVERY,
         }
     }
 
-    /// Looks, and works off what there is.
-    async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
+    /// Works off what there is.
+    async fn work_off(self: &Arc<Self>) -> Result<(), EngineError> {
         let inbox = self.node.store.inbox(&self.pending.aside.passed_over()).await?;
         *self.pending.next_due.lock() = inbox.next_due;
         if inbox.ready {

@@ -51,7 +51,7 @@ use crate::{EngineError, RunContext, Runs};
 /// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
 /// its memory has to fit, see [`crate::runs::contexts::CONTEXTS_MAX`]); a gate before which more wait is looked at again.
 const ADMIT_MAX: usize = 1_000;
-const LOOKED_AT_MAX: usize = 2_000;
+const APPLICANTS_MAX: usize = 2_000;
 
 /// What a gate decides.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Skipped {
         }
     }
 
-    fn told(self) -> String {
+    fn explanation(self) -> String {
         let why = match self {
             Self::For(earlier) => format!("the earlier run {earlier} was still active (overlap: skip)"),
             Self::Replaced(later) => format!("the later run {later} takes its place (overlap: cancel_previous)"),
@@ -159,7 +159,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
 
 /// What one look at gates comes to.
 #[derive(Default)]
-struct Looked {
+struct GateDecisions {
     admission: Admission,
     /// Groups before whose gates more wait than were looked at.
     more: Vec<i64>,
@@ -179,15 +179,15 @@ struct Surplus {
 
 /// Decides upon up to `each` runs before every gate; those that are passed over keep waiting. Bounds are those of the
 /// groups' revisions of today.
-fn look(
+fn decide(
     gates: Vec<Gate>,
     each: usize,
     contexts: &Contexts,
     today: &HashMap<i64, Arc<Revision>>,
     passed_over: &[RunId],
-) -> Looked {
-    let mut looked = Looked::default();
-    let admission = &mut looked.admission;
+) -> GateDecisions {
+    let mut decisions = GateDecisions::default();
+    let admission = &mut decisions.admission;
     for gate in gates {
         let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
         let bound = spec.map(|spec| spec.max_active_runs);
@@ -211,7 +211,7 @@ fn look(
         let before = (admission.decided(), admission.admitted.len(), admission.skipped.len());
         admit(&gate.active, &applicants, admission);
         if cut && admission.decided() > before.0 {
-            looked.more.push(gate.group_id);
+            decisions.more.push(gate.group_id);
         }
         let leaving: HashSet<RunId> = (admission.admitted[before.1..].iter())
             .chain(admission.skipped[before.2..].iter().map(|(run, _)| run))
@@ -223,7 +223,7 @@ fn look(
         if let Some(max) = spec.map(|spec| spec.max_waiting())
             && staying > max as usize
         {
-            looked.surplus.push(Surplus {
+            decisions.surplus.push(Surplus {
                 group_id: gate.group_id,
                 max,
                 many: staying - max as usize,
@@ -231,7 +231,7 @@ fn look(
             });
         }
     }
-    looked
+    decisions
 }
 
 impl Runs {
@@ -261,7 +261,7 @@ impl Runs {
     ) -> Result<(), EngineError> {
         let mut completion = self.node.completion().await?;
         let groups = completion.take_turnstiles().await?;
-        let each = (LOOKED_AT_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
+        let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
         let waiting: Vec<RunId> = gates
             .iter()
@@ -274,12 +274,12 @@ impl Runs {
         // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.node.catalog.revisions(&revisions).await?;
-        let looked = look(gates, each, &contexts, &today, passed_over);
-        let Looked {
+        let decisions = decide(gates, each, &contexts, &today, passed_over);
+        let GateDecisions {
             mut admission,
             mut more,
             surplus,
-        } = looked;
+        } = decisions;
         for Surplus {
             group_id,
             max,
@@ -299,7 +299,7 @@ impl Runs {
             admission.skipped.extend(skipped);
         }
         if !more.is_empty() {
-            completion.look_again(&more).await?;
+            completion.reopen_gates(&more).await?;
         }
         let cancelled = admission.cancelled.clone();
         let after = self.carry_out(&mut completion, &contexts, admission).await?;
@@ -371,7 +371,7 @@ impl Runs {
             after.signals.add_if(notices.is_some(), Signal::Notices);
             after.skipped.push(why.reason());
             writes.push(RunWrite {
-                error: Some(why.told()),
+                error: Some(why.explanation()),
                 skipped: Some(why.reason()),
                 notices,
                 ..write

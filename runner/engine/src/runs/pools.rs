@@ -14,7 +14,7 @@ use crate::node::signals::Signal;
 use crate::{EngineError, Runs};
 
 /// How often to look without being told.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// Gives out slots of pools.
 pub(crate) struct Admitter(pub(crate) Arc<Runs>);
@@ -29,11 +29,11 @@ impl Service for Admitter {
     }
 
     fn first_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     fn again_after(&self) -> Duration {
-        LOOK_EVERY
+        POLL_EVERY
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -42,6 +42,6 @@ impl Service for Admitter {
             node.signals.raise(Signal::Work);
             node.outbox.tell(News::Work);
         }
-        Ok(LOOK_EVERY)
+        Ok(POLL_EVERY)
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use heddle_domain::plan::{Executor, PlanTask};
 use heddle_domain::run::AttemptKey;
-use heddle_store::live::{QueuePlace, QueueRow};
+use heddle_store::live::{QueueRow, QueueTarget};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -50,15 +50,15 @@ struct Filled {
 }
 
 impl FilledQueues {
-    pub(crate) fn add(&mut self, place: &QueuePlace) {
-        let tagged = !place.tags.is_empty();
-        match self.0.get_mut(&place.queue) {
+    pub(crate) fn add(&mut self, target: &QueueTarget) {
+        let tagged = !target.tags.is_empty();
+        match self.0.get_mut(&target.queue) {
             Some(filled) => {
                 filled.rows += 1;
                 filled.tagged |= tagged;
             }
             None => {
-                self.0.insert(place.queue.clone(), Filled { rows: 1, tagged });
+                self.0.insert(target.queue.clone(), Filled { rows: 1, tagged });
             }
         }
     }
@@ -147,13 +147,13 @@ impl Queued {
     }
 
     /// A row for a task run; `ordinal` counts those of its run that become ready with it.
-    pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, place: QueuePlace, params: Option<String>) -> QueueRow {
-        let floor = self.turns.lock().get(&place.queue).copied().unwrap_or(0);
+    pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, target: QueueTarget, params: Option<String>) -> QueueRow {
+        let floor = self.turns.lock().get(&target.queue).copied().unwrap_or(0);
         QueueRow {
             at,
             turn: ordinal as i64 + 1,
             floor,
-            place,
+            target,
             params,
             ready_at: None,
         }
@@ -161,7 +161,7 @@ impl Queued {
 }
 
 /// Where a task run goes at once; `None`: it is no queue's, or something has to be found out first.
-fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
+fn target(revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
     let task = revision.plan.task(at.key.task)?;
     let asks = at.key.item.is_none() && (task.mapped || task.spec.when.is_some());
     if task.executor != Executor::Queue || asks || revision.templated[at.key.task as usize] {
@@ -171,12 +171,12 @@ fn place(revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
     if revision.need_of(at).is_some() {
         return None;
     }
-    Some(place_of(task))
+    Some(target_of(task))
 }
 
 /// Where a task's runs go.
-pub(crate) fn place_of(task: &PlanTask) -> QueuePlace {
-    QueuePlace {
+pub(crate) fn target_of(task: &PlanTask) -> QueueTarget {
+    QueueTarget {
         queue: task
             .spec
             .queue
@@ -196,11 +196,11 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 
 impl Runs {
     /// The queue that a task run goes to with the transition that makes it ready; `None`: it is a node's to begin.
-    pub(crate) fn place_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueuePlace> {
+    pub(crate) fn target_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
         if !self.node.short_ways.take(ShortWay::QueuedAtOnce) {
             return None;
         }
-        place(revision, at)
+        target(revision, at)
     }
 
     /// Tells pollers of new rows, here and elsewhere.

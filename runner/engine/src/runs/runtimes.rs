@@ -26,7 +26,7 @@ const PAGE: i64 = 200;
 const RUNTIMES_MAX: i64 = 1_000;
 
 /// How often versions are looked at anew that were uploaded or activated meanwhile.
-const LOOKS_MAX: u32 = 5;
+const ROUNDS_MAX: u32 = 5;
 
 /// How many scripts a line of the log names.
 const NAMED_MAX: usize = 20;
@@ -205,7 +205,7 @@ impl Runs {
         }
         let own = self.keep_runtime(language).await?;
         let (mut looked_at, mut scripts) = (HashSet::new(), Vec::new());
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..ROUNDS_MAX {
             self.recheck_all(tag, &mut looked_at, &mut scripts).await?;
             if !force && !scripts.iter().all(Recheck::is_same) {
                 scripts.retain(|script| !script.is_same());

@@ -70,8 +70,8 @@ pub(crate) struct Preparer {
 
 impl Preparer {
     /// How often to look whether the node is idle, and how often it has to be.
-    const LOOK_EVERY: Duration = Duration::from_secs(1);
-    const IDLE_LOOKS: u32 = 4;
+    const POLL_EVERY: Duration = Duration::from_secs(1);
+    const IDLE_CHECKS: u32 = 4;
 
     pub(crate) fn of(runs: Arc<Runs>) -> Self {
         Self { runs, idle: 0 }
@@ -87,7 +87,7 @@ impl Service for Preparer {
     }
 
     fn first_after(&self) -> Duration {
-        Self::LOOK_EVERY
+        Self::POLL_EVERY
     }
 
     fn again_after(&self) -> Duration {
@@ -97,8 +97,8 @@ impl Service for Preparer {
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         let sandbox = &self.runs.scripts.sandbox;
         self.idle = if sandbox.is_idle() { self.idle + 1 } else { 0 };
-        if self.idle < Self::IDLE_LOOKS {
-            return Ok(Self::LOOK_EVERY);
+        if self.idle < Self::IDLE_CHECKS {
+            return Ok(Self::POLL_EVERY);
         }
         if sandbox.has_python() {
             return Ok(NEVER);

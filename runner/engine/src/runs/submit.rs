@@ -343,8 +343,8 @@ impl Runs {
         let turn = self.queue.turn();
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
         for &at in ready {
-            match self.place_at_once(revision, at) {
-                Some(place) => queued.push(self.waiters.queues.row(at, queued.len(), place, None)),
+            match self.target_at_once(revision, at) {
+                Some(target) => queued.push(self.waiters.queues.row(at, queued.len(), target, None)),
                 None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
             }
         }
@@ -405,7 +405,7 @@ impl Runs {
                 request.trigger,
                 Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
             ),
-            start_told: !gated && revision.told.group(NotifyEvent::Started),
+            announces_start: !gated && revision.told.group(NotifyEvent::Started),
             audited: None,
         };
         let context = RunContext {

@@ -48,7 +48,7 @@ const BATCH_MAX: usize = 1_000;
 const RUNS_MAX: usize = 2_000;
 
 /// How often to look without being told.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// How long to wait before a transaction that failed is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -229,11 +229,11 @@ impl Schedules {
             let (next, now) = self.node.store.next_schedule().await?;
             match next {
                 Some(next) if next <= now => self.fire_batch().await?,
-                Some(next) => return Ok((next - now).to_std().unwrap_or_default().min(LOOK_EVERY)),
-                None => return Ok(LOOK_EVERY),
+                Some(next) => return Ok((next - now).to_std().unwrap_or_default().min(POLL_EVERY)),
+                None => return Ok(POLL_EVERY),
             }
             if self.node.stop.is_cancelled() || self.node.is_fenced() {
-                return Ok(LOOK_EVERY);
+                return Ok(POLL_EVERY);
             }
         }
     }

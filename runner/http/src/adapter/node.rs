@@ -89,7 +89,7 @@ pub(crate) async fn stats(engine: &Engine) -> Result<Value, Refusal> {
         }
     }
     let depths = engine.store().depths().await?;
-    let (waiting, notices) = engine.store().waiting_to_be_told().await?;
+    let (waiting, notices) = engine.store().waiting_notifications().await?;
     let waiting: serde_json::Map<String, Value> =
         waiting.into_iter().map(|(kind, count)| (kind, json!(count))).collect();
     let counters = engine.counters();

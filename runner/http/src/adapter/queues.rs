@@ -2,7 +2,7 @@
 
 use heddle_api::{List, QueueTask};
 use heddle_engine::Engine;
-use heddle_store::queue_peek::{QueuePlaceCursor, QueuedTask};
+use heddle_store::queue_peek::{QueueCursor, QueuedTask};
 
 use super::Refusal;
 
@@ -17,7 +17,7 @@ enum Place {
     /// At the beginning of what waits.
     Waiting,
     /// Behind one that waits.
-    Behind(QueuePlaceCursor),
+    Behind(QueueCursor),
 }
 
 fn parse(cursor: &str) -> Option<Place> {
@@ -30,7 +30,7 @@ fn parse(cursor: &str) -> Option<Place> {
         ),
         "waiting" => match parts.next() {
             None => Place::Waiting,
-            Some(priority) => Place::Behind(QueuePlaceCursor {
+            Some(priority) => Place::Behind(QueueCursor {
                 priority: priority.parse().ok()?,
                 turn: parts.next()?.parse().ok()?,
                 key: (
@@ -121,7 +121,7 @@ mod tests {
     fn a_cursor_is_read_as_it_was_given() {
         let run = uuid::Uuid::from_u128(7);
         assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Place::Held(run, 3, -1)));
-        let place = QueuePlaceCursor {
+        let place = QueueCursor {
             priority: -10,
             turn: 99,
             key: (run, 3, 5),

@@ -39,7 +39,7 @@ pub(crate) struct LogQuery {
 }
 
 /// How often a stream looks by itself.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// How many lines a stream reads at once.
 const PAGE: i64 = 500;
@@ -192,9 +192,9 @@ pub(crate) async fn follow_logs(
             let over = reader.engine.store().run_ended(reader.run).await.unwrap_or(Some(false)) != Some(false);
             match reader.news(&mut seen).await {
                 Ok(lines) if lines.is_empty() && over => ended = true,
-                Ok(lines) if lines.is_empty() => watch.moved(LOOK_EVERY).await,
+                Ok(lines) if lines.is_empty() => watch.moved(POLL_EVERY).await,
                 Ok(lines) => waiting.extend(lines),
-                Err(_) => watch.moved(LOOK_EVERY).await,
+                Err(_) => watch.moved(POLL_EVERY).await,
             }
         }
     });
@@ -354,7 +354,7 @@ pub(crate) async fn events(
                     Err(_) => None,
                 };
                 let Some(looked) = looked else {
-                    watch.moved(LOOK_EVERY).await;
+                    watch.moved(POLL_EVERY).await;
                     continue;
                 };
                 ended = looked.state.is_final();
@@ -367,7 +367,7 @@ pub(crate) async fn events(
                     *count = before;
                 }
                 if waiting.is_empty() && !ended {
-                    watch.moved(LOOK_EVERY).await;
+                    watch.moved(POLL_EVERY).await;
                 }
             }
         },

@@ -34,7 +34,7 @@ const PAGE_EVENTS: u64 = 4_000;
 const LIMIT_MAX: u64 = 1_000_000;
 
 /// How often a follower looks.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// How often a reader looks whether transactions that were open when it asked have ended, and for how long at most.
 const SETTLE_EVERY: Duration = Duration::from_millis(10);
@@ -206,7 +206,7 @@ impl Feed {
                 if self.engine.is_leaving() {
                     self.over = true;
                 } else if self.waiting.is_empty() {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    tokio::time::sleep(POLL_EVERY).await;
                 }
                 continue;
             }

@@ -12,7 +12,7 @@ use heddle_domain::fault::pointer_token;
 use heddle_domain::message::{BUCKETS, address_of};
 use heddle_domain::topic::parse_day;
 use heddle_engine::{IngestError, IngestReport, Ingestion};
-use heddle_store::message::{Cancelled, LookFilter, MessageRow};
+use heddle_store::message::{Cancelled, MessageRow, MessageSearch};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -490,7 +490,7 @@ async fn list(request: Request) -> Outcome {
         Some(text) => Some(parse_day(text).map_err(|fault| Problem::malformed(format!("`day`: {}", fault.detail)))?),
         None => None,
     };
-    let filter = LookFilter {
+    let filter = MessageSearch {
         day,
         bucket,
         sender: number("sender")?,

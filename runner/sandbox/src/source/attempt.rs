@@ -48,7 +48,7 @@ pub(crate) enum Ended {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct Reply {
     output: Option<String>,
     outcomes: Option<Vec<Option<Thrown>>>,
     #[serde(flatten)]
@@ -172,19 +172,19 @@ fn batch_text(batch: &Batch) -> Result<String, serde_json::Error> {
 }
 
 fn ended_of(text: &str, file: &str) -> Result<Ended, serde_json::Error> {
-    let told: Told = serde_json::from_str(text)?;
+    let told: Reply = serde_json::from_str(text)?;
     Ok(match told {
-        Told {
+        Reply {
             output: Some(output), ..
         } => Ended::Output(output),
-        Told {
+        Reply {
             outcomes: Some(outcomes),
             ..
         } => Ended::Handled(outcomes.into_iter().map(|thrown| outcome_of(thrown, file)).collect()),
-        Told {
+        Reply {
             thrown: Some(thrown), ..
         } => thrown.ended(file),
-        Told { .. } => failed("the script ended without saying how"),
+        Reply { .. } => failed("the script ended without saying how"),
     })
 }
 

@@ -232,7 +232,7 @@ pub enum BackfillChange {
 pub type CountedBackfill = (BackfillRow, BTreeMap<RunState, i64>);
 
 /// Of runs that move from table to table while they are counted none is seen twice, or not at all.
-const ONE_LOOK: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+const ONE_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<Vec<CountedBackfill>, StoreError> {
     let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
@@ -318,7 +318,7 @@ impl Store {
 
     /// A backfill and how many of its runs are in which state, as of one moment.
     pub async fn backfill_counted(&self, id: Uuid) -> Result<Option<CountedBackfill>, StoreError> {
-        transaction!(self, pool, "backfill_counted", once(ONE_LOOK), |tx| {
+        transaction!(self, pool, "backfill_counted", once(ONE_SNAPSHOT), |tx| {
             let row = backfill_rows!("WHERE b.id = $1", id).fetch_optional(&mut *tx).await?;
             Ok(counted(&mut tx, row.into_iter().collect()).await?.pop())
         })
@@ -331,7 +331,7 @@ impl Store {
         cursor: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<CountedBackfill>, StoreError> {
-        transaction!(self, pool, "backfills_counted", once(ONE_LOOK), |tx| {
+        transaction!(self, pool, "backfills_counted", once(ONE_SNAPSHOT), |tx| {
             let rows = backfill_rows!(
                 "WHERE (cardinality($1::text[]) = 0 OR g.name = ANY ($1)) AND ($2::uuid IS NULL OR b.id < $2)
              ORDER BY b.id DESC LIMIT $3",

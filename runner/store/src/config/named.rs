@@ -68,14 +68,14 @@ pub(crate) trait Named {
     }
 
     /// Writes down what was done, for people and for nodes.
-    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: Told<'_>) -> Result<(), StoreError> {
-        let Told { action, before, after } = told;
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
+        let PutAudit { action, before, after } = told;
         change::record(tx, by, action, Self::NOUN, self.name(), before, Some(after)).await
     }
 }
 
 /// What a PUT did, as the audit tells it.
-pub(crate) struct Told<'a> {
+pub(crate) struct PutAudit<'a> {
     pub action: &'static str,
     pub before: Option<&'a Value>,
     pub after: &'a Value,
@@ -137,7 +137,7 @@ async fn put_in<N: Named>(tx: &mut PgSession, by: By<'_>, named: &N) -> Result<P
     let row = named.write(tx, by.at, kept.as_ref()).await?;
     let before = kept.as_ref().map(|kept| N::shown(kept.borrow()));
     let after = named.after(&row, kept.as_ref());
-    let told = Told {
+    let told = PutAudit {
         action: if kept.is_none() { "create" } else { "update" },
         before: before.as_ref(),
         after: &after,

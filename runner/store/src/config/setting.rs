@@ -5,7 +5,7 @@ use heddle_domain::retention::Retention;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Put};
-use crate::config::named::{Named, Stop, Told};
+use crate::config::named::{Named, PutAudit, Stop};
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
@@ -60,8 +60,8 @@ impl Named for SettingWrite<'_> {
     }
 
     /// A setting that nobody has changed has its default: it is never made.
-    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: Told<'_>) -> Result<(), StoreError> {
-        let Told { before, after, .. } = told;
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
+        let PutAudit { before, after, .. } = told;
         change::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
     }
 }

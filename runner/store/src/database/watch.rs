@@ -16,7 +16,7 @@ use super::session::Pulse;
 use super::{Alone, SILENCE_MAX, SUSPICIOUS_AFTER, SUSPICIOUS_AFTER_MAX, TRUST_AFTER};
 use crate::StoreError;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 /// How long asking about sessions may take on the connection that is kept. It may be as dead as those that are asked
 /// about, and what is found out here has to come before a node's lease is over.
 const ASK_KEPT_MAX: Duration = Duration::from_millis(750);
@@ -125,7 +125,7 @@ impl Watch {
     }
 
     /// Looks once.
-    async fn look(&self, line: &Alone) -> Duration {
+    async fn check_all(&self, line: &Alone) -> Duration {
         let now = self.now();
         if now.saturating_sub(self.given_up.load(Ordering::Relaxed)) > millis(TRUST_AFTER) {
             self.suspicious.store(millis(SUSPICIOUS_AFTER), Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Watch {
             }
         }
         if suspects.is_empty() && self.buried.lock().is_empty() {
-            return LOOK_EVERY;
+            return POLL_EVERY;
         }
         let asked = self.ask_in_time(line, &suspects).await;
         let now = self.now();
@@ -248,14 +248,14 @@ impl Watch {
 
 /// Looks until it is stopped. Asks on this connection.
 pub(crate) async fn keep_watch(watch: Arc<Watch>, line: Alone, stop: CancellationToken) {
-    let mut wait = LOOK_EVERY;
+    let mut wait = POLL_EVERY;
     let mut tidied = Instant::now();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }
-        wait = watch.look(&line).await;
+        wait = watch.check_all(&line).await;
         if tidied.elapsed() > TIDY_EVERY {
             tidied = Instant::now();
             watch.sweep(None);

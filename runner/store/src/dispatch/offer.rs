@@ -8,7 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page, Put};
-use crate::config::named::{Named, Stop, Told};
+use crate::config::named::{Named, PutAudit, Stop};
 use crate::database::{PgSession, Pool};
 use crate::exhausted::{Exhausted, TakenEnd};
 use crate::transaction::transaction;
@@ -266,8 +266,8 @@ impl Named for OfferWrite<'_> {
     }
 
     /// What nodes follow is what an audience is offered: the one that had it, and the one that has it.
-    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: Told<'_>) -> Result<(), StoreError> {
-        let Told { action, before, after } = told;
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
+        let PutAudit { action, before, after } = told;
         audit::write(&mut *tx, by, action, Noun::Offer, self.name, before, Some(after)).await?;
         let had = before.and_then(|spec| spec["audience"].as_str());
         if let Some(had) = had.filter(|had| *had != self.offer.audience) {

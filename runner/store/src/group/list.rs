@@ -17,7 +17,7 @@ use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// Of so many groups one answer looks up the latest run.
-const LOOKED_AT_MAX: i64 = 250;
+const READ_MAX: i64 = 250;
 
 /// Which groups; empty and `None` mean any.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -107,8 +107,8 @@ impl Store {
             let mut found = Vec::new();
             let mut next = cursor.map(str::to_owned);
             // Of a state that is common the first look finds enough.
-            let first = limit.min(LOOKED_AT_MAX);
-            for look_at in [first, LOOKED_AT_MAX - first] {
+            let first = limit.min(READ_MAX);
+            for look_at in [first, READ_MAX - first] {
                 if look_at == 0 {
                     break;
                 }

@@ -43,9 +43,9 @@
 mod cancel;
 mod claim;
 mod day;
+mod find;
 mod finish;
 mod ingest;
-mod look;
 mod queued;
 mod retry;
 pub mod topic;
@@ -53,9 +53,9 @@ pub mod topic;
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use claim::{AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried};
 pub use day::{BucketRow, DayCounts, DayRow};
+pub use find::{MessageRow, MessageSearch, MessageState};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
 pub use ingest::{DaySlice, MessageIngest, NewMessage};
-pub use look::{LookFilter, MessageRow, MessageState};
 pub use queued::EndedQueueBatch;
 
 use chrono::NaiveDate;

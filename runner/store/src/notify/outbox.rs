@@ -369,7 +369,7 @@ impl Store {
 
     /// How many notifications wait to be sent, by the kind of channel (`callback`: a URL; `none`: there is no such channel
     /// any more), and how many notices wait to be turned into some. Of each the first [`WAITING_COUNTED_MAX`] are counted.
-    pub async fn waiting_to_be_told(&self) -> Result<(Vec<(String, i64)>, i64), StoreError> {
+    pub async fn waiting_notifications(&self) -> Result<(Vec<(String, i64)>, i64), StoreError> {
         let rows = sqlx::query!(
             r#"SELECT coalesce(c.kind, CASE WHEN o.lane LIKE '://%' THEN 'callback' ELSE 'none' END) AS "kind!",
                       count(*) AS "count!"

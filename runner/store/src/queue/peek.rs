@@ -32,7 +32,7 @@ pub struct QueuedTask {
 
 /// Where a page of those that wait begins: behind this one, in the order in which workers get them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePlaceCursor {
+pub struct QueueCursor {
     /// The priority.
     pub priority: i16,
     /// The turn.
@@ -46,7 +46,7 @@ impl Store {
     pub async fn queue_waiting(
         &self,
         queue: &str,
-        after: Option<QueuePlaceCursor>,
+        after: Option<QueueCursor>,
         limit: i64,
     ) -> Result<Vec<QueuedTask>, StoreError> {
         // By the index on (queue, priority DESC, turn, run): priorities of one value each are read in its order.

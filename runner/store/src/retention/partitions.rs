@@ -69,7 +69,7 @@ const OF_RUNS: [Partitioned; 4] = [
 
 /// What is looked at once more before partitions are dropped.
 #[derive(Clone, Copy)]
-struct Look<'a> {
+struct Recheck<'a> {
     rules: &'a RunRules,
     now: Time,
     /// Whether the runs themselves go; else their logs only.
@@ -115,7 +115,7 @@ impl Store {
 
     /// Whether a run of a day lives or is to be kept; `logs`: for its logs.
     pub async fn is_day_needed(&self, rules: &RunRules, day: Day, now: Time, logs: bool) -> Result<bool, StoreError> {
-        let look = Look {
+        let look = Recheck {
             rules,
             now,
             runs: !logs,
@@ -126,13 +126,13 @@ impl Store {
 
     /// Drops a day's runs, attempts, logs and maps, if all of its runs have ended and are due.
     pub async fn drop_run_day(&self, rules: &RunRules, day: Day, now: Time) -> Result<Dropped, StoreError> {
-        let look = Look { rules, now, runs: true };
+        let look = Recheck { rules, now, runs: true };
         self.drop_partitions(&OF_RUNS, day, Some(look)).await
     }
 
     /// Drops a day's logs, if those of all its runs are due.
     pub async fn drop_log_day(&self, rules: &RunRules, day: Day, now: Time) -> Result<Dropped, StoreError> {
-        let look = Look {
+        let look = Recheck {
             rules,
             now,
             runs: false,
@@ -149,7 +149,7 @@ impl Store {
         &self,
         tables: &[Partitioned],
         day: Day,
-        look: Option<Look<'_>>,
+        look: Option<Recheck<'_>>,
     ) -> Result<Dropped, StoreError> {
         let dropped = transaction!(self, pool, "drop_partitions", once, |tx| {
             wait_little(&mut tx).await?;
@@ -205,8 +205,8 @@ async fn wait_little(tx: &mut Transaction) -> Result<(), StoreError> {
 }
 
 /// Whether a run of a day lives, or is to be kept.
-async fn is_needed(connection: &mut PgSession, look: Look<'_>, day: Day) -> Result<bool, StoreError> {
-    let Look { rules, now, runs } = look;
+async fn is_needed(connection: &mut PgSession, look: Recheck<'_>, day: Day) -> Result<bool, StoreError> {
+    let Recheck { rules, now, runs } = look;
     let keep_micros = if runs { &rules.runs_micros } else { &rules.logs_micros };
     let (first, behind) = day.ids();
     Ok(sqlx::query_file_scalar!(

@@ -16,9 +16,9 @@
 //! * Names of groups and numbers of revisions are joined to what is shown only.
 //!
 //! What remains (labels, triggers, times that runs are about, scripts that many groups use) is looked for from the newest run
-//! on, so far for each answer and no further ([`look`]).
+//! on, so far for each answer and no further ([`search`]).
 
-mod look;
+mod search;
 mod sought;
 mod statement;
 
@@ -29,7 +29,7 @@ use heddle_domain::state::RunState;
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
-use self::look::look;
+use self::search::search;
 use self::sought::Sought;
 use self::statement::{Hot, Part, push_part};
 use super::RunRow;
@@ -86,7 +86,7 @@ const LONG: TimeDelta = TimeDelta::hours(1);
 const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 
 /// So many of those one answer looks at; if there are more, its cursor leads on to them.
-const LONG_LOOKED_AT: i64 = 5_000;
+const LONG_RUNS_READ_MAX: i64 = 5_000;
 
 /// A live run's columns, in the order of [`DONE`].
 const LIVE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
@@ -108,8 +108,8 @@ impl Store {
         };
         let one_more = limit.saturating_add(1);
         let Some(since) = filter.ended_since else {
-            if sought.is_looked_for() {
-                return self.looked_for(&sought, limit).await;
+            if sought.is_search() {
+                return self.searched(&sought, limit).await;
             }
             let rows = match sought.is_reached() {
                 true => self.runs_of(&sought, &[Hot::Any], one_more).await?,
@@ -147,7 +147,7 @@ impl Store {
               ORDER BY d.id DESC OFFSET $3 LIMIT 2",
             from,
             before.map_or(Uuid::max(), |before| before.0),
-            LONG_LOOKED_AT - 1
+            LONG_RUNS_READ_MAX - 1
         )
         .fetch_all(&self.pool)
         .await?;
@@ -196,10 +196,10 @@ impl Store {
     }
 
     /// Runs that are looked for: a page may be short, and have another behind it.
-    async fn looked_for(&self, sought: &Sought<'_>, limit: i64) -> Result<Page<RunRow>, StoreError> {
+    async fn searched(&self, sought: &Sought<'_>, limit: i64) -> Result<Page<RunRow>, StoreError> {
         transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
-            let found = look(&mut tx, sought, now, limit.saturating_add(1)).await?;
+            let found = search(&mut tx, sought, now, limit.saturating_add(1)).await?;
             let mut items = Vec::new();
             if !found.runs.is_empty() {
                 let these = RunFilter {

@@ -66,7 +66,7 @@ impl<'f> Sought<'f> {
     }
 
     /// Whether no index has what it asks for in the order of ids, so that runs are looked at one after the other.
-    pub(super) fn is_looked_for(&self) -> bool {
+    pub(super) fn is_search(&self) -> bool {
         let filter = self.filter;
         let asks = self.many_groups.is_some()
             || matches!(self.users, Some(Users::Many { .. }))

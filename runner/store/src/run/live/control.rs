@@ -47,13 +47,13 @@ pub struct LiveRun {
 }
 
 /// How often a run is looked for in both tables before it is said to be in others' hands.
-const LOOKS_MAX: usize = 3;
+const TRIES_MAX: usize = 3;
 
 impl Completion {
     /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
     /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
                 r#"SELECT group_id, revision_id, state, priority, trigger, progress, waiting_for IS NOT NULL AS "waits!"
                    FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,

@@ -105,7 +105,7 @@ pub struct NewRun {
     /// It is the one run of its group for its logical time.
     pub instant: bool,
     /// Somebody wants to hear that it has started.
-    pub start_told: bool,
+    pub announces_start: bool,
     /// What the audit says of it, if people made it otherwise than by a submission.
     pub audited: Option<Audited>,
 }
@@ -129,7 +129,7 @@ impl NewRun {
             && self.parent.is_none()
             && !self.gated
             && !self.instant
-            && !self.start_told
+            && !self.announces_start
             && self.audited.is_none()
             && self.deadline_at.is_none()
             && self.queued.is_empty()
@@ -351,7 +351,7 @@ async fn insert_runs(
 async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -> Result<(), StoreError> {
     let told: Vec<NewNotices> = runs
         .iter()
-        .filter(|run| run.start_told && run.state == RunState::Running)
+        .filter(|run| run.announces_start && run.state == RunState::Running)
         .map(|run| NewNotices {
             group_id: run.group_id,
             revision_id: run.revision_id,

@@ -381,7 +381,7 @@ impl Completion {
     }
 
     /// Has the gates of groups looked at once more.
-    pub async fn look_again(&mut self, groups: &[i64]) -> Result<(), StoreError> {
+    pub async fn reopen_gates(&mut self, groups: &[i64]) -> Result<(), StoreError> {
         sqlx::query!(
             "INSERT INTO heddle.turnstiles (group_id) SELECT UNNEST($1::bigint[])",
             groups

@@ -60,7 +60,7 @@ pub(crate) use history::insert_logs_in;
 pub use history::{AttemptRow, LogRow};
 pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
 pub use queue::{
-    ClaimKey, ClaimStatus, ClaimTerms, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueuePlace, QueueRow,
+    ClaimKey, ClaimStatus, ClaimTerms, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueueRow, QueueTarget,
 };
 pub use report::{ClaimReport, ReportLine};
 pub use write::{RunWrite, Written};

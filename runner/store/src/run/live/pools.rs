@@ -35,7 +35,7 @@ use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How many rows that wait for one pool are looked at in one admission.
-const LOOKED_AT_MAX: i64 = 500;
+const READ_MAX: i64 = 500;
 
 /// Puts rows that need slots where they wait for them.
 async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
@@ -182,7 +182,7 @@ impl Store {
                 CROSS JOIN LATERAL (SELECT * FROM heddle.ready_pooled r WHERE r.pool = q.pool
                                      ORDER BY r.priority DESC, r.turn, r.run LIMIT $1) AS w
                 ORDER BY w.priority DESC, w.turn, w.run"#,
-                LOOKED_AT_MAX
+                READ_MAX
             )
             .fetch_all(&mut *tx)
             .await?;

@@ -20,7 +20,7 @@ const TAG_JOINT: &str = "\u{1f}";
 
 /// Where a queued task run goes; the same for all runs of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueuePlace {
+pub struct QueueTarget {
     /// The queue's name.
     pub queue: String,
     /// Tags that a worker has to carry, all of them.
@@ -41,7 +41,7 @@ pub struct QueueRow {
     /// The turn that was claimed last, as far as this node knows: it stands behind that.
     pub floor: i64,
     /// Where.
-    pub place: QueuePlace,
+    pub target: QueueTarget,
     /// Rendered; `None`: they can be told from the plan and the run.
     pub params: Option<String>,
     /// Since when it is ready, if it was in its queue before.
@@ -170,12 +170,12 @@ pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &Que
         &column!(row => row.at.key.task as i16),
         &column!(row => row.at.key.item_number()),
         &column!(row => row.at.attempt as i32),
-        &column!(row => row.place.queue.clone()),
+        &column!(row => row.target.queue.clone()),
         &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
         &column!(row => row.turn),
-        &column!(row => row.place.tags.join(TAG_JOINT)),
-        &column!(row => row.place.timeout_ms) as &[Option<i64>],
-        &column!(row => row.place.queue_timeout_ms) as &[Option<i64>],
+        &column!(row => row.target.tags.join(TAG_JOINT)),
+        &column!(row => row.target.timeout_ms) as &[Option<i64>],
+        &column!(row => row.target.queue_timeout_ms) as &[Option<i64>],
         &column!(row => row.params.clone()) as &[Option<String>],
         &column!(row => row.floor),
         &column!(row => row.ready_at) as &[Option<Time>]

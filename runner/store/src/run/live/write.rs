@@ -55,7 +55,7 @@ pub struct Written {
     /// Whether the rows meant for this node came to it.
     pub handed: bool,
     /// Whether a run ended that is a sub-run.
-    pub parents_told: bool,
+    pub parents_notified: bool,
     /// Whether a run succeeded whose group others follow.
     pub followed: bool,
 }
@@ -117,7 +117,7 @@ impl Completion {
             .execute(&mut *self.tx)
             .await?;
         }
-        (written.parents_told, written.followed) = self.finish(writes).await?;
+        (written.parents_notified, written.followed) = self.finish(writes).await?;
         let notices: Vec<NewNotices> = writes
             .iter()
             .filter_map(|write| write.notices.as_deref().cloned())

@@ -16,7 +16,7 @@ const LOOK_MS_MAX: &str = "20000";
 
 /// Which messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LookFilter {
+pub struct MessageSearch {
     pub day: Option<NaiveDate>,
     pub bucket: Option<i16>,
     pub sender: Option<i64>,
@@ -126,20 +126,20 @@ impl Store {
     pub async fn messages(
         &self,
         topic: i32,
-        filter: LookFilter,
+        filter: MessageSearch,
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Option<Page<MessageRow>>, StoreError> {
-        match self.look(topic, filter, after, limit).await {
+        match self.find(topic, filter, after, limit).await {
             Err(StoreError::Database(failed)) if failed.is_cancelled() => Ok(None),
             other => other.map(Some),
         }
     }
 
-    async fn look(
+    async fn find(
         &self,
         topic: i32,
-        filter: LookFilter,
+        filter: MessageSearch,
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<MessageRow>, StoreError> {
@@ -169,7 +169,7 @@ impl Store {
                 let behind = from.filter(|from| from.0 == day);
                 let (past, past_id) = (behind.map_or(-1, |from| from.1), behind.and(after).unwrap_or_default());
                 let rows = match (bucket, filter.receiver) {
-                    (None, Some(receiver)) => look_to(&mut tx, topic, day, (past, past_id), receiver, left).await?,
+                    (None, Some(receiver)) => find_to(&mut tx, topic, day, (past, past_id), receiver, left).await?,
                     _ => {
                         sqlx::query_file_as!(
                             RawMessage,
@@ -235,7 +235,7 @@ async fn plan_for_days(connection: &mut PgSession) -> Result<(), StoreError> {
 }
 
 /// Messages of a day to a receiver: the day is read in the order in which it lies there, and what is found is sorted.
-async fn look_to(
+async fn find_to(
     connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,

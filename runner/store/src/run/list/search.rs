@@ -19,19 +19,19 @@ use crate::database::PgSession;
 use crate::span::Span;
 
 /// So many runs one answer looks at.
-const LOOKED_AT_MAX: i64 = 10_000;
+const READ_MAX: i64 = 10_000;
 
 /// And so many where revisions have to be looked at, too.
-const REVISIONS_LOOKED_AT_MAX: i64 = 4_000;
+const READ_WITH_REVISIONS_MAX: i64 = 4_000;
 
 /// So many before those with labels are taken from the index of labels.
-const LABELS_LOOKED_AT_MAX: i64 = 2_000;
+const READ_WITH_LABELS_MAX: i64 = 2_000;
 
 /// The first look is at so many for each that is wanted; each later one at four times as many.
-const LOOKED_AT_EACH: i64 = 4;
+const READ_PER_HIT: i64 = 4;
 
 /// What is read of a run to tell whether it is asked for.
-const LOOKED_AT: &str = "l.id, l.revision_id, l.resolution_id, l.group_id, l.trigger, l.labels, l.logical_time";
+const COLUMNS: &str = "l.id, l.revision_id, l.resolution_id, l.group_id, l.trigger, l.labels, l.logical_time";
 
 /// What an answer has found.
 pub(super) struct Found {
@@ -59,7 +59,7 @@ impl Hit {
 }
 
 /// The newest runs that are asked for, up to `wanted`.
-pub(super) async fn look(
+pub(super) async fn search(
     session: &mut PgSession,
     sought: &Sought<'_>,
     now: Time,
@@ -68,15 +68,15 @@ pub(super) async fn look(
     let of_revisions = sought.users.is_some();
     let labelled = !sought.filter.labels.is_empty();
     let most = match (labelled, of_revisions) {
-        (true, _) => LABELS_LOOKED_AT_MAX,
-        (false, true) => REVISIONS_LOOKED_AT_MAX,
-        (false, false) => LOOKED_AT_MAX,
+        (true, _) => READ_WITH_LABELS_MAX,
+        (false, true) => READ_WITH_REVISIONS_MAX,
+        (false, false) => READ_MAX,
     };
     let mut runs: Vec<Uuid> = Vec::new();
-    let (mut looked_at, mut next_look, mut by_index) = (0, (wanted * LOOKED_AT_EACH).min(most), false);
+    let (mut looked_at, mut next_read, mut by_index) = (0, (wanted * READ_PER_HIT).min(most), false);
     for mut rest in spans(sought.filter, now) {
         loop {
-            let at_once = if by_index { wanted } else { next_look };
+            let at_once = if by_index { wanted } else { next_read };
             let (hits, seen, last) = match by_index {
                 true => labelled_of(session, sought, rest, at_once).await?,
                 false => newest_of(session, sought, rest, at_once).await?,
@@ -88,8 +88,8 @@ pub(super) async fn look(
                 return Ok(Found { runs, stopped: None });
             }
             looked_at += seen;
-            next_look = (next_look * 4).min(most - looked_at);
-            if !by_index && next_look <= 0 {
+            next_read = (next_read * 4).min(most - looked_at);
+            if !by_index && next_read <= 0 {
                 if !labelled {
                     return Ok(Found { runs, stopped: last });
                 }
@@ -120,7 +120,7 @@ async fn newest_of(
 ) -> Result<(Vec<Hit>, i64, Option<Uuid>), StoreError> {
     let mut query = QueryBuilder::<Postgres>::new("WITH seen AS MATERIALIZED (");
     let part = Part {
-        columns: (LOOKED_AT, LOOKED_AT),
+        columns: (COLUMNS, COLUMNS),
         hot: &[Hot::Any],
         span: Some(span),
         live: true,
