@@ -3,7 +3,7 @@
 //! # From an event to a message
 //!
 //! 1. A run moves. [`rules::notices`] says which of its moves somebody wants to hear of. Most groups have no rules, and
-//!    [`rules::Told`] tells that without looking further. A [`rules::Notice`] names the move and nothing else; it is
+//!    [`rules::Subscriptions`] tells that without looking further. A [`rules::Notice`] names the move and nothing else; it is
 //!    written in the transaction of the move.
 //! 2. Later, outside of it, a notice is turned into notifications: [`rules::targets`] merges the recipients of the group's
 //!    rule and the tasks', so that each address is told once of one event, and [`storm`] decides for each channel

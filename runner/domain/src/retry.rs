@@ -280,9 +280,9 @@ fn next_daily(
         if state.days >= days {
             return None;
         }
-        let used_up = today <= day && state.today >= per_day;
-        let earliest = if used_up { failed_at } else { after_interval };
-        day = if used_up { day + 1 } else { day_of(earliest) };
+        let exhausted = today <= day && state.today >= per_day;
+        let earliest = if exhausted { failed_at } else { after_interval };
+        day = if exhausted { day + 1 } else { day_of(earliest) };
         due = first_of(day)?.max(earliest);
         state.days += 1;
         state.today = 0;

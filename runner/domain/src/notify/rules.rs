@@ -13,7 +13,7 @@ const COVERS_MAX: usize = 1_000;
 
 /// What anybody is told of a revision's runs: computed once, looked at for each outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Subscriptions {
     group: u16,
     /// By task number; empty if no task has a rule.
     tasks: Vec<u16>,
@@ -28,7 +28,7 @@ fn bits(rules: Option<&NotifyRules>) -> u16 {
     rules.map_or(0, |rules| rules.on.iter().fold(0, |bits, &event| bits | bit(event)))
 }
 
-impl Told {
+impl Subscriptions {
     /// Of a plan.
     pub fn of(plan: &Plan) -> Self {
         let group = bits(plan.spec.notify.as_ref());
@@ -140,11 +140,11 @@ impl Telling {
 /// What there is to be told of a run's moves.
 ///
 /// A recovery is only possible here: whether there was a failure before is known where notices are written.
-pub fn notices(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Telling {
+pub fn notices(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Telling {
     let mut telling = Telling::default();
-    if told.any() {
-        tell_tasks(plan, told, moves, &mut telling);
-        tell_run(plan, told, moves, &mut telling);
+    if subscriptions.any() {
+        tell_tasks(plan, subscriptions, moves, &mut telling);
+        tell_run(plan, subscriptions, moves, &mut telling);
     }
     if moves.callback && moves.finished.is_some() {
         telling.notices.push(Notice {
@@ -160,7 +160,13 @@ pub fn notices(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Telling {
 /// A run that has failed names the one task that it failed of, its first failure; of any other task that failed, also
 /// with it, nobody would learn from it. A run that has succeeded says nothing of its tasks, and which of them came last is
 /// chance; but where there is only one, its success and the run's are the same.
-fn is_said_by_run(plan: &Plan, told: &Told, moves: &Moves<'_>, event: NotifyEvent, task: TaskIndex) -> bool {
+fn is_said_by_run(
+    plan: &Plan,
+    subscriptions: &Subscriptions,
+    moves: &Moves<'_>,
+    event: NotifyEvent,
+    task: TaskIndex,
+) -> bool {
     let same = match event {
         NotifyEvent::Failed => {
             let failure = moves.progress.failure(plan);
@@ -168,13 +174,13 @@ fn is_said_by_run(plan: &Plan, told: &Told, moves: &Moves<'_>, event: NotifyEven
         }
         _ => moves.finished == Some(RunState::Succeeded) && plan.tasks.len() == 1,
     };
-    same && told.group(event)
+    same && subscriptions.group(event)
 }
 
-fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling) {
+fn tell_tasks(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, telling: &mut Telling) {
     use NotifyEvent::{Failed, Recovered, Retrying, Succeeded};
     for &(due, at) in moves.retries {
-        if told.group(Retrying) || told.task(at.key.task, Retrying) {
+        if subscriptions.group(Retrying) || subscriptions.task(at.key.task, Retrying) {
             telling.notices.push(Notice {
                 item: at.key.item,
                 attempt: Some(at.attempt),
@@ -189,23 +195,23 @@ fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling
             TaskState::Failed => Failed,
             _ => continue,
         };
-        if told.task(task, event) {
-            let with_run = is_said_by_run(plan, told, moves, event, task);
+        if subscriptions.task(task, event) {
+            let with_run = is_said_by_run(plan, subscriptions, moves, event, task);
             telling.notices.push(Notice {
                 with_run,
                 covers: if with_run && event == Failed {
-                    told_before(plan, told, moves)
+                    announced_before(plan, subscriptions, moves)
                 } else {
                     Vec::new()
                 },
                 ..Notice::of_task(event, task)
             });
         }
-        if told.task(task, Recovered) {
+        if subscriptions.task(task, Recovered) {
             match event {
                 Failed => telling.troubled.push(Some(task)),
                 _ => telling.notices.push(Notice {
-                    with_run: is_said_by_run(plan, told, moves, Recovered, task),
+                    with_run: is_said_by_run(plan, subscriptions, moves, Recovered, task),
                     ..Notice::of_task(Recovered, task)
                 }),
             }
@@ -213,27 +219,27 @@ fn tell_tasks(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling
     }
 }
 
-fn tell_run(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling) {
+fn tell_run(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, telling: &mut Telling) {
     use NotifyEvent::{Failed, Recovered, Started, Succeeded};
-    if moves.started && told.group(Started) {
+    if moves.started && subscriptions.group(Started) {
         telling.notices.push(Notice::of_run(Started));
     }
     match moves.finished {
         Some(RunState::Succeeded) => {
             for event in [Succeeded, Recovered] {
-                if told.group(event) {
+                if subscriptions.group(event) {
                     telling.notices.push(Notice::of_run(event));
                 }
             }
         }
         Some(RunState::Failed) => {
-            if told.group(Failed) {
+            if subscriptions.group(Failed) {
                 telling.notices.push(Notice {
-                    covers: told_before(plan, told, moves),
+                    covers: announced_before(plan, subscriptions, moves),
                     ..Notice::of_run(Failed)
                 });
             }
-            if told.group(Recovered) {
+            if subscriptions.group(Recovered) {
                 telling.troubled.push(None);
             }
         }
@@ -242,7 +248,7 @@ fn tell_run(plan: &Plan, told: &Told, moves: &Moves<'_>, telling: &mut Telling) 
 }
 
 /// Tasks that had failed, and been told of, before the run failed of it.
-fn told_before(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Vec<TaskIndex> {
+fn announced_before(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Vec<TaskIndex> {
     let now = |task| moves.settled.iter().any(|&(settled, _)| settled == task);
     plan.tasks
         .iter()
@@ -250,7 +256,7 @@ fn told_before(plan: &Plan, told: &Told, moves: &Moves<'_>) -> Vec<TaskIndex> {
         .map(|(index, task)| (index as TaskIndex, task))
         .filter(|&(index, task)| {
             !task.allow_failure
-                && told.task(index, NotifyEvent::Failed)
+                && subscriptions.task(index, NotifyEvent::Failed)
                 && moves.progress.task(index) == TaskState::Failed
                 && !now(index)
         })

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_domain::Chain;
 use heddle_domain::Name;
-use heddle_domain::notify::rules::Told;
+use heddle_domain::notify::rules::Subscriptions;
 use heddle_domain::params::Layers;
 use heddle_domain::plan::{Executor, Plan};
 use heddle_domain::pool::PoolNeed;
@@ -119,7 +119,7 @@ pub struct Revision {
     /// Who prepares such attempts of it at the same time: they hold what they render until it is their turn.
     pub(crate) turns: tokio::sync::Semaphore,
     /// What anybody is told of its runs.
-    pub(crate) told: Told,
+    pub(crate) subscriptions: Subscriptions,
 }
 
 impl Revision {
@@ -344,7 +344,7 @@ impl Catalog {
             templated,
             heavy: plan.tasks.iter().map(|task| is_heavy(&plan, task)).collect(),
             turns: tokio::sync::Semaphore::new(TURNS_OF_REVISION_MAX),
-            told: Told::of(&plan),
+            subscriptions: Subscriptions::of(&plan),
             plan,
             schedules,
             calendar,

@@ -57,7 +57,7 @@ use crate::node::Node;
 use crate::node::part::Part;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::told::new_notices;
+use crate::runs::notices::new_notices;
 
 /// How often to look without being rung.
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -222,7 +222,7 @@ impl Notifier {
         } in stalled
         {
             let revision = self.node.catalog.revision(revision_id).await?;
-            if !revision.told.group(STALLED) && !revision.told.task(task, STALLED) {
+            if !revision.subscriptions.group(STALLED) && !revision.subscriptions.task(task, STALLED) {
                 continue;
             }
             let telling = Telling {

@@ -217,7 +217,7 @@ impl Queues {
                 untold.extend(left);
                 break;
             }
-            if crate::runs::told::tells_start(context, key.at) {
+            if crate::runs::notices::tells_start(context, key.at) {
                 self.runs.tell_started(context, key.at).await?;
             }
             claims.push(claim);

@@ -30,8 +30,8 @@ use crate::runs::aside::{Aside, Kind};
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Done, End, Ending};
+use crate::runs::notices::new_notices;
 use crate::runs::submit::labels_of;
-use crate::runs::told::new_notices;
 use crate::runs::transition::standing;
 use crate::{EngineError, RunContext, Runs};
 
@@ -491,7 +491,7 @@ impl Runs {
 /// What there is to be told of a run that has missed its deadline.
 fn deadline_missed(context: &RunContext) -> Option<NewNotices> {
     let revision = &context.revision;
-    revision.told.anywhere(NotifyEvent::DeadlineMissed).then(|| {
+    revision.subscriptions.anywhere(NotifyEvent::DeadlineMissed).then(|| {
         let telling = Telling {
             notices: vec![Notice::of_run(NotifyEvent::DeadlineMissed)],
             troubled: Vec::new(),

@@ -44,7 +44,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
-use crate::runs::told::new_notices;
+use crate::runs::notices::new_notices;
 use crate::runs::transition::standing;
 use crate::{EngineError, RunContext, Runs};
 
@@ -237,7 +237,7 @@ fn decide(
 impl Runs {
     /// What there is to be told of a run that is skipped, beside what there is of its end.
     fn skip_notices(&self, context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
-        if !context.revision.told.anywhere(NotifyEvent::Skipped) {
+        if !context.revision.subscriptions.anywhere(NotifyEvent::Skipped) {
             return notices;
         }
         let mut notices = notices.unwrap_or_else(|| {

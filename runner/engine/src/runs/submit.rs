@@ -405,7 +405,7 @@ impl Runs {
                 request.trigger,
                 Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
             ),
-            announces_start: !gated && revision.told.group(NotifyEvent::Started),
+            announces_start: !gated && revision.subscriptions.group(NotifyEvent::Started),
             audited: None,
         };
         let context = RunContext {

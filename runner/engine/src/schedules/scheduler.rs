@@ -37,8 +37,8 @@ use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
+use crate::runs::notices::new_notices;
 use crate::runs::submit::{Layout, labels_of};
-use crate::runs::told::new_notices;
 use crate::{EngineError, RunContext};
 
 /// How many schedules one transaction fires.
@@ -300,7 +300,7 @@ impl Schedules {
         let firing = firing(schedule, due.cursor, due.due_at, now, limit);
         if firing.missed {
             batch.missed.note(&due, &revision.group_name, firing.instants.len());
-            if revision.told.anywhere(NotifyEvent::ScheduleMissed) {
+            if revision.subscriptions.anywhere(NotifyEvent::ScheduleMissed) {
                 let telling = Telling {
                     notices: vec![Notice::of_run(NotifyEvent::ScheduleMissed)],
                     troubled: Vec::new(),

@@ -36,7 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "/v1/secrets-key/reseal",
             Access::Admin,
             "Seal secrets, connections and channels with the current key",
-            reseal,
+            rotate_keys,
         )
         .detail("The last step of changing the key, once every node seals with the new one.")
         .answers(200, of::<Resealed>()),
@@ -47,7 +47,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 /// Seals with the current key what older ones sealed.
-async fn reseal(mut request: Request) -> Outcome {
+async fn rotate_keys(mut request: Request) -> Outcome {
     request.nothing().await?;
     let app = &request.app;
     let done = app

@@ -19,7 +19,7 @@ fn channels() -> BTreeMap<String, Reach> {
     ])
 }
 
-fn told(spec: &GroupSpec, notice: &Notice) -> Vec<String> {
+fn recipients_of(spec: &GroupSpec, notice: &Notice) -> Vec<String> {
     targets(spec, notice, &channels())
         .by_channel()
         .into_iter()
@@ -31,7 +31,7 @@ fn told(spec: &GroupSpec, notice: &Notice) -> Vec<String> {
 fn who_is_not_named_is_not_forgotten() {
     let of_group = |rules: serde_json::Value| {
         let spec = spec(json!({"notify": rules, "tasks": {"t": {"queue": "q"}}}));
-        told(&spec, &Notice::of_task(NotifyEvent::Retrying, 0))
+        recipients_of(&spec, &Notice::of_task(NotifyEvent::Retrying, 0))
     };
     assert_eq!(
         of_group(json!({"on": ["retrying"], "channels": ["s-mail"]})),
@@ -52,7 +52,7 @@ fn addresses_of_group_and_task_are_merged() {
     }));
     let notice = Notice::of_task(NotifyEvent::Retrying, 0);
     assert_eq!(
-        told(&spec, &notice),
+        recipients_of(&spec, &notice),
         ["hook", "ops-mail a@example.com etl@example.com ops@example.com"]
     );
 }
@@ -67,28 +67,28 @@ fn who_is_told_of_the_run_is_not_told_of_its_task() {
         with_run: true,
         ..Notice::of_task(NotifyEvent::Failed, 0)
     };
-    assert_eq!(told(&spec, &at_once), ["hook"]);
+    assert_eq!(recipients_of(&spec, &at_once), ["hook"]);
     let earlier = Notice::of_task(NotifyEvent::Failed, 0);
-    assert_eq!(told(&spec, &earlier), ["hook", "ops-mail a@example.com"]);
+    assert_eq!(recipients_of(&spec, &earlier), ["hook", "ops-mail a@example.com"]);
     let later = Notice {
         covers: vec![0],
         ..Notice::of_run(NotifyEvent::Failed)
     };
-    assert_eq!(told(&spec, &later), ["ops-mail ops@example.com"]);
+    assert_eq!(recipients_of(&spec, &later), ["ops-mail ops@example.com"]);
 }
 
 #[test]
 fn addresses_go_through_the_default_channel() {
     let spec = spec(json!({"tasks": {"t": {"queue": "q", "notify": {"on": ["failed"], "to": ["x@example.com"]}}}}));
     let notice = Notice::of_task(NotifyEvent::Failed, 0);
-    assert_eq!(told(&spec, &notice), ["ops-mail x@example.com"]);
+    assert_eq!(recipients_of(&spec, &notice), ["ops-mail x@example.com"]);
     let none = targets(&spec, &notice, &BTreeMap::new()).by_channel();
     assert_eq!(none.keys().collect::<Vec<_>>(), ["email"]);
 }
 
 fn moves(spec: GroupSpec, events: &[Event]) -> (Telling, Option<RunState>) {
     let plan = Plan::compile(spec).unwrap();
-    let told = Told::of(&plan);
+    let subscriptions = Subscriptions::of(&plan);
     let mut state = RunState::Waiting;
     let mut progress = Progress::new(&plan);
     let now = Time::UNIX_EPOCH;
@@ -102,7 +102,7 @@ fn moves(spec: GroupSpec, events: &[Event]) -> (Telling, Option<RunState>) {
         progress: &progress,
         callback: true,
     };
-    (notices(&plan, &told, &moves), actions.finished)
+    (notices(&plan, &subscriptions, &moves), actions.finished)
 }
 
 /// Who is told of what by a decision, as `event task channel`.
@@ -115,7 +115,7 @@ fn all_told(spec: &GroupSpec, telling: &Telling) -> Vec<String> {
         )
     };
     let of = |notice: &Notice| {
-        told(spec, notice)
+        recipients_of(spec, notice)
             .into_iter()
             .map(|to| format!("{} {to}", about(notice)))
             .collect()
@@ -183,7 +183,7 @@ fn told_by(spec: &GroupSpec, steps: &[&[Event]]) -> Vec<Vec<String>> {
             progress: &progress,
             callback: false,
         };
-        all_told(spec, &notices(&plan, &Told::of(&plan), &moves))
+        all_told(spec, &notices(&plan, &Subscriptions::of(&plan), &moves))
     };
     steps.iter().map(&mut step).collect()
 }
@@ -243,6 +243,6 @@ fn each_success_is_told() {
 #[test]
 fn nothing_is_told_of_groups_without_rules() {
     let plan = Plan::compile(spec(json!({"tasks": {"t": {"queue": "q"}}}))).unwrap();
-    assert_eq!(Told::of(&plan), Told::default());
-    assert!(!Told::of(&plan).any());
+    assert_eq!(Subscriptions::of(&plan), Subscriptions::default());
+    assert!(!Subscriptions::of(&plan).any());
 }

@@ -14,7 +14,7 @@ use crate::{EngineError, RunContext, Runs};
 /// Whether somebody wants to hear that a task begins; not that each of its items does. Whether it has been told already
 /// [`Runs::tell_started`] finds out.
 pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
-    at.key.item.is_none() && context.revision.told.task(at.key.task, NotifyEvent::Started)
+    at.key.item.is_none() && context.revision.subscriptions.task(at.key.task, NotifyEvent::Started)
 }
 
 impl Runs {
@@ -27,7 +27,7 @@ impl Runs {
         progress: &Progress,
     ) -> Option<Box<NewNotices>> {
         let revision = &context.revision;
-        if !revision.told.any() && !context.facts.callback {
+        if !revision.subscriptions.any() && !context.facts.callback {
             return None;
         }
         let moves = Moves {
@@ -38,18 +38,18 @@ impl Runs {
             progress,
             callback: context.facts.callback,
         };
-        let telling = notices(&revision.plan, &revision.told, &moves);
+        let telling = notices(&revision.plan, &revision.subscriptions, &moves);
         (!telling.is_empty()).then(|| Box::new(new_notices(revision, Some(context.facts.id), telling, None)))
     }
 
     /// Whether somebody wants to hear of a run of one task that ends so.
     pub(crate) fn tells_end(&self, context: &RunContext, state: RunState) -> bool {
-        let told = &context.revision.told;
+        let subscriptions = &context.revision.subscriptions;
         let end = match state {
             RunState::Succeeded => NotifyEvent::Succeeded,
             _ => NotifyEvent::Failed,
         };
-        context.facts.callback || told.anywhere(end) || told.anywhere(NotifyEvent::Recovered)
+        context.facts.callback || subscriptions.anywhere(end) || subscriptions.anywhere(NotifyEvent::Recovered)
     }
 
     /// An attempt of a task begins: whoever wants to hear of it is told before it does anything, unless an earlier attempt
