@@ -10,6 +10,7 @@ pub mod chance;
 pub mod clock;
 pub mod dispatch;
 pub mod duration;
+pub mod executor;
 pub mod fault;
 pub mod graph;
 pub mod id;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use chrono_tz::Tz;
 
-use crate::fault::one_of;
+use crate::executor::Executor;
 use crate::retry::Policy;
 use crate::spec::{DeadlineAction, ForEach, GroupSpec, OnFailure, Shards, TaskSpec, TimeoutSpec, TriggerRule};
 use crate::{Fault, Faults, Name, Span};
@@ -21,32 +21,12 @@ pub const ITEMS_MAX: u32 = 10_000;
 /// Attempts of one task run that may be lost with their nodes, unless the spec says otherwise.
 pub const LOST_MAX_DEFAULT: u32 = 5;
 
-/// The timeout of scripts, HTTP calls and SQL statements that name none.
-pub const TIMEOUT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(3600);
-
-/// What does a task's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Executor {
-    /// A wasm script on a node.
-    Script,
-    /// A worker that claims from a queue.
-    Queue,
-    /// An HTTP request made by a node.
-    Http,
-    /// Users who poll for offers.
-    Audience,
-    /// A run of another group.
-    Group,
-    /// A SQL statement that a node has carried out.
-    Query,
-}
-
 /// A task as it runs.
 #[derive(Clone, Debug)]
 pub struct PlanTask {
     /// Its name.
     pub name: Name,
-    /// What does its work.
+    /// What does its work, with what the spec says of it.
     pub executor: Executor,
     /// Tasks it waits for.
     pub depends_on: Vec<TaskIndex>,
@@ -139,7 +119,7 @@ impl Plan {
     }
 
     fn compile_task(name: &Name, task: &TaskSpec, by_name: &HashMap<Name, TaskIndex>) -> Result<PlanTask, Fault> {
-        let executor = executor_of(task).map_err(|detail| Fault::at("", detail))?;
+        let executor = Executor::of(task).map_err(|detail| Fault::at("", detail))?;
         let mut depends_on = Vec::with_capacity(task.depends_on.len());
         for (place, dependency) in task.depends_on.iter().enumerate() {
             let index = by_name.get(dependency).ok_or_else(|| {
@@ -156,11 +136,10 @@ impl Plan {
             Some(spec) => Some(Policy::compile(spec).map_err(|fault| fault.below("/retry"))?),
             None => None,
         };
-        let timeout = match (task.timeout, executor) {
-            (Some(TimeoutSpec::Never), _) => None,
-            (Some(TimeoutSpec::After(span)), _) => Some(span.std()),
-            (None, Executor::Script | Executor::Http | Executor::Query) => Some(TIMEOUT_DEFAULT),
-            (None, _) => None,
+        let timeout = match task.timeout {
+            Some(TimeoutSpec::Never) => None,
+            Some(TimeoutSpec::After(span)) => Some(span.std()),
+            None => executor.timeout_default(),
         };
         Ok(PlanTask {
             name: name.clone(),
@@ -245,39 +224,6 @@ impl Plan {
             (Some(ForEach::Items(items)), _) => Some(items.len() as u32),
             (_, Some(Shards::Count(count))) => Some(*count),
             _ => None,
-        }
-    }
-}
-
-/// The field that names an executor in a task's spec, the executor, and whether a task names it.
-type Named = (&'static str, Executor, fn(&TaskSpec) -> bool);
-
-/// All executors.
-const EXECUTORS: [Named; 6] = [
-    ("script", Executor::Script, |task| task.script.is_some()),
-    ("queue", Executor::Queue, |task| task.queue.is_some()),
-    ("http", Executor::Http, |task| task.http.is_some()),
-    ("audience", Executor::Audience, |task| task.audience.is_some()),
-    ("group", Executor::Group, |task| task.group.is_some()),
-    ("query", Executor::Query, |task| task.query.is_some()),
-];
-
-impl Executor {
-    /// The field that names it in a task's spec.
-    pub fn as_str(self) -> &'static str {
-        let found = EXECUTORS.iter().find(|(_, executor, _)| *executor == self);
-        found.map_or("", |(word, _, _)| word)
-    }
-}
-
-/// The one executor of a task; an error if it has none or several.
-pub fn executor_of(task: &TaskSpec) -> Result<Executor, String> {
-    let mut named = EXECUTORS.iter().filter(|(_, _, is_named)| is_named(task));
-    match (named.next(), named.next()) {
-        (Some((_, executor, _)), None) => Ok(*executor),
-        _ => {
-            let words = one_of(&EXECUTORS.map(|(word, _, _)| word));
-            Err(format!("a task has exactly one executor: {words}"))
         }
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::dispatch::{Offer, OfferSpec};
-use heddle_domain::plan::PlanTask;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::schema::Schema;
+use heddle_domain::spec::AudienceSpec;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Scope;
 use heddle_domain::{Faults, Time};
@@ -24,17 +24,16 @@ use crate::runs::ending::Ending;
 use crate::{EngineError, RunContext};
 
 /// The offer of an attempt.
-fn offer_of(task: &PlanTask, audience: &str, params: Map<String, Value>, now: Time) -> Result<Offer, Faults> {
-    let asked = task.spec.audience.as_ref();
+fn offer_of(asked: &AudienceSpec, audience: &str, params: Map<String, Value>, now: Time) -> Result<Offer, Faults> {
     let spec = json!({
         "kind": "once",
         "audience": audience,
         "starts_at": now.to_rfc3339(),
-        "template": asked.and_then(|asked| asked.template.clone()),
+        "template": asked.template,
         "params": params,
-        "dispatch_times": asked.and_then(|asked| asked.dispatch_times.clone()).unwrap_or(json!(1)),
-        "mode": asked.and_then(|asked| asked.mode.clone()).unwrap_or_else(|| "single".into()),
-        "max_hold": asked.and_then(|asked| asked.max_hold),
+        "dispatch_times": asked.dispatch_times.clone().unwrap_or(json!(1)),
+        "mode": asked.mode.as_deref().unwrap_or("single"),
+        "max_hold": asked.max_hold,
     });
     Offer::compile(heddle_domain::spec::read::<OfferSpec>(&spec)?, now)
 }
@@ -43,14 +42,11 @@ impl Attempts {
     /// What an attempt of an audience task offers, and to whom.
     pub(crate) async fn prepare_offer(
         &self,
-        task: &PlanTask,
+        asked: &AudienceSpec,
         scope: &Scope,
         params: Map<String, Value>,
     ) -> Result<Result<Offer, Ending>, EngineError> {
         let invalid = |said: String| Ok(Err(Ending::fatal(ErrorKind::Invalid, said)));
-        let Some(asked) = &task.spec.audience else {
-            return invalid("the task has no audience".into());
-        };
         let audience = match or_trouble(|| self.templates.render(&asked.audience, scope))? {
             Ok(Value::String(audience)) => audience,
             Ok(other) => return invalid(format!("audience: {other} is no audience")),
@@ -67,7 +63,7 @@ impl Attempts {
                 Err(error) => return invalid(format!("template `{template}`: {error}")),
             }
         }
-        match offer_of(task, &audience, params, self.node.now()) {
+        match offer_of(asked, &audience, params, self.node.now()) {
             Ok(offer) => Ok(Ok(offer)),
             Err(faults) => invalid(format!("audience: {faults}")),
         }

@@ -15,7 +15,7 @@ pub(crate) mod queue_task;
 
 use std::sync::Arc;
 
-use heddle_domain::plan::Executor;
+use heddle_domain::executor::Executor;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{ByteSize, SubmissionSpec};
 use heddle_domain::state::ErrorKind;
@@ -143,7 +143,7 @@ fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: 
 /// Whether it begins when a worker claims it.
 fn is_queued(context: &RunContext, at: AttemptKey) -> bool {
     let task = context.revision.plan.task(at.key.task);
-    task.is_some_and(|task| task.executor == Executor::Queue && !task.mapped)
+    task.is_some_and(|task| matches!(task.executor, Executor::Queue(_)) && !task.mapped)
 }
 
 impl Worker for Attempts {
@@ -164,7 +164,7 @@ impl Attempts {
             return;
         };
         let simple = self.node.short_ways.take(ShortWay::BeginAtOnce)
-            && task.executor == Executor::Script
+            && matches!(task.executor, Executor::Script(_))
             && task.spec.when.is_none()
             && !task.mapped
             && !context.revision.templated[at.key.task as usize]

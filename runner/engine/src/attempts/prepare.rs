@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use heddle_domain::bounded::or_trouble;
+use heddle_domain::executor::Executor;
 use heddle_domain::params;
-use heddle_domain::plan::{Executor, ITEMS_MAX, PlanTask, TaskIndex};
+use heddle_domain::plan::{ITEMS_MAX, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
 use heddle_domain::schema::Schema;
-use heddle_domain::spec::{ForEach, Shards, SubmissionSpec};
+use heddle_domain::spec::{ForEach, HttpSpec, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
 use heddle_sandbox::Script;
@@ -139,9 +140,9 @@ impl Attempts {
             Ok(effective) => effective,
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
-        match (task.executor, script) {
-            (Executor::Script, None) => Ok(Err(invalid("its script has been deleted"))),
-            (Executor::Script, Some(script)) => {
+        match (&task.executor, script) {
+            (Executor::Script(_), None) => Ok(Err(invalid("its script has been deleted"))),
+            (Executor::Script(_), Some(script)) => {
                 let params = match checked_params(&script, effective)? {
                     Ok(params) => params,
                     Err(ending) => return Ok(Err(ending)),
@@ -185,17 +186,13 @@ impl Attempts {
         item: Option<(Box<RawValue>, u32)>,
     ) -> Step<Prepared> {
         let task = &context.revision.plan.tasks[at.key.task as usize];
-        match task.executor {
-            Executor::Script => Ok(Err(invalid("its script has been deleted"))),
-            Executor::Http => self.prepare_call(context, at, scope, effective, item),
-            Executor::Query => Ok(match task.spec.query.as_ref() {
-                Some(spec) => or_trouble(|| Query::render(spec, task, scope, &self.templates))?
-                    .map(|query| Prepared::Outside(Box::new(query)))
-                    .map_err(invalid),
-                None => Err(invalid("the task has no statement")),
-            }),
-            Executor::Group => {
-                let group = task.spec.group.as_ref();
+        match &task.executor {
+            Executor::Script(_) => Ok(Err(invalid("its script has been deleted"))),
+            Executor::Http(spec) => self.prepare_call(context, at, spec, scope, effective, item),
+            Executor::Query(spec) => Ok(or_trouble(|| Query::render(spec, task, scope, &self.templates))?
+                .map(|query| Prepared::Outside(Box::new(query)))
+                .map_err(invalid)),
+            Executor::Group(group) => {
                 let spec = SubmissionSpec {
                     params: effective,
                     logical_time: Some(context.facts.logical_time),
@@ -203,16 +200,16 @@ impl Attempts {
                     ..SubmissionSpec::default()
                 };
                 Ok(Ok(Prepared::SubRun {
-                    group: group.map(|name| name.as_str().to_owned()).unwrap_or_default(),
+                    group: group.as_str().to_owned(),
                     spec,
                 }))
             }
-            Executor::Queue => {
+            Executor::Queue(_) => {
                 let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
                 Ok(Ok(Prepared::Queue { params }))
             }
-            Executor::Audience => {
-                let offer = self.prepare_offer(task, scope, effective).await?;
+            Executor::Audience(asked) => {
+                let offer = self.prepare_offer(asked, scope, effective).await?;
                 Ok(offer.map(|offer| Prepared::Offer(Box::new(offer))))
             }
         }
@@ -223,14 +220,12 @@ impl Attempts {
         &self,
         context: &RunContext,
         at: AttemptKey,
+        spec: &HttpSpec,
         scope: &Scope,
         effective: Map<String, Value>,
         item: Option<(Box<RawValue>, u32)>,
     ) -> Step<Prepared> {
         let task = &context.revision.plan.tasks[at.key.task as usize];
-        let Some(spec) = &task.spec.http else {
-            return Ok(Err(invalid("the task has no request")));
-        };
         let item = item.map(|(item, count)| heddle_sandbox::MapItem {
             item,
             index: at.key.item.unwrap_or(0),
@@ -251,7 +246,7 @@ impl Attempts {
 
     /// How many workers are connected to a task's queue, if it has an item for each.
     async fn workers_of(&self, task: &PlanTask) -> Result<Option<i64>, EngineError> {
-        let (Some(Shards::Workers(_)), Some(queue)) = (&task.spec.shards, &task.spec.queue) else {
+        let (Some(Shards::Workers(_)), Executor::Queue(queue)) = (&task.spec.shards, &task.executor) else {
             return Ok(None);
         };
         let connected = self

@@ -65,14 +65,14 @@ impl Commits for Enqueues {
 impl Attempts {
     /// Hands a task run whose params are rendered to workers; what comes of it is nobody's report.
     pub(crate) async fn enqueue_queued(&self, context: &RunContext, at: AttemptKey, params: String) -> End {
-        let Some(task) = context.revision.plan.task(at.key.task) else {
+        let Some(target) = context.revision.plan.task(at.key.task).and_then(target_of) else {
             return End::Dropped;
         };
         let enqueue = Enqueue {
             run: context.facts.id,
             at,
             priority: context.facts.priority,
-            target: target_of(task),
+            target,
             params,
         };
         let Ok(answered) = self.enqueues.send_patiently(enqueue).await else {

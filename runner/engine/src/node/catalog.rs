@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_domain::Chain;
 use heddle_domain::Name;
+use heddle_domain::executor::Executor;
 use heddle_domain::notify::rules::Subscriptions;
 use heddle_domain::params::Layers;
-use heddle_domain::plan::{Executor, Plan};
+use heddle_domain::plan::Plan;
 use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::{AttemptKey, Event, FormatError, Progress, decide};
 use heddle_domain::schedule::{Calendar, Schedule};
@@ -420,11 +421,10 @@ impl Catalog {
         let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
         let mut named = Map::new();
         for task in &revision.plan.tasks {
-            if task.executor != Executor::Script {
+            let Executor::Script(text) = &task.executor else {
                 scripts.push(None);
                 continue;
-            }
-            let text = task.spec.script.as_deref().unwrap_or_default();
+            };
             let (name, version) = split_version(text);
             let version = version.or_else(|| kept_version(&kept[task.name.as_str()], name));
             let facts = self.script(name, version).await?;

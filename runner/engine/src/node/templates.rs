@@ -23,17 +23,7 @@ pub(crate) fn templates_of<'p>(
         Some(ForEach::Items(items)) => items.iter().for_each(&mut *value),
         None => {}
     }
-    if let Some(audience) = &task.spec.audience {
-        text(&audience.audience);
-    }
-    if let Some(http) = &task.spec.http {
-        text(&http.url);
-        http.headers.values().for_each(|header| text(header));
-        http.body.iter().for_each(&mut *value);
-    }
-    if let Some(query) = &task.spec.query {
-        query.params.iter().for_each(&mut *value);
-    }
+    task.executor.templates(text, value);
 }
 
 /// Whether a task's templates may have to be rendered where that is bounded.

@@ -350,7 +350,7 @@ impl Notifier {
             match judge(window, pace, now) {
                 Verdict::Tell => rows.push(self.row(known, draft, now)),
                 Verdict::Gather(digest, due_at) => {
-                    let entry = target_of(&draft.facts);
+                    let entry = entry_of(&draft.facts);
                     let open = digest.filter(|id| digests.contains_key(id));
                     let id = match open {
                         Some(id) => id,
@@ -530,7 +530,7 @@ fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
     })
 }
 
-fn target_of(facts: &Facts) -> Entry {
+fn entry_of(facts: &Facts) -> Entry {
     Entry {
         at: facts.at.clone(),
         run: facts.run.clone(),

@@ -37,12 +37,11 @@ impl Queues {
             };
             let context = self.runs.known(&contexts, run).await?;
             let progress = progress_of(run, &found.progress)?;
-            let task = context.revision.plan.task(at.key.task);
-            let (RunState::Running, false, Some(task)) = (found.state, progress.is_stopping(), task) else {
+            let target = context.revision.plan.task(at.key.task).and_then(target_of);
+            let (RunState::Running, false, Some(target)) = (found.state, progress.is_stopping(), target) else {
                 back.push(applied(run, at, lease, &Ending::Released));
                 continue;
             };
-            let target = target_of(task);
             filled.add(&target);
             let row = QueueRow {
                 at,

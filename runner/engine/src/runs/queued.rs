@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use heddle_domain::plan::{Executor, PlanTask};
+use heddle_domain::executor::Executor;
+use heddle_domain::plan::PlanTask;
 use heddle_domain::run::AttemptKey;
 use heddle_store::live::{QueueRow, QueueTarget};
 use parking_lot::Mutex;
@@ -164,29 +165,27 @@ impl Queued {
 fn target(revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
     let task = revision.plan.task(at.key.task)?;
     let asks = at.key.item.is_none() && (task.mapped || task.spec.when.is_some());
-    if task.executor != Executor::Queue || asks || revision.templated[at.key.task as usize] {
+    if asks || revision.templated[at.key.task as usize] {
         return None;
     }
     // What takes slots of pools waits for these first, and comes to its queue from *ready* when it has them.
     if revision.need_of(at).is_some() {
         return None;
     }
-    Some(target_of(task))
+    target_of(task)
 }
 
-/// Where a task's runs go.
-pub(crate) fn target_of(task: &PlanTask) -> QueueTarget {
-    QueueTarget {
-        queue: task
-            .spec
-            .queue
-            .as_ref()
-            .map(|name| name.as_str().to_owned())
-            .unwrap_or_default(),
+/// The queue that a task's runs go to; `None`: the task has another executor.
+pub(crate) fn target_of(task: &PlanTask) -> Option<QueueTarget> {
+    let Executor::Queue(queue) = &task.executor else {
+        return None;
+    };
+    Some(QueueTarget {
+        queue: queue.as_str().to_owned(),
         tags: task.spec.tags.clone(),
         timeout_ms: task.timeout.map(millis),
         queue_timeout_ms: task.spec.queue_timeout.map(|span| millis(span.std())),
-    }
+    })
 }
 
 /// Whole milliseconds, at least one.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::bounded::or_trouble;
+use heddle_domain::executor::Executor;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::check_http_url;
 use heddle_domain::params;
-use heddle_domain::plan::Executor;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
@@ -529,7 +529,7 @@ fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
     let plan = &group.revision.plan;
     let none = Map::new();
     for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
-        let Some(script) = script.as_ref().filter(|_| task.executor == Executor::Script) else {
+        let (Executor::Script(_), Some(script)) = (&task.executor, script) else {
             continue;
         };
         let Some(schema) = &script.schema else { continue };

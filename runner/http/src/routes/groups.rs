@@ -7,7 +7,7 @@ use heddle_api::{
     Revision, Validation,
 };
 use heddle_domain::Name;
-use heddle_domain::plan::executor_of;
+use heddle_domain::executor::Executor;
 use heddle_domain::state::RunState;
 use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
 use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, IfMatch, RevisionRow};
@@ -377,7 +377,7 @@ async fn graph(request: Request) -> Outcome {
     let mut nodes = Vec::with_capacity(spec.tasks.len());
     let mut edges = Vec::new();
     for (task, written) in &spec.tasks {
-        let executor = executor_of(written).ok().map(|executor| executor.as_str().to_owned());
+        let executor = Executor::of(written).ok().map(|executor| executor.as_str().to_owned());
         nodes.push(GraphNode {
             task: task.to_string(),
             executor,

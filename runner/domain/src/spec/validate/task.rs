@@ -2,15 +2,12 @@
 
 use serde_json::Value;
 
-use super::{Catalog, GroupSpec, ScriptLookup, check_description, check_notify};
-use crate::dispatch;
+use super::{Catalog, GroupSpec, check_description, check_notify};
+use crate::executor::{Executor, Surroundings};
 use crate::fault::pointer_token;
-use crate::plan::{Executor, ITEMS_MAX, executor_of};
+use crate::plan::ITEMS_MAX;
 use crate::retry::Policy;
-use crate::spec::{
-    AudienceSpec, ByteSize, ForEach, HttpSpec, QuerySpec, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec,
-    is_tag,
-};
+use crate::spec::{ByteSize, ForEach, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec, is_tag};
 use crate::template::{Tasks, Templates, is_template};
 use crate::{Faults, Name};
 
@@ -24,20 +21,17 @@ pub const LOG: std::ops::RangeInclusive<u64> = 0..=64 << 20;
 pub const ITEMS_MAX_BYTES: usize = 8 << 20;
 /// The largest `max_lost`.
 pub const LOST_MAX: u32 = 1_000;
-/// The longest statement of a `query`, in bytes, and the most params that it has.
-pub const QUERY_SQL_MAX_BYTES: usize = 256 << 10;
-pub const QUERY_PARAMS_MAX: usize = 1_000;
 /// How long the lists of a task may be: hosts, connections, secrets, pools, headers.
 pub const LIST_MAX: usize = 100;
 
 /// Checks templates, and the tasks that they name.
-pub(super) struct Checker<'a> {
+pub(crate) struct Checker<'a> {
     pub(super) templates: &'a Templates,
     pub(super) tasks: Tasks<'a>,
 }
 
 impl Checker<'_> {
-    fn value(&self, value: &Value, pointer: &str, faults: &mut Faults) {
+    pub(crate) fn value(&self, value: &Value, pointer: &str, faults: &mut Faults) {
         self.templates.check_value(value, pointer, self.tasks, faults);
     }
 
@@ -45,8 +39,6 @@ impl Checker<'_> {
         self.templates.check_condition(condition, self.tasks)
     }
 }
-
-const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
 pub(super) fn check(
     place: &str,
@@ -57,22 +49,15 @@ pub(super) fn check(
     faults: &mut Faults,
 ) {
     check_description(task.description.as_deref(), place, faults);
-    let executor = executor_of(task).map_err(|detail| faults.add(place, detail)).ok();
-    if let Some(script) = &task.script {
-        check_script(script, place, catalog, faults);
-    }
-    if let Some(http) = &task.http {
-        check_http(http, &format!("{place}/http"), templates, faults);
-    }
-    if let Some(audience) = &task.audience {
-        check_audience(audience, &format!("{place}/audience"), catalog, templates, faults);
-    }
-    if let Some(query) = &task.query {
-        let category = spec.category.as_ref();
-        let connection = catalog.connection(&query.connection, group, category);
-        let pointer = format!("{place}/query/connection");
-        connection.check("SQL connection", &query.connection, pointer, faults);
-        check_query(query, &format!("{place}/query"), templates, faults);
+    let executor = Executor::of(task).map_err(|detail| faults.add(place, detail)).ok();
+    let surroundings = Surroundings {
+        group,
+        category: spec.category.as_ref(),
+        catalog,
+        templates,
+    };
+    for executor in Executor::all_of(task) {
+        executor.check(place, &surroundings, faults);
     }
     if !task.tags.is_empty() && task.queue.is_none() {
         faults.add(format!("{place}/tags"), "only a task with a `queue` has tags");
@@ -91,7 +76,7 @@ pub(super) fn check(
         faults.push(fault.below(&format!("{place}/retry")));
     }
     check_bounds(place, task, faults);
-    check_map(place, task, executor, templates, faults);
+    check_map(place, task, executor.as_ref(), templates, faults);
     check_grants(place, (group, spec), task, catalog, faults);
     if let Some(notify) = &task.notify {
         check_notify(notify, &format!("{place}/notify"), catalog, faults);
@@ -149,124 +134,13 @@ pub fn script_reference(text: &str) -> Result<(Name, Option<u32>), String> {
     Ok((Name::new(name).map_err(|error| error.to_string())?, version))
 }
 
-fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
-    let detail = match script_reference(reference) {
-        Err(detail) => detail,
-        Ok((name, version)) => match catalog.script(&name, version) {
-            ScriptLookup::Found(_) => return,
-            ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
-            ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
-            ScriptLookup::NoActiveVersion => {
-                format!("script `{name}` has no active version; activate one, or name one as `{name}@1`")
-            }
-            ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
-        },
-    };
-    faults.add(format!("{place}/script"), detail);
-}
-
-fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
-    for (field, text) in [("method", &http.method), ("url", &http.url)] {
-        templates.value(&Value::String(text.clone()), &format!("{place}/{field}"), faults);
-    }
-    if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
-        faults.add(
-            format!("{place}/method"),
-            format!("the method is one of {}", METHODS.join(", ")),
-        );
-    }
-    if !is_template(&http.url)
-        && let Err(detail) = check_url(&http.url)
-    {
-        faults.add(format!("{place}/url"), detail);
-    }
-    if http.headers.len() > LIST_MAX {
-        faults.add(format!("{place}/headers"), format!("at most {LIST_MAX} headers"));
-    }
-    for (name, value) in &http.headers {
-        let pointer = format!("{place}/headers/{}", pointer_token(name));
-        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        if name.is_empty() || !name.chars().all(token) {
-            faults.add(pointer.clone(), "this is no name for a header");
-        }
-        if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
-            faults.add(pointer.clone(), "a header's value has no control characters");
-        }
-        templates.value(&Value::String(value.clone()), &pointer, faults);
-    }
-    if let Some(body) = &http.body {
-        templates.value(body, &format!("{place}/body"), faults);
-    }
-}
-
-fn check_query(query: &QuerySpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
-    let pointer = format!("{place}/sql");
-    if query.sql.trim().is_empty() {
-        faults.add(pointer, "write the statement, such as `select 1 as one`");
-    } else if query.sql.len() > QUERY_SQL_MAX_BYTES {
-        let most = ByteSize(QUERY_SQL_MAX_BYTES as u64);
-        faults.add(pointer, format!("a statement has at most {most}"));
-    } else if query.sql.contains('\0') {
-        faults.add(pointer, "a statement has no character U+0000");
-    } else if is_template(&query.sql) {
-        faults.add(
-            pointer,
-            "a statement is no template: write `$1` for what varies, and the template into `params` (within a literal, \
-             put a space between two braces)",
-        );
-    }
-    if query.params.len() > QUERY_PARAMS_MAX {
-        faults.add(format!("{place}/params"), format!("at most {QUERY_PARAMS_MAX} params"));
-        return;
-    }
-    for (index, value) in query.params.iter().enumerate() {
-        templates.value(value, &format!("{place}/params/{index}"), faults);
-    }
-}
-
 /// Whether a text is an absolute `http` or `https` URL with a host.
-pub(super) fn check_url(text: &str) -> Result<(), String> {
+pub(crate) fn check_url(text: &str) -> Result<(), String> {
     let shown: String = text.chars().take(100).collect();
     match url::Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
         Ok(_) => Err(format!("`{shown}` is no http or https URL")),
         Err(error) => Err(format!("`{shown}` is no URL: {error}")),
-    }
-}
-
-fn check_audience(
-    spec: &AudienceSpec,
-    place: &str,
-    catalog: &dyn Catalog,
-    templates: &Checker<'_>,
-    faults: &mut Faults,
-) {
-    let pointer = format!("{place}/audience");
-    if is_template(&spec.audience) {
-        templates.value(&Value::String(spec.audience.clone()), &pointer, faults);
-    } else if let Err(detail) = dispatch::check_audience(&spec.audience) {
-        faults.add(pointer, detail);
-    }
-    let stock = dispatch::parse_stock(spec.dispatch_times.as_ref());
-    if let Err(detail) = &stock {
-        faults.add(format!("{place}/dispatch_times"), detail.as_str());
-    }
-    match spec.mode.as_deref() {
-        None | Some("single") => {}
-        Some("repeat") if stock == Ok(None) => faults.add(format!("{place}/mode"), dispatch::EACH_ONCE),
-        Some("repeat") => {}
-        Some(_) => faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`"),
-    }
-    if let Some(template) = &spec.template
-        && catalog.template(template).is_none()
-    {
-        faults.add(
-            format!("{place}/template"),
-            format!("there is no template `{template}`"),
-        );
-    }
-    if spec.max_hold.is_some_and(|hold| hold.is_zero()) {
-        faults.add(format!("{place}/max_hold"), "`max_hold` is longer than zero");
     }
 }
 
@@ -311,7 +185,7 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
     }
 }
 
-fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates: &Checker<'_>, faults: &mut Faults) {
+fn check_map(place: &str, task: &TaskSpec, executor: Option<&Executor>, templates: &Checker<'_>, faults: &mut Faults) {
     if task.for_each.is_some() && task.shards.is_some() {
         faults.add(place, "a task has `for_each` or `shards`, not both");
     }
@@ -354,7 +228,7 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
                 format!("`shards` is from 1 to {ITEMS_MAX}, or `workers`"),
             );
         }
-        Some(Shards::Workers(_)) if executor != Some(Executor::Queue) => {
+        Some(Shards::Workers(_)) if !matches!(executor, Some(Executor::Queue(_))) => {
             faults.add(
                 format!("{place}/shards"),
                 "`shards: workers` is for a task with a `queue`",

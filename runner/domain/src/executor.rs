@@ -1,0 +1,249 @@
+//! Executors: what does the work of a task, each with its own part of the task's spec.
+//!
+//! A new executor begins here: its variant, the field of [`TaskSpec`] that names it, its bounds, its templates. An attempt of
+//! it is prepared in the engine (`attempts/prepare.rs`).
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::dispatch;
+use crate::fault::{one_of, pointer_token};
+use crate::spec::validate::task::{Checker, LIST_MAX, check_url, script_reference};
+use crate::spec::validate::{Catalog, ScriptLookup};
+use crate::spec::{AudienceSpec, ByteSize, HttpSpec, QuerySpec, TaskSpec};
+use crate::template::is_template;
+use crate::{Faults, Name};
+
+/// The timeout of scripts, HTTP calls and SQL statements whose task names none.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
+
+/// The longest statement of a `query`, in bytes, and the most params that it has.
+const QUERY_SQL_MAX_BYTES: usize = 256 << 10;
+const QUERY_PARAMS_MAX: usize = 1_000;
+const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+
+/// What does a task's work.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Executor {
+    /// A wasm script on a node: `name` or `name@version`.
+    Script(String),
+    /// A worker that claims from this queue.
+    Queue(Name),
+    /// An HTTP request made by a node.
+    Http(HttpSpec),
+    /// Users who poll for offers.
+    Audience(AudienceSpec),
+    /// A run of this other group.
+    Group(Name),
+    /// A SQL statement that a node has carried out.
+    Query(QuerySpec),
+}
+
+/// A field of a task's spec, and the executor that it names if it is there.
+type Field = (&'static str, fn(&TaskSpec) -> Option<Executor>);
+
+/// The fields that name executors: a task has exactly one of them.
+const FIELDS: [Field; 6] = [
+    ("script", |task| task.script.clone().map(Executor::Script)),
+    ("queue", |task| task.queue.clone().map(Executor::Queue)),
+    ("http", |task| task.http.clone().map(Executor::Http)),
+    ("audience", |task| task.audience.clone().map(Executor::Audience)),
+    ("group", |task| task.group.clone().map(Executor::Group)),
+    ("query", |task| task.query.clone().map(Executor::Query)),
+];
+
+/// What a task's executor is checked against.
+pub(crate) struct Surroundings<'a> {
+    /// The group that the task is of, and its category.
+    pub(crate) group: &'a Name,
+    pub(crate) category: Option<&'a Name>,
+    /// What exists.
+    pub(crate) catalog: &'a dyn Catalog,
+    /// Templates, and the tasks that they may name.
+    pub(crate) templates: &'a Checker<'a>,
+}
+
+impl Executor {
+    /// All executors that a task names; a valid task names one.
+    pub(crate) fn all_of(task: &TaskSpec) -> impl Iterator<Item = Self> {
+        FIELDS.iter().filter_map(|(_, read)| read(task))
+    }
+
+    /// The one executor of a task; an error if it has none or several.
+    pub fn of(task: &TaskSpec) -> Result<Self, String> {
+        let mut named = Self::all_of(task);
+        match (named.next(), named.next()) {
+            (Some(executor), None) => Ok(executor),
+            _ => {
+                let words = one_of(&FIELDS.map(|(word, _)| word));
+                Err(format!("a task has exactly one executor: {words}"))
+            }
+        }
+    }
+
+    /// The field that names it in a task's spec.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Script(_) => "script",
+            Self::Queue(_) => "queue",
+            Self::Http(_) => "http",
+            Self::Audience(_) => "audience",
+            Self::Group(_) => "group",
+            Self::Query(_) => "query",
+        }
+    }
+
+    /// How long an attempt may take if its task does not say; `None`: there is no limit.
+    pub fn timeout_default(&self) -> Option<Duration> {
+        match self {
+            Self::Script(_) | Self::Http(_) | Self::Query(_) => Some(TIMEOUT_DEFAULT),
+            Self::Queue(_) | Self::Audience(_) | Self::Group(_) => None,
+        }
+    }
+
+    /// Calls `text` with each of its strings that may be a template, and `value` with each value that may hold some.
+    pub fn templates<'a>(&'a self, text: &mut dyn FnMut(&'a str), value: &mut dyn FnMut(&'a Value)) {
+        match self {
+            Self::Audience(audience) => text(&audience.audience),
+            Self::Http(http) => {
+                text(&http.url);
+                http.headers.values().for_each(|header| text(header));
+                http.body.iter().for_each(value);
+            }
+            Self::Query(query) => query.params.iter().for_each(value),
+            Self::Script(_) | Self::Queue(_) | Self::Group(_) => {}
+        }
+    }
+
+    /// Checks it; `place` points to its task.
+    pub(crate) fn check(&self, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
+        let pointer = format!("{place}/{}", self.as_str());
+        match self {
+            Self::Script(reference) => check_script(reference, &pointer, around.catalog, faults),
+            Self::Http(http) => check_http(http, &pointer, around.templates, faults),
+            Self::Audience(audience) => check_audience(audience, &pointer, around, faults),
+            Self::Query(query) => check_query(query, &pointer, around, faults),
+            // Groups that run one another are checked together, and a queue is there as soon as a task names it.
+            Self::Queue(_) | Self::Group(_) => {}
+        }
+    }
+}
+
+fn check_script(reference: &str, pointer: &str, catalog: &dyn Catalog, faults: &mut Faults) {
+    let detail = match script_reference(reference) {
+        Err(detail) => detail,
+        Ok((name, version)) => match catalog.script(&name, version) {
+            ScriptLookup::Found(_) => return,
+            ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
+            ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
+            ScriptLookup::NoActiveVersion => {
+                format!("script `{name}` has no active version; activate one, or name one as `{name}@1`")
+            }
+            ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
+        },
+    };
+    faults.add(pointer, detail);
+}
+
+fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
+    for (field, text) in [("method", &http.method), ("url", &http.url)] {
+        templates.value(&Value::String(text.clone()), &format!("{place}/{field}"), faults);
+    }
+    if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
+        faults.add(
+            format!("{place}/method"),
+            format!("the method is one of {}", METHODS.join(", ")),
+        );
+    }
+    if !is_template(&http.url)
+        && let Err(detail) = check_url(&http.url)
+    {
+        faults.add(format!("{place}/url"), detail);
+    }
+    if http.headers.len() > LIST_MAX {
+        faults.add(format!("{place}/headers"), format!("at most {LIST_MAX} headers"));
+    }
+    for (name, value) in &http.headers {
+        let pointer = format!("{place}/headers/{}", pointer_token(name));
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if name.is_empty() || !name.chars().all(token) {
+            faults.add(pointer.clone(), "this is no name for a header");
+        }
+        if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
+            faults.add(pointer.clone(), "a header's value has no control characters");
+        }
+        templates.value(&Value::String(value.clone()), &pointer, faults);
+    }
+    if let Some(body) = &http.body {
+        templates.value(body, &format!("{place}/body"), faults);
+    }
+}
+
+fn check_query(query: &QuerySpec, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
+    let connection = around
+        .catalog
+        .connection(&query.connection, around.group, around.category);
+    connection.check(
+        "SQL connection",
+        &query.connection,
+        format!("{place}/connection"),
+        faults,
+    );
+    let pointer = format!("{place}/sql");
+    if query.sql.trim().is_empty() {
+        faults.add(pointer, "write the statement, such as `select 1 as one`");
+    } else if query.sql.len() > QUERY_SQL_MAX_BYTES {
+        let most = ByteSize(QUERY_SQL_MAX_BYTES as u64);
+        faults.add(pointer, format!("a statement has at most {most}"));
+    } else if query.sql.contains('\0') {
+        faults.add(pointer, "a statement has no character U+0000");
+    } else if is_template(&query.sql) {
+        faults.add(
+            pointer,
+            "a statement is no template: write `$1` for what varies, and the template into `params` (within a literal, \
+             put a space between two braces)",
+        );
+    }
+    if query.params.len() > QUERY_PARAMS_MAX {
+        faults.add(format!("{place}/params"), format!("at most {QUERY_PARAMS_MAX} params"));
+        return;
+    }
+    for (index, value) in query.params.iter().enumerate() {
+        around
+            .templates
+            .value(value, &format!("{place}/params/{index}"), faults);
+    }
+}
+
+fn check_audience(spec: &AudienceSpec, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
+    let pointer = format!("{place}/audience");
+    if is_template(&spec.audience) {
+        around
+            .templates
+            .value(&Value::String(spec.audience.clone()), &pointer, faults);
+    } else if let Err(detail) = dispatch::check_audience(&spec.audience) {
+        faults.add(pointer, detail);
+    }
+    let stock = dispatch::parse_stock(spec.dispatch_times.as_ref());
+    if let Err(detail) = &stock {
+        faults.add(format!("{place}/dispatch_times"), detail.as_str());
+    }
+    match spec.mode.as_deref() {
+        None | Some("single") => {}
+        Some("repeat") if stock == Ok(None) => faults.add(format!("{place}/mode"), dispatch::EACH_ONCE),
+        Some("repeat") => {}
+        Some(_) => faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`"),
+    }
+    if let Some(template) = &spec.template
+        && around.catalog.template(template).is_none()
+    {
+        faults.add(
+            format!("{place}/template"),
+            format!("there is no template `{template}`"),
+        );
+    }
+    if spec.max_hold.is_some_and(|hold| hold.is_zero()) {
+        faults.add(format!("{place}/max_hold"), "`max_hold` is longer than zero");
+    }
+}
