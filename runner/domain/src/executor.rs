@@ -77,7 +77,7 @@ impl Executor {
             (Some(executor), None) => Ok(executor),
             _ => {
                 let words = one_of(&FIELDS.map(|(word, _)| word));
-                Err(format!("a task has exactly one executor: {words}"))
+                Err(format!("a task must have exactly one executor: {words}"))
             }
         }
     }
@@ -138,9 +138,11 @@ fn check_script(reference: &str, pointer: &str, catalog: &dyn Catalog, faults: &
             ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
             ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
             ScriptLookup::NoActiveVersion => {
-                format!("script `{name}` has no active version; activate one, or name one as `{name}@1`")
+                format!(
+                    "script `{name}` has no active version; activate a version, or name one, for example `{name}@1`"
+                )
             }
-            ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
+            ScriptLookup::OtherWorld(world) => format!("`{name}` is not a task script; its world is {world}"),
         },
     };
     faults.add(pointer, detail);
@@ -153,7 +155,7 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
     if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
         faults.add(
             format!("{place}/method"),
-            format!("the method is one of {}", METHODS.join(", ")),
+            format!("the method must be one of {}", METHODS.join(", ")),
         );
     }
     if !is_template(&http.url)
@@ -162,16 +164,16 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
         faults.add(format!("{place}/url"), detail);
     }
     if http.headers.len() > LIST_MAX {
-        faults.add(format!("{place}/headers"), format!("at most {LIST_MAX} headers"));
+        faults.add(format!("{place}/headers"), format!("there must be at most {LIST_MAX} headers"));
     }
     for (name, value) in &http.headers {
         let pointer = format!("{place}/headers/{}", pointer_token(name));
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if name.is_empty() || !name.chars().all(token) {
-            faults.add(pointer.clone(), "this is no name for a header");
+            faults.add(pointer.clone(), "this is not a valid header name");
         }
         if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
-            faults.add(pointer.clone(), "a header's value has no control characters");
+            faults.add(pointer.clone(), "the value of a header must not contain control characters");
         }
         templates.value(&Value::String(value.clone()), &pointer, faults);
     }
@@ -192,21 +194,21 @@ fn check_query(query: &QuerySpec, place: &str, around: &Surroundings<'_>, faults
     );
     let pointer = format!("{place}/sql");
     if query.sql.trim().is_empty() {
-        faults.add(pointer, "write the statement, such as `select 1 as one`");
+        faults.add(pointer, "the statement is empty; write for example `select 1 as one`");
     } else if query.sql.len() > QUERY_SQL_MAX_BYTES {
         let most = ByteSize(QUERY_SQL_MAX_BYTES as u64);
-        faults.add(pointer, format!("a statement has at most {most}"));
+        faults.add(pointer, format!("a statement must have at most {most}"));
     } else if query.sql.contains('\0') {
-        faults.add(pointer, "a statement has no character U+0000");
+        faults.add(pointer, "a statement must not contain the character U+0000");
     } else if is_template(&query.sql) {
         faults.add(
             pointer,
-            "a statement is no template: write `$1` for what varies, and the template into `params` (within a literal, \
-             put a space between two braces)",
+            "a statement cannot be a template; write `$1` for each variable value and put the template into `params` \
+             (in a literal, put a space between two braces)",
         );
     }
     if query.params.len() > QUERY_PARAMS_MAX {
-        faults.add(format!("{place}/params"), format!("at most {QUERY_PARAMS_MAX} params"));
+        faults.add(format!("{place}/params"), format!("there must be at most {QUERY_PARAMS_MAX} params"));
         return;
     }
     for (index, value) in query.params.iter().enumerate() {
@@ -233,7 +235,7 @@ fn check_audience(spec: &AudienceSpec, place: &str, around: &Surroundings<'_>, f
         None | Some("single") => {}
         Some("repeat") if stock == Ok(None) => faults.add(format!("{place}/mode"), dispatch::EACH_ONCE),
         Some("repeat") => {}
-        Some(_) => faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`"),
+        Some(_) => faults.add(format!("{place}/mode"), "`mode` must be `single` or `repeat`"),
     }
     if let Some(template) = &spec.template
         && around.catalog.template(template).is_none()
@@ -244,6 +246,6 @@ fn check_audience(spec: &AudienceSpec, place: &str, around: &Surroundings<'_>, f
         );
     }
     if spec.max_hold.is_some_and(|hold| hold.is_zero()) {
-        faults.add(format!("{place}/max_hold"), "`max_hold` is longer than zero");
+        faults.add(format!("{place}/max_hold"), "`max_hold` must be longer than zero");
     }
 }

@@ -75,7 +75,7 @@ impl Plan {
     pub fn compile(spec: GroupSpec) -> Result<Self, Faults> {
         let mut faults = Faults::default();
         if spec.tasks.is_empty() || spec.tasks.len() > TASKS_MAX {
-            faults.add("/tasks", format!("a group has 1 to {TASKS_MAX} tasks"));
+            faults.add("/tasks", format!("a group must have 1 to {TASKS_MAX} tasks"));
             return Err(faults);
         }
         let zone = match spec.timezone.as_deref().unwrap_or("UTC").parse::<Tz>() {

@@ -58,7 +58,7 @@ macro_rules! states {
             fn from_str(text: &str) -> Result<Self, String> {
                 match text {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err(format!("`{text}` is none of {}", [$($text),+].join(", "))),
+                    _ => Err(format!("`{text}` is not one of {}", [$($text),+].join(", "))),
                 }
             }
         }
@@ -224,7 +224,7 @@ mod tests {
             ),
             ("TypeError: not granted: host example.com:443: it is not among", true),
             (
-                "the lock is not granted: not granted: connection `shop`: there is none",
+                "the lock is not granted: not granted: connection `shop`: it does not exist",
                 true,
             ),
             ("the lock was not granted: somebody has it", false),

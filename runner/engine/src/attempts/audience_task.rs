@@ -49,7 +49,7 @@ impl Attempts {
         let invalid = |said: String| Ok(Err(Ending::fatal(ErrorKind::Invalid, said)));
         let audience = match or_trouble(|| self.templates.render(&asked.audience, scope))? {
             Ok(Value::String(audience)) => audience,
-            Ok(other) => return invalid(format!("audience: {other} is no audience")),
+            Ok(other) => return invalid(format!("audience: {other} is not an audience")),
             Err(error) => return invalid(format!("audience: {error}")),
         };
         if let Some(template) = &asked.template {
