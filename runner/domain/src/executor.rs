@@ -164,7 +164,10 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
         faults.add(format!("{place}/url"), detail);
     }
     if http.headers.len() > LIST_MAX {
-        faults.add(format!("{place}/headers"), format!("there must be at most {LIST_MAX} headers"));
+        faults.add(
+            format!("{place}/headers"),
+            format!("there must be at most {LIST_MAX} headers"),
+        );
     }
     for (name, value) in &http.headers {
         let pointer = format!("{place}/headers/{}", pointer_token(name));
@@ -173,7 +176,10 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
             faults.add(pointer.clone(), "this is not a valid header name");
         }
         if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
-            faults.add(pointer.clone(), "the value of a header must not contain control characters");
+            faults.add(
+                pointer.clone(),
+                "the value of a header must not contain control characters",
+            );
         }
         templates.value(&Value::String(value.clone()), &pointer, faults);
     }
@@ -208,7 +214,10 @@ fn check_query(query: &QuerySpec, place: &str, around: &Surroundings<'_>, faults
         );
     }
     if query.params.len() > QUERY_PARAMS_MAX {
-        faults.add(format!("{place}/params"), format!("there must be at most {QUERY_PARAMS_MAX} params"));
+        faults.add(
+            format!("{place}/params"),
+            format!("there must be at most {QUERY_PARAMS_MAX} params"),
+        );
         return;
     }
     for (index, value) in query.params.iter().enumerate() {
