@@ -35,7 +35,6 @@ pub struct AuditFilter {
     pub to: Option<Time>,
 }
 
-/// Writes a row.
 pub(crate) async fn write(
     connection: &mut PgSession,
     by: By<'_>,

@@ -17,7 +17,6 @@ use crate::{Store, StoreError, audit};
 pub struct By<'a> {
     /// A token's name, `dev`, or a part of Heddle itself.
     pub actor: &'a str,
-    /// The present instant.
     pub at: Time,
 }
 

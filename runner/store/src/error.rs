@@ -28,13 +28,9 @@ pub enum StoreError {
     /// A row holds what this version cannot read: our fault, or a newer node's.
     #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
-        /// Where it stands.
         table: &'static str,
-        /// Of which column.
         column: &'static str,
-        /// Its key.
         row: String,
-        /// What was found.
         found: String,
     },
 }

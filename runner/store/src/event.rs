@@ -12,9 +12,7 @@ use crate::{Store, StoreError};
 /// Where a reader stands: behind the `n`th event of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventPosition {
-    /// The transaction.
     pub xid: u64,
-    /// The row.
     pub id: i64,
     /// Of a row that stands for several: how many have been read; 0 stands for all of them.
     pub read: u32,

@@ -13,15 +13,15 @@ pub struct NodeRow {
     pub id: Uuid,
     /// The number that fences what it holds; another after a restart.
     pub lease: i64,
-    /// For people.
+    /// Text that only people read.
     pub name: String,
-    /// Where it listens.
+    /// The address at which it listens, for other nodes and people.
     pub address: String,
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
     /// 0 active, 1 draining, 2 stopped.
     pub state: i16,
-    /// Since when.
+    /// Since when it has this lease.
     pub started_at: Time,
     /// The last sign of life.
     pub heartbeat_at: Time,
@@ -42,7 +42,7 @@ pub struct NodeRow {
 /// What a heartbeat answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat {
-    /// The database's clock.
+    /// The time by the clock of the database.
     pub now: Time,
     /// Other nodes that are alive.
     pub others: i64,
@@ -176,7 +176,7 @@ impl Store {
         .await?)
     }
 
-    /// The database's clock.
+    /// The time by the clock of the database.
     pub async fn now(&self) -> Result<Time, StoreError> {
         Ok(sqlx::query_scalar!(r#"SELECT clock_timestamp() AS "now!""#)
             .fetch_one(&self.pool)

@@ -164,7 +164,6 @@ impl Store {
 }
 
 impl Open {
-    /// Commits it.
     pub(crate) async fn commit(self) -> Result<(), sqlx::Error> {
         self.tx.commit().await
     }

@@ -41,14 +41,11 @@ pub use round::{BackfillRound, Moved};
 /// How a backfill stands; `cancelling` says that its active runs are yet to be cancelled.
 pub const CANCELLING: i16 = 6;
 
-/// A backfill.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackfillRow {
     /// Its id: a UUIDv7 of its creation.
     pub id: Uuid,
-    /// Of which group.
     pub group_id: i64,
-    /// The group's name.
     pub group_name: String,
     /// Whether the group has been deleted.
     pub group_deleted: bool,
@@ -62,25 +59,24 @@ pub struct BackfillRow {
     pub to_at: Option<Time>,
     /// Between instants; none: by schedules.
     pub step_micros: Option<i64>,
-    /// Newest first.
+    /// Whether the newest instant comes first.
     pub descending: bool,
     /// How many of its runs may be active at once.
     pub max_active: i32,
-    /// See [`BackfillRow::on_existing`].
+    /// What happens to instants that have a run; see [`BackfillRow::on_existing`].
     pub on_existing: i16,
-    /// Whether dependants follow.
     pub include_downstream: bool,
     /// Whether runs take the script versions of those that they replace.
     pub pinned: bool,
     /// Whether it goes on while the group is disabled.
     pub force: bool,
-    /// Of its runs.
+    /// The priority of its runs.
     pub priority: i16,
-    /// JSON object.
+    /// A JSON object as text.
     pub params: String,
     /// The instant that was decided last.
     pub position: Option<Time>,
-    /// See the migration.
+    /// A descending backfill without an end: it has come down to `from`, and works off upwards what came due since.
     pub catching_up: bool,
     /// The upper end at its creation.
     pub started_to: Time,
@@ -94,9 +90,7 @@ pub struct BackfillRow {
     pub note: Option<String>,
     /// When it was made.
     pub created_at: Time,
-    /// By whom.
     pub created_by: String,
-    /// When it ended.
     pub finished_at: Option<Time>,
 }
 
@@ -140,33 +134,28 @@ macro_rules! backfill_rows {
 /// A backfill to be made.
 #[derive(Clone, Debug)]
 pub struct NewBackfill {
-    /// Its id.
     pub id: Uuid,
-    /// Of which group.
     pub group_id: i64,
     /// The revision whose schedules tell its instants.
     pub calendar_revision_id: i64,
-    /// The first instant.
     pub from: Time,
     /// The last; none: up to now.
     pub to: Option<Time>,
-    /// Between instants.
     pub step_micros: Option<i64>,
-    /// Newest first.
+    /// Whether the newest instant comes first.
     pub descending: bool,
     /// How many of its runs may be active at once.
     pub max_active: i32,
-    /// See [`BackfillRow::on_existing`].
+    /// What happens to instants that have a run; see [`BackfillRow::on_existing`].
     pub on_existing: i16,
-    /// Whether dependants follow.
     pub include_downstream: bool,
     /// Whether runs take the script versions of those that they replace.
     pub pinned: bool,
     /// Whether it goes on while the group is disabled.
     pub force: bool,
-    /// Of its runs.
+    /// The priority of its runs.
     pub priority: i16,
-    /// JSON object.
+    /// A JSON object as text.
     pub params: String,
     /// The upper end now.
     pub started_to: Time,
@@ -177,7 +166,6 @@ pub struct NewBackfill {
 /// What stands at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Occupancy {
-    /// The instant.
     pub at: Time,
     /// The last run that was made for it, with its state and script versions.
     pub last: Option<(RunId, RunState, Option<i64>)>,
@@ -190,7 +178,7 @@ pub struct Occupancy {
 pub enum BackfillAction {
     /// Makes no more runs.
     Pause,
-    /// Goes on.
+    /// Whatever was paused goes on.
     Resume,
     /// Makes no more runs; its active ones are cancelled.
     Cancel,
@@ -224,7 +212,6 @@ pub enum BackfillChange {
     Missing,
     /// It does not go with the state: this one.
     Refused(&'static str),
-    /// Done.
     Done,
 }
 
@@ -267,7 +254,6 @@ async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<V
 }
 
 impl Store {
-    /// Makes a backfill.
     pub async fn insert_backfill(&self, by: By<'_>, new: &NewBackfill, asked: &Value) -> Result<(), StoreError> {
         transaction!(self, pool, "insert_backfill", |tx| {
             sqlx::query!(

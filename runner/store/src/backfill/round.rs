@@ -15,7 +15,6 @@ use crate::{Store, StoreError};
 /// A round: a backfill's row, locked. Dropped without [`BackfillRound::commit`] it changes nothing.
 pub struct BackfillRound {
     tx: Open,
-    /// The row.
     pub row: BackfillRow,
     /// How many of its own runs are active, if the statement that locked the row could see the last round.
     active: Option<i64>,
@@ -26,7 +25,7 @@ pub struct BackfillRound {
 pub struct Moved {
     /// The instant that was decided last.
     pub position: Option<Time>,
-    /// See the migration.
+    /// A descending backfill without an end: it has come down to `from`, and works off upwards what came due since.
     pub catching_up: bool,
     /// Instants left alone in this round.
     pub skipped: i64,
@@ -37,7 +36,6 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// As it stands.
     pub fn of(row: &BackfillRow) -> Self {
         Self {
             position: row.position,
@@ -259,7 +257,6 @@ impl BackfillRound {
         Ok(())
     }
 
-    /// Creates runs.
     pub async fn create(&mut self, runs: &[NewRun], lease: i64, clock: &dyn Clock) -> Result<Vec<Created>, StoreError> {
         create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), lease, clock).await
     }

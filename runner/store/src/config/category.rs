@@ -9,7 +9,6 @@ use crate::{Store, StoreError};
 
 one_value! {
     lifetime: 'a, table: "categories", noun: Category, transaction: "put_category",
-    /// A category.
     #[derive(Clone, Debug, PartialEq, Eq)]
     row: CategoryRow, write: CategoryWrite,
     value: description("description"): String, given: &'a str,
@@ -17,7 +16,6 @@ one_value! {
     shown: |row| json!({"description": row.description}),
     /// Creates or changes a category.
     put: put_category,
-    /// A category.
     get: category,
     /// Categories by name, behind `cursor`.
     list: categories,

@@ -10,7 +10,6 @@ use crate::{Store, StoreError};
 
 one_value! {
     lifetime: 'a, table: "pools", noun: Pool, transaction: "put_pool",
-    /// A pool.
     #[derive(Clone, Debug, PartialEq, Eq)]
     row: PoolRow, write: PoolWrite,
     /// 0 to [`POOL_SLOTS_MAX`]; with 0, no task that needs a slot starts.
@@ -19,7 +18,6 @@ one_value! {
     shown: |row| json!({"slots": row.slots}),
     /// Creates or changes a pool. Slots that are taken stay taken: a pool that became smaller empties as its tasks end.
     put: put_pool,
-    /// A pool.
     get: pool_by_name,
     /// Pools by name, behind `cursor`.
     list: pools,

@@ -25,7 +25,6 @@ const NAMED_MAX: i64 = 5;
 pub struct ForeignSeal {
     /// `secret`, `connection` or `channel`.
     pub kind: String,
-    /// Its name.
     pub name: String,
     /// The fingerprint of the key that sealed it.
     pub key_id: String,

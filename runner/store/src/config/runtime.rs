@@ -40,7 +40,7 @@ pub struct RuntimeWrite<'a> {
     pub language: &'a str,
     pub interpreter: &'a str,
     pub interface: i32,
-    /// Packed.
+    /// The bundle's bytes, packed.
     pub bytes: &'a [u8],
 }
 
@@ -152,7 +152,6 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.tag.clone()))
     }
 
-    /// A runtime.
     pub async fn runtime(&self, tag: &str) -> Result<Option<RuntimeRow>, StoreError> {
         Ok(sqlx::query_as!(
             RuntimeRow,

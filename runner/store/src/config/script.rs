@@ -15,7 +15,6 @@ pub struct ScriptRow {
     pub name: String,
     /// `None`: only inactive versions were uploaded so far.
     pub active_version: Option<i32>,
-    /// The newest.
     pub last_version: i32,
     pub created_at: Time,
     pub updated_at: Time,
@@ -29,7 +28,7 @@ pub struct ScriptVersionRow {
     pub version: i32,
     /// SHA-256 of the bytes as they were uploaded, lower-case hex.
     pub digest: String,
-    /// `heddle:task/task`, `source/javascript`, …
+    /// The interface, such as `heddle:task/task` or `source/javascript`.
     pub world: String,
     /// The interpreter that a text was checked with.
     pub runtime: Option<String>,
@@ -38,7 +37,7 @@ pub struct ScriptVersionRow {
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
-    /// Bytes.
+    /// The size in bytes.
     pub size: i64,
     pub created_at: Time,
 }
@@ -54,7 +53,7 @@ pub struct ScriptWrite<'a> {
     /// One that is kept.
     pub runtime_tag: Option<&'a str>,
     pub params_schema: Option<&'a Value>,
-    /// An object.
+    /// The defaults of its params, a JSON object.
     pub defaults: &'a Value,
     pub description: &'a str,
     /// Whether `name` alone means the new version from now on.

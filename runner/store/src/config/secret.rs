@@ -23,7 +23,7 @@ use crate::{Store, StoreError};
 /// The longest secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 64 * 1024;
 
-/// A 256-bit key.
+/// A key of 256 bits, which encrypts secrets.
 #[derive(Clone)]
 pub struct SecretKey {
     bytes: [u8; 32],

@@ -15,7 +15,6 @@ const SESSIONS_MAX: i64 = 100;
 /// A person whom a provider vouches for.
 #[derive(Clone, Copy, Debug)]
 pub struct Person<'a> {
-    /// Who vouches.
     pub issuer: &'a str,
     /// The person's id there.
     pub subject: &'a str,

@@ -10,7 +10,6 @@ use crate::{Store, StoreError};
 
 one_value! {
     lifetime: 'a, table: "templates", noun: Template, transaction: "put_template",
-    /// A params template.
     #[derive(Clone, Debug, PartialEq)]
     row: TemplateRow, write: TemplateWrite,
     value: schema("schema"): Value, given: &'a Value,
@@ -18,7 +17,6 @@ one_value! {
     shown: |row| row.schema.clone(),
     /// Creates or changes a template. The schema has been checked.
     put: put_template,
-    /// A template.
     get: template,
     /// Templates by name, behind `cursor`.
     list: templates,

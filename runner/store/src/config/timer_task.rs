@@ -11,7 +11,6 @@ use crate::{Store, StoreError};
 /// A node of a tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerTaskRow {
-    /// Its number.
     pub task_id: i64,
     /// The node above; none: it is the root.
     pub parent: Option<i64>,
@@ -84,7 +83,6 @@ impl Store {
         Ok((root, rows))
     }
 
-    /// Forgets a tree.
     pub async fn delete_timer_tree(&self, root: i64) -> Result<(), StoreError> {
         sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
             .execute(&self.pool)

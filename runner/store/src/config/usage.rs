@@ -13,11 +13,9 @@ use crate::database::PgSession;
 /// What came of deleting a thing that specs may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// There was none.
     Missing,
     /// These (the first few) name it.
     UsedBy(Users),
-    /// It is gone.
     Done,
 }
 
@@ -29,7 +27,6 @@ pub struct Users {
 }
 
 impl Users {
-    /// Whether nobody does.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty() && self.offers.is_empty()
     }

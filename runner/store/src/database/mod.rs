@@ -71,7 +71,7 @@ pub const SUSPICIOUS_AFTER: Duration = Duration::from_millis(1_500);
 /// it takes to find them. The lease's statements are small, and suspected as soon as ever.
 pub const SUSPICIOUS_AFTER_MAX: Duration = Duration::from_secs(48);
 
-/// See [`SUSPICIOUS_AFTER_MAX`].
+/// After so long without a trouble a connection is trusted again; see [`SUSPICIOUS_AFTER_MAX`].
 pub const TRUST_AFTER: Duration = Duration::from_secs(60);
 
 /// After this long without an answer a session is given up if the server answers nobody else either.

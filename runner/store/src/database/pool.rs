@@ -109,7 +109,6 @@ impl Pool {
         }
     }
 
-    /// Begins a transaction.
     pub(crate) async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         self.begin_with("BEGIN").await
     }
@@ -187,7 +186,6 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Commits it.
     pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
         self.session.commit().await
     }

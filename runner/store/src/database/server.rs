@@ -32,7 +32,7 @@ pub(crate) enum Plans {
     /// thousand ends took a million steps.) What is taken from a queue is taken by
     /// `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated once.
     ByIndex,
-    /// As Postgres would.
+    /// As Postgres does it without a setting.
     AsUsual,
 }
 
@@ -102,7 +102,6 @@ fn set_up(plans: Plans) -> String {
     )
 }
 
-/// Makes sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     options: Arc<PgConnectOptions>,

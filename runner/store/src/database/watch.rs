@@ -124,7 +124,6 @@ impl Watch {
         self.pools.lock().extend(kept);
     }
 
-    /// Looks once.
     async fn check_all(&self, line: &Alone) -> Duration {
         let now = self.now();
         if now.saturating_sub(self.given_up.load(Ordering::Relaxed)) > millis(TRUST_AFTER) {

@@ -55,7 +55,7 @@ pub struct AssignmentRow {
     pub state: AssignmentState,
     pub assigned_at: Time,
     pub finished_at: Option<Time>,
-    /// JSON text.
+    /// The value as JSON text.
     pub result: Option<String>,
 }
 
@@ -63,7 +63,6 @@ pub struct AssignmentRow {
 #[derive(Clone, Debug)]
 pub struct UserFacts {
     pub uid: String,
-    /// What is held.
     pub held: Option<AssignmentRow>,
     /// The user groups that the user is in.
     pub groups: Vec<String>,
@@ -112,7 +111,7 @@ pub struct End {
     pub id: Uuid,
     pub uid: String,
     pub state: AssignmentState,
-    /// JSON text.
+    /// The value as JSON text.
     pub result: Option<String>,
 }
 
@@ -133,13 +132,13 @@ pub struct Ended {
 #[derive(Clone, Debug, Default)]
 pub struct AssignmentFilter {
     pub uid: Option<String>,
-    /// `uid_x` or `gid_x`.
+    /// Written as `uid_x` or `gid_x`.
     pub audience: Option<String>,
     pub offer: Option<String>,
     pub state: Option<AssignmentState>,
     /// Given at or after.
     pub from: Option<Time>,
-    /// Given before.
+    /// Given before this time.
     pub to: Option<Time>,
 }
 

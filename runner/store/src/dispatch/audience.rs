@@ -8,7 +8,6 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-/// A user group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AudienceRow {
     pub name: String,
@@ -144,7 +143,6 @@ impl Store {
         })
     }
 
-    /// A user group.
     pub async fn audience(&self, name: &str) -> Result<Option<AudienceRow>, StoreError> {
         Ok(sqlx::query_as!(
             AudienceRow,

@@ -8,7 +8,7 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     pub offer_id: i64,
-    /// In no order.
+    /// The occurrences, in no order.
     pub occurrences: Vec<Time>,
     /// The earliest that was looked at, if there may be others that were not.
     pub cut_at: Option<Time>,

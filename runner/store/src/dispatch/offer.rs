@@ -16,7 +16,6 @@ use crate::{Store, StoreError, audit};
 
 pub use super::task_offer::{HeldOffer, OfferSettlement, TaskOffer};
 
-/// An offer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OfferRow {
     pub id: i64,
@@ -277,7 +276,7 @@ impl Named for OfferWrite<'_> {
     }
 }
 
-/// See [`Store::dispatch_news`].
+/// What waits for the dispatcher of any node; the answer of [`Store::dispatch_news`].
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchNews {
     /// Holds have lasted too long.
@@ -322,7 +321,6 @@ impl Store {
         self.put(by, &write).await
     }
 
-    /// An offer.
     pub async fn offer(&self, name: &str) -> Result<Option<OfferRow>, StoreError> {
         Ok(sqlx::query_as!(
             OfferRow,

@@ -30,7 +30,7 @@ impl LinkKind {
 pub struct GroupLink {
     pub upstream: String,
     pub kind: LinkKind,
-    /// `latest` or `interval`.
+    /// The word `latest` or `interval`.
     pub need: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub struct GroupLink {
 pub struct LinkRow {
     pub group: String,
     pub upstream: String,
-    /// `depends_on` or `sub_run`.
+    /// The word `depends_on` or `sub_run`.
     pub kind: String,
     pub need: String,
 }

@@ -22,7 +22,6 @@ const READ_MAX: i64 = 250;
 /// Which groups; empty and `None` mean any.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupFilter {
-    /// Of this category.
     pub category: Option<String>,
     /// With this text in the name or the description, in any case.
     pub text: Option<String>,
@@ -40,7 +39,6 @@ struct Asked {
     text: Option<String>,
     /// All of these labels have these values.
     valued: Value,
-    /// These have any.
     named: Vec<String>,
 }
 

@@ -65,7 +65,7 @@ pub struct ScriptUse {
 /// What `If-Match` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfMatch {
-    /// `*`: it exists.
+    /// Any revision (`*`): the group has to exist.
     Exists,
     /// It stands at this revision.
     Revision(i32),

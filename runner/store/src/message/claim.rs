@@ -29,7 +29,6 @@ pub const AHEAD_MAX: i64 = 2;
 #[derive(Clone, Debug)]
 pub struct BatchTerms {
     pub topic: i32,
-    /// The node's.
     pub lease: i64,
     /// The new batch's id.
     pub id: Uuid,
@@ -61,7 +60,7 @@ pub struct HeldMessage {
 /// What is known of a message that failed before.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Tried {
-    /// Attempts so far.
+    /// The number of attempts so far.
     pub attempt: i32,
     /// What the retry policy remembers.
     pub retry: Value,
@@ -88,7 +87,7 @@ pub enum Claimed {
     Later(u64),
     /// As many batches are in hand as may be.
     Full,
-    /// Nothing is due.
+    /// Nothing is due at present.
     Nothing,
     /// The node's lease is nobody's, or the topic is gone.
     Refused,

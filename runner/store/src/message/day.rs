@@ -44,7 +44,6 @@ pub struct DayRow {
 /// A topic that has something to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicWork {
-    /// Which.
     pub topic: TopicRow,
     /// It is enabled, and something of it can be claimed, or was left behind by somebody.
     pub due: bool,

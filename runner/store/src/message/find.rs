@@ -14,7 +14,6 @@ use crate::{Store, StoreError};
 /// How long one look-up may read, in milliseconds: one by receiver alone reads whole days.
 const LOOK_MS_MAX: &str = "20000";
 
-/// Which messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageSearch {
     pub day: Option<NaiveDate>,
@@ -66,7 +65,6 @@ impl MessageState {
     }
 }
 
-/// A message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageRow {
     pub id: Uuid,
@@ -75,10 +73,9 @@ pub struct MessageRow {
     pub day: NaiveDate,
     pub bucket: i16,
     pub due_at: Option<Time>,
-    /// A JSON text.
+    /// The value as JSON text.
     pub payload: String,
     pub state: MessageState,
-    /// Of its failures.
     pub attempt: Option<i32>,
     pub retry_at: Option<Time>,
     pub error: Option<String>,
@@ -193,7 +190,6 @@ impl Store {
         })
     }
 
-    /// One message.
     pub async fn message(&self, topic: i32, id: Uuid) -> Result<Option<MessageRow>, StoreError> {
         let Some((day, bucket)) = address_of(id) else {
             return Ok(None);

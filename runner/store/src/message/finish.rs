@@ -15,7 +15,7 @@ use crate::{Store, StoreError};
 pub struct FailedMessage {
     pub id: Uuid,
     pub bucket: i16,
-    /// Attempts so far.
+    /// The number of attempts so far.
     pub attempt: i32,
     /// What the retry policy remembers.
     pub retry: Value,
@@ -58,7 +58,6 @@ pub struct Finish {
 /// Whether the outcome was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// Yes.
     Done,
     /// Somebody else has the batch: nothing was written.
     Lost,

@@ -19,11 +19,11 @@ pub struct NewMessage {
     pub receiver: i64,
     pub day: NaiveDate,
     pub bucket: i16,
-    /// See `heddle.messages`.
+    /// The slice of its day; see the table `heddle.messages`.
     pub slice: i64,
     /// Of topics of instants.
     pub due_at: Option<Time>,
-    /// A JSON text.
+    /// The value as JSON text.
     pub payload: Box<str>,
     pub key: Option<String>,
 }
@@ -31,7 +31,7 @@ pub struct NewMessage {
 /// The slice that a day's messages go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DaySlice {
-    /// This one.
+    /// Open: messages are written to this slice.
     Open(i64),
     /// There is none yet, or it was cancelled: [`Store::prepare_day`] makes one.
     Missing,

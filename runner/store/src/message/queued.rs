@@ -30,7 +30,6 @@ pub struct EndedQueueBatch {
     pub day: NaiveDate,
     pub ids: Vec<Uuid>,
     pub tried: Vec<Tried>,
-    /// The run's state.
     pub state: i16,
     /// What the worker said.
     pub output: Option<String>,

@@ -9,7 +9,6 @@ use crate::database::{PgSession, Pool};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// A topic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicRow {
     pub id: i32,
@@ -165,7 +164,6 @@ impl Store {
         self.put(by, &FixedTopic { write, fixed }).await
     }
 
-    /// A topic.
     pub async fn topic(&self, name: &str) -> Result<Option<TopicRow>, StoreError> {
         Ok(sqlx::query_as!(
             TopicRow,

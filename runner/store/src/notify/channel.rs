@@ -20,7 +20,6 @@ pub const CHANNELS_MAX: i64 = 10_000;
 /// A channel without what is secret of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChannelRow {
-    /// Its name.
     pub name: String,
     /// As it may be shown.
     pub shown: ChannelSpec,
@@ -35,9 +34,8 @@ pub struct ChannelRow {
 pub enum ChannelPut {
     /// What was given, with what was kept, makes no channel.
     Invalid(Faults),
-    /// There are [`CHANNELS_MAX`].
+    /// There are [`CHANNELS_MAX`] channels already.
     TooMany,
-    /// Here it is.
     Done(Box<Put<ChannelRow>>),
 }
 

@@ -22,7 +22,6 @@ use crate::{Store, StoreError};
 /// What one run, or one schedule, has to be told of.
 #[derive(Clone, Debug)]
 pub struct NewNotices {
-    /// Of which group.
     pub group_id: i64,
     /// Whose rules say who is told.
     pub revision_id: i64,
@@ -48,17 +47,13 @@ impl NewNotices {
 pub struct NoticeRow {
     /// In the order of their writing.
     pub id: i64,
-    /// When it happened.
     pub at: Time,
-    /// What it is.
     pub event: Event,
     /// Of which group; `None`: that of the run.
     pub group_id: Option<i64>,
     /// Whose rules say who is told.
     pub revision_id: Option<i64>,
-    /// The run.
     pub run: Option<RunId>,
-    /// What happened.
     pub notice: Notice,
     /// The schedule or queue that it is about.
     pub about: Option<String>,
@@ -188,7 +183,6 @@ impl Store {
         })
     }
 
-    /// The oldest notices.
     pub async fn notices(&self, limit: i64) -> Result<Vec<NoticeRow>, StoreError> {
         let rows = sqlx::query!(
             "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
@@ -291,9 +285,7 @@ impl Store {
 /// The last attempt that failed of what a notice is about.
 #[derive(Clone, Debug)]
 pub struct FailedAttempt {
-    /// Of which run.
     pub run: RunId,
-    /// Which.
     pub at: AttemptKey,
     /// What kind of error.
     pub kind: Option<ErrorKind>,
@@ -387,17 +379,13 @@ impl Store {
 /// A queued task that nobody claims.
 #[derive(Clone, Debug)]
 pub struct Stalled {
-    /// Of which group.
     pub group_id: i64,
-    /// Which revision.
     pub revision_id: i64,
     /// The run that has waited longest.
     pub run: RunId,
-    /// Which task.
     pub task: u16,
     /// Which item of it.
     pub item: Option<u32>,
-    /// Where it waits.
     pub queue: String,
 }
 

@@ -13,29 +13,25 @@ use crate::{Store, StoreError, audit};
 /// A notification, as people see it.
 #[derive(Clone, Debug)]
 pub struct NotificationRow {
-    /// Its id.
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
     /// The word of what it is about.
     pub event: String,
-    /// The run.
     pub run: Option<Uuid>,
     /// Its subject, as Heddle puts it.
     pub subject: String,
-    /// What it says.
     pub facts: Facts,
     /// Addresses, of a mail.
     pub recipients: Vec<String>,
     /// 0 pending, 1 sent, 2 failed.
     pub state: i16,
-    /// Tries so far.
+    /// The number of tries so far.
     pub attempts: i32,
     /// Why the last one failed.
     pub last_error: Option<String>,
     /// When it was made.
     pub created_at: Time,
-    /// When it arrived.
     pub sent_at: Option<Time>,
     /// When it is tried next.
     pub next_attempt_at: Option<Time>,
@@ -80,22 +76,16 @@ impl TryFrom<Found> for NotificationRow {
     }
 }
 
-/// Which notifications.
 #[derive(Clone, Debug, Default)]
 pub struct NotificationFilter {
-    /// Of this channel.
     pub channel: Option<String>,
-    /// Of these events.
     pub events: Vec<String>,
-    /// In these states.
     pub states: Vec<i16>,
-    /// About this group.
     pub group: Option<String>,
-    /// About this run.
     pub run: Option<Uuid>,
     /// Made at or after.
     pub from: Option<Time>,
-    /// Made before.
+    /// Made before this time.
     pub to: Option<Time>,
 }
 
@@ -146,7 +136,6 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
 
-    /// One of them.
     pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {
         let row = sqlx::query_as!(
             Found,

@@ -43,13 +43,11 @@ pub struct NewNotification {
     pub destination: String,
     /// What it is about.
     pub event: Event,
-    /// What it says.
     pub facts: Facts,
     /// The run, JSON text, of a callback.
     pub payload: Option<String>,
     /// Addresses, of a mail.
     pub recipients: Vec<String>,
-    /// When.
     pub created_at: Time,
     /// From when on it is sent.
     pub due_at: Time,
@@ -64,9 +62,7 @@ pub struct NewNotification {
 pub struct StormKey {
     /// Of which group; 0: none.
     pub group_id: i64,
-    /// Which event.
     pub event: &'static str,
-    /// Which channel.
     pub channel: String,
     /// What the recipients' addresses come to.
     pub recipients: String,
@@ -221,12 +217,11 @@ impl FanOut {
         Ok(())
     }
 
-    /// Inserts notifications.
     pub async fn insert(&mut self, rows: &[NewNotification]) -> Result<(), StoreError> {
         insert_in(&mut self.tx, rows, 0).await
     }
 
-    /// Makes it so.
+    /// Commits what was written.
     pub async fn commit(self) -> Result<(), StoreError> {
         Ok(self.tx.commit().await?)
     }
@@ -312,7 +307,6 @@ async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> 
 /// A notification that is this node's to send.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    /// Its id.
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
@@ -320,22 +314,19 @@ pub struct Outgoing {
     pub destination: String,
     /// What it is about.
     pub event: Event,
-    /// The run.
     pub run: Option<RunId>,
-    /// What it says.
     pub facts: Facts,
     /// JSON text, of a callback.
     pub payload: Option<String>,
     /// Addresses that have not got it yet.
     pub recipients: Vec<String>,
-    /// Tries so far.
+    /// The number of tries so far.
     pub attempts: u32,
 }
 
 /// What came of a try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It arrived.
     Done,
     /// It will never; why.
     Failed(String),
@@ -346,7 +337,7 @@ pub enum Sent {
 /// What there is to be done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pending {
-    /// There are notices.
+    /// Whether there are notices.
     pub notices: bool,
     /// When the next notification is due.
     pub next_due: Option<Time>,

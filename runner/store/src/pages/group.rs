@@ -13,15 +13,11 @@ use crate::{Store, StoreError};
 /// A group in a list.
 #[derive(Clone, Debug)]
 pub struct GroupLine {
-    /// Its id.
     pub id: i64,
-    /// Its name.
     pub name: String,
-    /// Its category.
     pub category: Option<String>,
     /// Whether it makes runs.
     pub enabled: bool,
-    /// Its revision.
     pub revision: i32,
     /// Names of the groups that it follows.
     pub depends_on: Vec<String>,
@@ -32,23 +28,16 @@ pub struct GroupLine {
 /// A run of a group, with its progress.
 #[derive(Clone, Debug)]
 pub struct GroupRunRow {
-    /// The run.
     pub id: Uuid,
-    /// Which revision.
     pub revision_id: i64,
-    /// Its state's number.
     pub state: i16,
-    /// Its trigger's number.
     pub trigger: i16,
     /// What time it is about.
     pub logical_time: Time,
     /// When it was made.
     pub created_at: Time,
-    /// When it began.
     pub started_at: Option<Time>,
-    /// When it ended.
     pub finished_at: Option<Time>,
-    /// What went wrong.
     pub error: Option<String>,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
@@ -57,15 +46,11 @@ pub struct GroupRunRow {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptEnd {
-    /// Of which run.
     pub run: Uuid,
     /// Of which task, by its number.
     pub task: i16,
-    /// Its state's number.
     pub state: i16,
-    /// When it began.
     pub started_at: Time,
-    /// When it ended.
     pub finished_at: Time,
 }
 
@@ -85,7 +70,6 @@ pub struct GroupsAsked {
 /// What a script has kept for its group.
 #[derive(Clone, Debug)]
 pub struct StateLine {
-    /// Its key.
     pub key: String,
     /// The value as JSON, cut where it is long.
     pub value: String,
@@ -104,15 +88,13 @@ pub struct LinkLine {
     pub upstream: String,
     /// Whether that one is enabled.
     pub upstream_enabled: bool,
-    /// Its id.
     pub upstream_id: i64,
     /// The group that follows, or starts.
     pub group: String,
     /// Whether it is enabled.
     pub enabled: bool,
-    /// Its id.
     pub group_id: i64,
-    /// `depends_on` or `sub_run`.
+    /// The word `depends_on` or `sub_run`.
     pub kind: String,
 }
 
@@ -121,12 +103,10 @@ pub struct LinkLine {
 pub struct FoundLine {
     /// `group`, `script`, `queue` or `topic`.
     pub kind: String,
-    /// Its name.
     pub name: String,
 }
 
 impl Store {
-    /// Groups by name.
     pub async fn page_groups(&self, asked: &GroupsAsked, limit: i64) -> Result<Vec<GroupLine>, StoreError> {
         Ok(sqlx::query_as!(
             GroupLine,

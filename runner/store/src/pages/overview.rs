@@ -13,43 +13,30 @@ use crate::{Store, StoreError};
 /// A run that failed.
 #[derive(Clone, Debug)]
 pub struct FailureRow {
-    /// The run.
     pub id: Uuid,
-    /// Its group.
     pub group_id: i64,
-    /// The group's name.
     pub group_name: String,
-    /// Why.
     pub error: Option<String>,
-    /// When.
     pub finished_at: Time,
 }
 
 /// A group that has something on the overview's axis.
 #[derive(Clone, Debug)]
 pub struct LaneRow {
-    /// Its id.
     pub id: i64,
-    /// Its name.
     pub name: String,
 }
 
 /// A run as a bar.
 #[derive(Clone, Debug)]
 pub struct BarRow {
-    /// Of which group.
     pub group_id: i64,
-    /// The run.
     pub id: Uuid,
-    /// Its state's number.
     pub state: i16,
-    /// Its trigger's number.
     pub trigger: i16,
     /// When it was made.
     pub created_at: Time,
-    /// When it began.
     pub started_at: Option<Time>,
-    /// When it ended.
     pub finished_at: Option<Time>,
     /// What time it is about.
     pub logical_time: Time,
@@ -58,7 +45,6 @@ pub struct BarRow {
 /// A minute's runs; a number that is the cap means so many at least.
 #[derive(Clone, Debug)]
 pub struct MinuteRow {
-    /// It begins.
     pub at: Time,
     /// Runs made in it that have ended.
     pub ended: i64,
@@ -69,7 +55,6 @@ pub struct MinuteRow {
 /// How much there is now; each is capped.
 #[derive(Clone, Copy, Debug)]
 pub struct NowRow {
-    /// Attempts under way.
     pub running: i64,
     /// Task runs that nodes may claim.
     pub ready: i64,
@@ -77,18 +62,15 @@ pub struct NowRow {
     pub queued: i64,
     /// Runs that have not ended.
     pub live: i64,
-    /// Retries due later.
+    /// Retries that are not due yet.
     pub retrying: i64,
-    /// Groups there are.
     pub groups: i64,
 }
 
 /// A schedule that should have fired.
 #[derive(Clone, Debug)]
 pub struct LateRow {
-    /// Its group's name.
     pub group_name: String,
-    /// Its name.
     pub name: String,
     /// When it was due.
     pub due_at: Time,
@@ -97,7 +79,6 @@ pub struct LateRow {
 /// A queue in which work has waited for long.
 #[derive(Clone, Debug)]
 pub struct StalledRow {
-    /// Its name.
     pub queue: String,
     /// Since when its first in line waits.
     pub since: Time,
@@ -108,20 +89,16 @@ pub struct StalledRow {
 /// A channel through which something could not be sent.
 #[derive(Clone, Debug)]
 pub struct UnsentRow {
-    /// Its name.
     pub channel: String,
     /// How many were given up; capped.
     pub count: i64,
-    /// The last error.
     pub last_error: Option<String>,
 }
 
 /// An attempt that timed out.
 #[derive(Clone, Debug)]
 pub struct TimedOutRow {
-    /// Of which run.
     pub run: Uuid,
-    /// The task's number.
     pub task: i16,
     /// When it was stopped.
     pub finished_at: Time,

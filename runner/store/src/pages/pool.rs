@@ -7,17 +7,13 @@ use crate::{Store, StoreError};
 /// A task run that holds slots of a pool, or waits for some.
 #[derive(Clone, Debug)]
 pub struct PoolLine {
-    /// The pool.
     pub pool: String,
-    /// How many slots.
     pub slots: i64,
-    /// Its run.
     pub run: Uuid,
     /// The task's number in the run's revision.
     pub task: i16,
     /// Which item of a mapped task; below zero: none.
     pub item: i32,
-    /// The group's name.
     pub group_name: String,
     /// Which revision of it.
     pub revision_id: i64,

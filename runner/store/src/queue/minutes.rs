@@ -21,7 +21,6 @@ const FORGOTTEN_MAX: i64 = 10_000;
 /// A minute of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueMinute {
-    /// When it began.
     pub at: Time,
     /// Task runs that waited in it; `None`: nobody has looked.
     pub depth: Option<i64>,

@@ -33,7 +33,7 @@ const WORKERS_SHOWN_MAX: i64 = 1_000;
 /// At most so many claims in so long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// 1 to 1,000,000.
+    /// From 1 to 1,000,000 claims.
     pub count: i32,
     /// In milliseconds: up to a day.
     pub per_ms: i64,
@@ -44,7 +44,6 @@ pub struct Rate {
 pub struct QueueSettings {
     /// Nothing is handed out.
     pub paused: bool,
-    /// The rate limit.
     pub rate: Option<Rate>,
 }
 
@@ -60,9 +59,7 @@ pub struct QueueChange {
 /// A queue as it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueView {
-    /// Its name.
     pub name: String,
-    /// What operators say.
     pub settings: QueueSettings,
     /// Task runs that may be claimed.
     pub depth: i64,
@@ -79,9 +76,7 @@ pub struct QueueView {
 /// A worker as it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
-    /// Its name.
     pub worker: String,
-    /// What it carries.
     pub tags: Vec<String>,
     /// When it polled last.
     pub seen_at: Option<Time>,

@@ -10,13 +10,11 @@ use crate::{Store, StoreError};
 /// A task run of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuedTask {
-    /// Of which run.
     pub run: RunId,
     /// Which attempt it is, or will be.
     pub at: AttemptKey,
-    /// The run's revision.
     pub revision_id: i64,
-    /// Higher goes first.
+    /// A higher number goes first.
     pub priority: i16,
     /// Since when it waits, or is held.
     pub since: Time,
@@ -33,11 +31,8 @@ pub struct QueuedTask {
 /// Where a page of those that wait begins: behind this one, in the order in which workers get them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCursor {
-    /// The priority.
     pub priority: i16,
-    /// The turn.
     pub turn: i64,
-    /// The task run.
     pub key: (Uuid, i16, i32),
 }
 

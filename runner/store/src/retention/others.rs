@@ -44,7 +44,6 @@ pub struct Cutoffs {
 }
 
 impl Cutoffs {
-    /// By these settings.
     pub fn of(retention: &Retention, now: Time) -> Self {
         let assignments = retention.assignments.chrono();
         let dispatch = now - assignments.max(DISPATCH_KEPT_MIN);

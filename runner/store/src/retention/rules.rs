@@ -13,7 +13,6 @@ const OVER_AFTER: TimeDelta = TimeDelta::days(1);
 pub struct Day(pub NaiveDate);
 
 impl Day {
-    /// The first instant.
     pub fn start(self) -> Time {
         DateTime::<Utc>::from_naive_utc_and_offset(self.0.and_time(NaiveTime::MIN), Utc)
     }

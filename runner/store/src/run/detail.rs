@@ -15,25 +15,20 @@ use crate::{Store, StoreError};
 /// An attempt, under way or ended.
 #[derive(Clone, Debug)]
 pub struct AttemptView {
-    /// Of what.
     pub key: TaskKey,
-    /// From 1.
+    /// The first one is 1.
     pub attempt: u32,
     /// How it ended, if it has.
     pub state: AttemptState,
     /// Whether it said that there was nothing to do.
     pub skipped: bool,
-    /// From.
     pub started_at: Time,
-    /// To.
     pub finished_at: Option<Time>,
-    /// Where.
     pub node: Option<Uuid>,
-    /// JSON text.
+    /// The value as JSON text.
     pub output: Option<String>,
     /// What kind of failure.
     pub error_kind: Option<ErrorKind>,
-    /// What went wrong.
     pub error_message: Option<String>,
     /// Where in the wasm.
     pub error_trace: Option<String>,
@@ -52,15 +47,10 @@ pub struct AttemptView {
 /// What an operator set by hand.
 #[derive(Clone, Debug)]
 pub struct OverrideView {
-    /// Of what.
     pub key: TaskKey,
-    /// When.
     pub at: Time,
-    /// To which state.
     pub state: TaskState,
-    /// Why.
     pub reason: String,
-    /// Who.
     pub actor: String,
     /// What it stands for instead of an attempt's output.
     pub output: Option<String>,
@@ -69,7 +59,6 @@ pub struct OverrideView {
 /// A run with what belongs to it, of one moment.
 #[derive(Clone, Debug)]
 pub struct RunDetail {
-    /// The run.
     pub run: RunRow,
     /// For each task run, its first attempt's beginning is the first row, its state the last.
     pub attempts: Vec<AttemptView>,
@@ -91,7 +80,6 @@ pub enum WaitView {
     Pools(Vec<String>),
     /// A worker of a queue.
     Queue {
-        /// Which.
         queue: String,
         /// Nothing is claimed from it at present.
         paused: bool,

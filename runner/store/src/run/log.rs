@@ -12,26 +12,21 @@ use crate::{Store, StoreError};
 /// Where a reader stands in a run's log: lines are in the order of their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPosition {
-    /// Microseconds since 1970.
+    /// Microseconds since the beginning of 1970.
     pub at_micros: i64,
-    /// The task's number.
     pub task: i16,
     /// The item; -1 for none.
     pub item: i32,
-    /// The attempt.
+    /// The number of the attempt.
     pub attempt: i32,
     /// The line within the attempt.
     pub line: i32,
 }
 
-/// Which lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogFilter {
-    /// Of this task.
     pub task: Option<i16>,
-    /// Of this item.
     pub item: Option<i32>,
-    /// Of this attempt.
     pub attempt: Option<i32>,
     /// Behind this one; before it, if the last lines are wanted.
     pub after: Option<LogPosition>,

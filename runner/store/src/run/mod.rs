@@ -22,19 +22,14 @@ pub use list::RunFilter;
 /// A run, live or ended.
 #[derive(Clone, Debug)]
 pub struct RunRow {
-    /// Its id.
     pub id: Uuid,
-    /// Of which group.
     pub group_id: i64,
-    /// The group's name.
     pub group_name: String,
     /// Which revision, as a number.
     pub revision: i32,
     /// Which revision, as an id.
     pub revision_id: i64,
-    /// Which script versions.
     pub resolution_id: Option<i64>,
-    /// How it stands.
     pub state: RunState,
     /// Why it was made.
     pub trigger: Trigger,
@@ -46,19 +41,18 @@ pub struct RunRow {
     pub interval_start: Time,
     /// … to this one.
     pub interval_end: Time,
-    /// JSON object.
+    /// A JSON object as text.
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// Free words.
+    /// Free words of the submitter, a JSON object.
     pub labels: Option<Value>,
-    /// The caller's key.
+    /// The key that the caller gave.
     pub key: Option<String>,
-    /// Who is told.
+    /// The URL or channel that is called at the end.
     pub callback: Option<String>,
     /// When it was made.
     pub created_at: Time,
-    /// When it began.
     pub started_at: Option<Time>,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
@@ -70,9 +64,7 @@ pub struct RunRow {
     pub waiting_for: Option<Value>,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
-    /// When it ended.
     pub finished_at: Option<Time>,
-    /// What went wrong.
     pub error: Option<String>,
     /// Why it was never begun.
     pub skipped: Option<Skip>,
@@ -323,6 +315,6 @@ pub struct Depths {
     pub claimed: i64,
     /// Attempts under way, those of workers among them.
     pub running: i64,
-    /// Retries due later.
+    /// Retries that are not due yet.
     pub timers: i64,
 }

@@ -9,7 +9,7 @@ use crate::live::Completion;
 /// What is known of a group's instants within a stretch of time.
 #[derive(Clone, Debug, Default)]
 pub struct KnownInstants {
-    /// Those that succeeded.
+    /// Instants whose run succeeded.
     pub succeeded: Vec<Time>,
     /// Those that the overlap left out.
     pub skipped: Vec<Time>,

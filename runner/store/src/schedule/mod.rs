@@ -43,9 +43,7 @@ use crate::{Store, StoreError};
 /// A schedule that is due.
 #[derive(Clone, Debug)]
 pub struct DueSchedule {
-    /// Of which group.
     pub group_id: i64,
-    /// Its name.
     pub name: String,
     /// The group's current revision.
     pub revision_id: i64,
@@ -58,9 +56,7 @@ pub struct DueSchedule {
 /// Where a schedule stands after it has been looked at.
 #[derive(Clone, Debug)]
 pub struct MovedSchedule {
-    /// Of which group.
     pub group_id: i64,
-    /// Its name.
     pub name: String,
     /// Everything up to here has been decided.
     pub cursor: Time,
@@ -75,7 +71,6 @@ pub struct MovedSchedule {
 /// A schedule as people ask for it.
 #[derive(Clone, Debug)]
 pub struct ScheduleRow {
-    /// Its name.
     pub name: String,
     /// Everything up to here has been decided.
     pub cursor: Time,
@@ -87,7 +82,6 @@ pub struct ScheduleRow {
 
 /// The schedules of a spec by name, since when each stands, and the zone that it is reckoned in.
 pub struct Compiled {
-    /// By name.
     pub schedules: BTreeMap<String, Schedule>,
     /// All that are enabled.
     pub calendar: Calendar,

@@ -60,18 +60,14 @@ pub enum LinkEvent {
     Succeeded(Success),
     /// A run of `group_id` waits for upstreams.
     Arrived {
-        /// Of which group.
         group_id: i64,
-        /// Which.
         run: RunId,
     },
     /// A group has changed: its spec, or whether it is enabled.
     Changed(i64),
     /// A group's overlap has left an instant out.
     LeftOut {
-        /// Of which group.
         group_id: i64,
-        /// Which instant.
         logical_time: Time,
     },
 }
@@ -94,11 +90,8 @@ pub struct LeftEvent {
 /// A success of a followed group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Success {
-    /// Of which group.
     pub group_id: i64,
-    /// Which run.
     pub run: RunId,
-    /// For which time.
     pub logical_time: Time,
     /// The backfill or run that made it.
     pub source: Option<Uuid>,
@@ -111,11 +104,9 @@ pub struct Success {
 /// A link, seen from the followed group.
 #[derive(Clone, Debug)]
 pub struct Follower {
-    /// The followed group.
     pub upstream_id: i64,
     /// The one that follows.
     pub group_id: i64,
-    /// Its name.
     pub name: String,
     /// Whether it is enabled.
     pub enabled: bool,
@@ -130,11 +121,8 @@ pub struct Follower {
 pub struct Above {
     /// The one that follows.
     pub group_id: i64,
-    /// The followed group.
     pub upstream_id: i64,
-    /// Its name.
     pub name: String,
-    /// Its current revision.
     pub revision_id: i64,
     /// Whether all instants of the interval are needed, or only the latest.
     pub interval: bool,
@@ -143,13 +131,10 @@ pub struct Above {
 /// A run that waits for upstreams.
 #[derive(Clone, Debug)]
 pub struct WaitingRun {
-    /// Which.
     pub run: RunId,
-    /// Of which group.
     pub group_id: i64,
-    /// For which time.
     pub logical_time: Time,
-    /// Its data.
+    /// The interval of its data.
     pub interval: (Time, Time),
     /// Whether a backfill brought it along.
     pub historic: bool,
@@ -158,9 +143,7 @@ pub struct WaitingRun {
 /// What was found of a waiting run.
 #[derive(Clone, Debug)]
 pub struct Weighed {
-    /// Which.
     pub run: RunId,
-    /// Of which group.
     pub group_id: i64,
     /// What it lacks, the first of it: group and instant. Nothing: it may take its turn.
     pub lacks: Vec<(i64, Time)>,

@@ -42,7 +42,6 @@ use crate::{Store, StoreError};
 /// Which runs; empty and `None` mean any.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
-    /// Of these groups.
     pub groups: Vec<String>,
     /// In one of these states, by number.
     pub states: Vec<i16>,
@@ -60,7 +59,7 @@ pub struct RunFilter {
     pub logical_to: Option<Time>,
     /// Created before this run (the cursor).
     pub before: Option<RunId>,
-    /// These.
+    /// The runs with these ids.
     pub ids: Vec<Uuid>,
     /// With ids between these, both included.
     pub id_range: Option<(Uuid, Uuid)>,
@@ -72,7 +71,6 @@ pub struct RunFilter {
     pub source: Option<Uuid>,
     /// Sub-runs of this run.
     pub parent: Option<RunId>,
-    /// With this key.
     pub key: Option<String>,
     /// Of those that have ended, only if they did so since then.
     pub ended_since: Option<Time>,
@@ -94,7 +92,6 @@ const LIVE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l
     l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, NULL::timestamptz AS finished_at, \
     NULL::text AS error, NULL::smallint AS skipped";
 
-/// An ended run's.
 const DONE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
     l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
     l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, l.finished_at, l.error, l.skipped";

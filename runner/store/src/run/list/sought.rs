@@ -33,7 +33,7 @@ pub(super) struct Sought<'f> {
 
 /// Revisions that use queues and scripts.
 pub(super) enum Users {
-    /// There are few.
+    /// There are few, which were looked up.
     Few {
         revisions: Vec<i64>,
         /// Where a version is asked for: sets of resolved scripts that have it.

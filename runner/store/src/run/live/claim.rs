@@ -12,9 +12,7 @@ use crate::{Store, StoreError};
 /// A row that was moved from *ready* to *running*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// Of which run.
     pub run: RunId,
-    /// What.
     pub at: AttemptKey,
     /// Its place in the queue.
     pub turn: i64,
@@ -23,11 +21,8 @@ pub struct Claimed {
 /// What of a run never changes.
 #[derive(Clone, Debug)]
 pub struct RunFacts {
-    /// Its id.
     pub id: RunId,
-    /// Of which group.
     pub group_id: i64,
-    /// Which revision.
     pub revision_id: i64,
     /// Which script versions; none: not resolved yet.
     pub resolution_id: Option<i64>,
@@ -39,11 +34,11 @@ pub struct RunFacts {
     pub logical_time: Time,
     /// From the previous instant to this one.
     pub interval: (Time, Time),
-    /// JSON object.
+    /// A JSON object as text.
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// The caller's.
+    /// The key that the caller gave.
     pub key: Option<String>,
     /// When it was made.
     pub created_at: Time,

@@ -17,15 +17,12 @@ use crate::{Store, StoreError};
 /// An attempt that ended, as its holder knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct EndedAttempt {
-    /// Of which run.
     pub run: RunId,
-    /// Which.
     pub at: AttemptKey,
     /// The lease that it was held under.
     pub lease: i64,
 }
 
-/// A locked run.
 #[derive(Clone, Debug)]
 pub struct LockedRun {
     /// Waiting, running or paused.
@@ -34,7 +31,6 @@ pub struct LockedRun {
     pub progress: Vec<u8>,
 }
 
-/// What [`Completion::lock`] found.
 #[derive(Clone, Debug, Default)]
 pub struct Locked {
     /// Runs that are live.
@@ -54,7 +50,6 @@ pub struct SingleTaskEnd {
     pub state: RunState,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
-    /// Its error.
     pub error: Option<String>,
 }
 
@@ -213,7 +208,7 @@ impl Completion {
         &mut self.tx
     }
 
-    /// Makes it so.
+    /// Commits what was written.
     pub async fn commit(self) -> Result<(), StoreError> {
         Ok(self.tx.commit().await?)
     }

@@ -14,11 +14,8 @@ use crate::{Store, StoreError};
 /// An attempt that was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted {
-    /// Of which run.
     pub run: RunId,
-    /// Which.
     pub at: AttemptKey,
-    /// Who held it.
     pub lease: i64,
     /// When it began, and when it was stopped.
     pub started_at: Time,
@@ -30,11 +27,8 @@ pub struct Interrupted {
 /// A run that is locked for a control.
 #[derive(Clone, Debug)]
 pub struct LiveRun {
-    /// Its group.
     pub group_id: i64,
-    /// Its revision.
     pub revision_id: i64,
-    /// Its state.
     pub state: RunState,
     /// Its place among others.
     pub priority: i16,

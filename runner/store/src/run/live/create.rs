@@ -25,7 +25,6 @@ use crate::{Store, StoreError, audit};
 /// A row for *ready*, or for *running* if it is handed to this node.
 #[derive(Clone, Debug)]
 pub struct ReadyRow {
-    /// What.
     pub at: AttemptKey,
     /// Its place in the queue among rows of its priority.
     pub turn: i64,
@@ -50,37 +49,34 @@ impl ReadyRow {
 /// A run to be created.
 #[derive(Clone, Debug)]
 pub struct NewRun {
-    /// Its id.
     pub id: RunId,
-    /// Of which group.
     pub group_id: i64,
     /// Which revision it pins.
     pub revision_id: i64,
     /// Which script versions it pins; none: resolved when it starts.
     pub resolution_id: Option<i64>,
-    /// Waiting or running.
+    /// Either waiting or running.
     pub state: RunState,
     /// Why it is made.
     pub trigger: Trigger,
-    /// Higher goes first.
+    /// A higher number goes first.
     pub priority: i16,
     /// What time it is about.
     pub logical_time: Time,
     /// From the previous instant to this one.
     pub interval: (Time, Time),
-    /// JSON object.
+    /// A JSON object as text.
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// Free words.
+    /// Free words of the submitter, a JSON object.
     pub labels: Option<Value>,
-    /// Unique per group.
+    /// Unique among the runs of the group.
     pub key: Option<String>,
     /// Hash of what must be unique, and whether for as long as the run is kept (else while it is unfinished).
     pub dedupe: Option<(Vec<u8>, bool)>,
     /// A channel's name or a URL.
     pub callback: Option<String>,
-    /// When.
     pub created_at: Time,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
@@ -90,9 +86,8 @@ pub struct NewRun {
     pub parent_due: Option<Time>,
     /// The backfill or run that it was made by.
     pub source: Option<Uuid>,
-    /// Why it waits.
+    /// Why it waits, as JSON; `None`: it does not wait.
     pub waiting_for: Option<Value>,
-    /// [`heddle_domain::run::Progress`] as bytes.
     pub progress: Vec<u8>,
     /// What of it may start at once.
     pub ready: Vec<ReadyRow>,
@@ -113,9 +108,7 @@ pub struct NewRun {
 /// What the audit says of a run that people made.
 #[derive(Clone, Debug)]
 pub struct Audited {
-    /// Who.
     pub actor: String,
-    /// Did what.
     pub action: &'static str,
     /// How it stands after that.
     pub after: Value,
@@ -144,7 +137,7 @@ impl NewRun {
 /// What became of a [`NewRun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It is there.
+    /// The run was created.
     Made {
         /// Whether the rows meant for this node came to it.
         handed: bool,

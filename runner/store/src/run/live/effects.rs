@@ -10,32 +10,25 @@ use crate::StoreError;
 pub enum Effect {
     /// Sets a key whatever stands there.
     Set {
-        /// The key.
         key: String,
-        /// JSON text.
+        /// The value as JSON text.
         value: String,
     },
     /// Sets a key if it has a version still; `None`: if it is not there.
     CompareAndSet {
-        /// The key.
         key: String,
-        /// The version seen.
+        /// The version that the script has seen; `None`: no value.
         expected: Option<u64>,
-        /// JSON text.
+        /// The value as JSON text.
         value: String,
     },
-    /// Removes a key.
     Delete {
-        /// The key.
         key: String,
     },
-    /// Tells people.
     Notify {
-        /// The channel's name.
         channel: String,
-        /// One line.
+        /// The subject, one line.
         subject: String,
-        /// Text.
         body: String,
     },
 }

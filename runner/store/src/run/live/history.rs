@@ -13,25 +13,18 @@ use crate::database::PgSession;
 /// A row of the attempts' history.
 #[derive(Clone, Debug)]
 pub struct AttemptRow {
-    /// Of which run.
     pub run: RunId,
-    /// Which.
     pub at: AttemptKey,
-    /// How it ended.
     pub state: AttemptState,
     /// Whether it said that there was nothing to do.
     pub skipped: bool,
-    /// From.
     pub started_at: Time,
-    /// To.
     pub finished_at: Time,
-    /// Where.
     pub node: Option<Uuid>,
     /// The worker that had claimed it.
     pub worker: Option<String>,
-    /// JSON text.
+    /// The value as JSON text.
     pub output: Option<String>,
-    /// What went wrong.
     pub error: Option<(ErrorKind, String, Option<String>)>,
     /// Peak of linear memory.
     pub memory_bytes: Option<i64>,
@@ -42,24 +35,19 @@ pub struct AttemptRow {
 /// A line of an attempt's log.
 #[derive(Clone, Debug)]
 pub struct LogRow {
-    /// Of which run.
     pub run: RunId,
-    /// Which attempt.
     pub at: AttemptKey,
-    /// From 0.
+    /// The first one is 0.
     pub line: i32,
-    /// When.
     pub time: Time,
     /// 0 trace to 4 error.
     pub level: i16,
-    /// The text.
     pub message: String,
-    /// A JSON object.
+    /// A JSON object as text.
     pub fields: Option<String>,
 }
 
 impl Completion {
-    /// Inserts history.
     pub async fn insert_attempts(&mut self, rows: &[AttemptRow]) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
@@ -101,7 +89,6 @@ impl Completion {
         Ok(())
     }
 
-    /// Inserts log lines.
     pub async fn insert_logs(&mut self, rows: &[LogRow]) -> Result<(), StoreError> {
         if rows.is_empty() {
             Ok(())

@@ -40,9 +40,7 @@ pub type Taken<T> = (RunId, Result<T, StoreError>);
 /// A timer that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A retry.
     Retry(RunId, AttemptKey),
-    /// A run's deadline.
     Deadline(RunId),
     /// The timeout of an attempt that a sub-run holds.
     Timeout(RunId, AttemptKey),
@@ -53,24 +51,19 @@ pub enum Due {
 pub struct Settlement {
     /// The parent's attempt, held by lease 0.
     pub parent: EndedAttempt,
-    /// The sub-run.
     pub child: RunId,
-    /// How it ended.
     pub state: RunState,
-    /// Its error.
     pub error: Option<String>,
 }
 
 /// A run that was submitted in SQL, with what its group adds to it.
 #[derive(Clone, Debug)]
 pub struct SqlStart {
-    /// Which.
     pub run: RunId,
     /// The script versions that it runs.
     pub resolution_id: i64,
     /// The data that it is for.
     pub interval: (Time, Time),
-    /// The group's.
     pub labels: Option<Value>,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
@@ -79,7 +72,6 @@ pub struct SqlStart {
 /// An attempt whose node is gone.
 #[derive(Clone, Copy, Debug)]
 pub struct LostAttempt {
-    /// Which.
     pub ended: EndedAttempt,
     /// The node that is gone; it may have come back under a new lease.
     pub node: Option<Uuid>,
@@ -88,7 +80,6 @@ pub struct LostAttempt {
 /// A run that has begun.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveRun {
-    /// Which.
     pub run: RunId,
     /// Why it was made.
     pub trigger: Trigger,
@@ -96,10 +87,8 @@ pub struct ActiveRun {
     pub sourced: bool,
 }
 
-/// A group's gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// Whose.
     pub group_id: i64,
     /// The group's revision of today.
     pub revision_id: i64,
@@ -114,7 +103,6 @@ pub struct Gate {
 /// A run before its group's gate.
 #[derive(Clone, Copy, Debug)]
 pub struct AtGate {
-    /// Which.
     pub run: RunId,
     /// It has been active before, and was reopened.
     pub begun: bool,
@@ -404,7 +392,6 @@ impl Completion {
 /// Rows that a look passes over: those of these runs.
 #[derive(Clone, Debug, Default)]
 pub struct PassedOver {
-    /// Timers.
     pub timers: Vec<RunId>,
     /// Ends of sub-runs; by their parents.
     pub settlements: Vec<RunId>,
@@ -415,11 +402,11 @@ pub struct PassedOver {
 /// What there is to be picked up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inbox {
-    /// Something is ready.
+    /// Whether something is ready.
     pub ready: bool,
     /// When the next timer is due.
     pub next_due: Option<Time>,
-    /// Sub-runs have ended.
+    /// Whether sub-runs have ended.
     pub settlements: bool,
     /// Runs were submitted in SQL.
     pub starts: bool,

@@ -21,7 +21,6 @@ const TAG_JOINT: &str = "\u{1f}";
 /// Where a queued task run goes; the same for all runs of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueTarget {
-    /// The queue's name.
     pub queue: String,
     /// Tags that a worker has to carry, all of them.
     pub tags: Vec<String>,
@@ -34,13 +33,11 @@ pub struct QueueTarget {
 /// A task run that workers may claim.
 #[derive(Clone, Debug)]
 pub struct QueueRow {
-    /// What.
     pub at: AttemptKey,
     /// How many rows of its run stand before it, from 1.
     pub turn: i64,
     /// The turn that was claimed last, as far as this node knows: it stands behind that.
     pub floor: i64,
-    /// Where.
     pub target: QueueTarget,
     /// Rendered; `None`: they can be told from the plan and the run.
     pub params: Option<String>,
@@ -51,22 +48,17 @@ pub struct QueueRow {
 /// What a worker shows to prove that a claim is its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimKey {
-    /// The claim.
     pub id: Uuid,
-    /// Of which run.
     pub run: RunId,
-    /// Which attempt.
     pub at: AttemptKey,
-    /// The fence.
+    /// The fence: whoever ends the claim has to name it.
     pub lease: i64,
 }
 
 /// A claim to be made.
 #[derive(Clone, Debug)]
 pub struct ClaimTerms<'a> {
-    /// From which queue.
     pub queue: &'a str,
-    /// By whom.
     pub worker: &'a str,
     /// What the worker carries.
     pub tags: &'a [String],
@@ -81,13 +73,12 @@ pub struct ClaimTerms<'a> {
 /// A claimed task run.
 #[derive(Clone, Debug)]
 pub struct QueueClaimed {
-    /// The claim.
     pub claim: ClaimKey,
     /// Its place in the queue.
     pub turn: i64,
     /// Since when it was ready.
     pub ready_at: Time,
-    /// Rendered params.
+    /// The rendered params, a JSON object as text.
     pub params: Option<String>,
     /// When the token becomes old.
     pub lease_expires_at: Time,
@@ -109,9 +100,7 @@ pub struct QueueClaims {
 /// A claim whose lease has run out.
 #[derive(Clone, Debug)]
 pub struct ExpiredClaim {
-    /// Which.
     pub claim: ClaimKey,
-    /// Who held it.
     pub worker: String,
     /// It was the attempt's timeout that struck.
     pub timed_out: bool,

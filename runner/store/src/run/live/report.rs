@@ -33,9 +33,8 @@ pub struct ReportLine {
     pub at: Time,
     /// 0 trace to 4 error.
     pub level: i16,
-    /// The text.
     pub message: String,
-    /// A JSON object.
+    /// A JSON object as text.
     pub fields: Option<String>,
 }
 

@@ -15,19 +15,16 @@ use crate::notice::NewNotices;
 /// What is to be written of one run.
 #[derive(Clone, Debug)]
 pub struct RunWrite {
-    /// Which.
     pub run: RunId,
-    /// Its state now.
     pub state: RunState,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
     /// Its priority, for its ready rows.
     pub priority: i16,
-    /// What became ready.
     pub ready: Vec<ReadyRow>,
     /// What workers may claim from now on.
     pub queued: Vec<QueueRow>,
-    /// Retries due later.
+    /// Retries that are not due yet.
     pub timers: Vec<(Time, AttemptKey)>,
     /// Timers to be forgotten.
     pub drop_timers: Vec<TaskKey>,
