@@ -104,7 +104,6 @@ use runs::{RunContext, Runs};
 /// What can go wrong in the engine that is not the caller's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The database.
     #[error(transparent)]
     Store(StoreError),
     /// What stands in the database cannot be used.
@@ -113,9 +112,7 @@ pub enum EngineError {
     /// A run's progress is of no form that is known here.
     #[error("the progress of run {run} cannot be read or written")]
     Progress {
-        /// Of which run.
         run: RunId,
-        /// Why.
         #[source]
         error: FormatError,
     },
@@ -125,7 +122,6 @@ pub enum EngineError {
     /// The database takes no writes at the moment.
     #[error("the database is read-only")]
     ReadOnly,
-    /// The node stops.
     #[error("this node is shutting down")]
     Stopping,
     /// Another transaction holds what is wanted.
@@ -163,11 +159,11 @@ impl EngineError {
 pub struct EngineConfig {
     /// Who it is; the same after a restart, so that it takes its former self's work over at once.
     pub node: Uuid,
-    /// For people.
+    /// Text that only people read.
     pub name: String,
-    /// Where it listens.
+    /// The address at which it listens, for other nodes and people.
     pub address: String,
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
     /// For how long a lease holds without a heartbeat.
     pub lease_for: Duration,
@@ -256,7 +252,6 @@ pub struct Counters {
     pub runs_skipped: [u64; 2],
     /// Attempts that this node has ended.
     pub attempts_ended: u64,
-    /// Attempts in hand.
     pub in_hand: usize,
     /// Runs that this node has failed because an outcome of theirs could not be recorded.
     pub given_up: u64,
@@ -347,22 +342,18 @@ impl Engine {
         })
     }
 
-    /// The node's clock.
     pub fn clock(&self) -> Arc<NodeClock> {
         self.runs.node.clock.clone()
     }
 
-    /// The node's randomness.
     pub fn chance(&self) -> Arc<dyn Chance> {
         self.runs.node.chance.clone()
     }
 
-    /// The database.
     pub fn store(&self) -> &Store {
         &self.runs.node.store
     }
 
-    /// Where scripts run.
     pub fn sandbox(&self) -> &Sandbox {
         &self.runs.scripts.sandbox
     }
@@ -486,7 +477,6 @@ impl Engine {
         self.services.queues.heartbeat(beats).await
     }
 
-    /// Gives out offers.
     pub fn dispatcher(&self) -> Dispatcher {
         self.services.dispatch.dispatcher()
     }
@@ -501,7 +491,6 @@ impl Engine {
         self.runs.node.signals.raise(Signal::Messages);
     }
 
-    /// Counters for metrics.
     pub fn message_counters(&self) -> MessageCounters {
         self.services.messages.counters()
     }
@@ -527,7 +516,6 @@ impl Engine {
         self.services.notify.counts()
     }
 
-    /// Counters for metrics.
     pub fn counters(&self) -> Counters {
         Counters {
             runs_ended: self.runs.seen.counts.ended.load(Ordering::Relaxed),

@@ -23,7 +23,6 @@ use serde_json::Value;
 /// A spec that has passed.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// The spec.
     pub spec: GroupSpec,
     /// As it is kept: every default written out, names in NFC.
     pub canonical: Value,
@@ -47,9 +46,7 @@ pub enum GroupRefused {
     /// `If-Match` names another revision.
     #[error("the current revision of the group `{name}` is {revision}")]
     Stale {
-        /// The group's name.
         name: Name,
-        /// Its newest revision.
         revision: i32,
     },
     /// What the group names was deleted and made again behind each of [`TRIES_MAX`] checks.
@@ -58,10 +55,9 @@ pub enum GroupRefused {
     /// Our own trouble with what checks schemas and templates: another try may do better.
     #[error("{0}")]
     NotComputed(Stopped),
-    /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Our own fault.
+    /// Heddle itself failed, not the spec.
     #[error("the group could not be checked")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

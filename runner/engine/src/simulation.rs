@@ -260,7 +260,6 @@ impl Simulated {
         std::mem::take(&mut *self.begun.0.lock())
     }
 
-    /// An attempt ends.
     async fn end(&self, (run, at): (RunId, AttemptKey), ending: Ending) {
         let now = self.node.now();
         let lease = self.runs.lease();

@@ -26,7 +26,6 @@ const ERROR_BODY_CHARS_MAX: usize = 500;
 /// The output of a task that is no script, unless its spec says otherwise.
 pub(crate) const OUTPUT_BYTES_DEFAULT: usize = 256 * 1024;
 
-/// A request, rendered.
 pub(crate) struct HttpRequest {
     method: reqwest::Method,
     url: reqwest::Url,

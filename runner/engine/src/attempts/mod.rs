@@ -39,7 +39,7 @@ use host::Host;
 use prepare::Prepared;
 use queue_task::Enqueues;
 
-/// Carries attempts out.
+/// Carries out the attempts of this node.
 pub(crate) struct Attempts {
     node: Arc<Node>,
     runs: Arc<Runs>,

@@ -107,7 +107,7 @@ impl Commits for Ends {
     }
 }
 
-/// Where requests wait.
+/// The queue in which requests wait for the next transaction.
 pub(crate) struct Batches {
     reads: GroupCommit<ReadUsers>,
     takes: GroupCommit<Takes>,

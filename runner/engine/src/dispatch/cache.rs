@@ -24,7 +24,6 @@ const USERS_MAX: usize = 256_000;
 /// After so long what was left out for its number is read again.
 const INCOMPLETE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 
-/// An audience.
 pub(crate) struct Cell {
     pub(super) audience: String,
     version: AtomicU64,

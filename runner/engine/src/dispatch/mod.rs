@@ -109,7 +109,6 @@ pub enum Next {
     Nothing(Option<Time>),
 }
 
-/// Gives out offers.
 pub(crate) struct Dispatch {
     node: Arc<Node>,
     runs: Arc<Runs>,
@@ -297,7 +296,6 @@ impl Dispatcher {
         self.dispatch.node.signals.raise(Signal::Holds);
     }
 
-    /// The present instant.
     pub fn now(&self) -> Time {
         self.dispatch.node.now()
     }

@@ -36,7 +36,6 @@ const SHOWN_FOR: chrono::TimeDelta = chrono::TimeDelta::days(7);
 /// An offer to a user.
 #[derive(Clone, Debug)]
 pub struct Considered {
-    /// Its id.
     pub offer: String,
     /// By which audience it is theirs.
     pub audience: String,

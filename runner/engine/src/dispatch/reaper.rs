@@ -15,7 +15,7 @@ use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::progress_of;
 
-/// The period.
+/// How often holds are looked through.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// How often offers without a run are withdrawn, and how often, with that, offers are looked at whose completion nobody has

@@ -494,7 +494,6 @@ impl Drainer {
     }
 }
 
-/// What takes batches.
 enum Consumer {
     Script(Script),
     Queue,

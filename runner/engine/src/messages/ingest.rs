@@ -98,7 +98,7 @@ struct Open {
     slices: HashMap<(NaiveDate, i64), i64>,
     /// Something is due now.
     due: bool,
-    /// With their lines.
+    /// The ids of messages, each with its line in the request.
     ids: Vec<(u64, Uuid)>,
     _place: Option<OwnedSemaphorePermit>,
 }

@@ -132,15 +132,11 @@ impl<const MOST: usize> Gate<MOST> {
 /// What a node counts of messages, for metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageCounters {
-    /// Messages taken in.
     pub ingested: u64,
-    /// Messages handed over.
     pub sent: u64,
     /// Attempts of messages that failed.
     pub failed: u64,
-    /// Batches ended.
     pub batches: u64,
-    /// Batches in hand.
     pub in_hand: usize,
 }
 

@@ -24,7 +24,6 @@ const AHEAD_DAYS: u64 = 9;
 /// How many days of a topic, and of topics that were deleted, one look lets go of.
 const RELEASED_MAX: i64 = 100;
 
-/// Looks after days.
 pub(crate) struct Days {
     node: Arc<Node>,
     partitions: Every,

@@ -38,9 +38,7 @@ const CACHE_ENTRIES_MAX: usize = 10_000;
 /// A script version as tasks use it.
 #[derive(Debug)]
 pub struct ScriptFacts {
-    /// Its name.
     pub name: String,
-    /// Its number.
     pub version: i32,
     /// `sha256:` and the SHA-256 of the bytes in hex.
     pub digest: String,
@@ -72,7 +70,6 @@ impl ScriptFacts {
 /// Which script versions the tasks of a revision stand for; by task number.
 #[derive(Debug)]
 pub struct Resolution {
-    /// Its row.
     pub id: i64,
     /// By task number; `None` for tasks that are no scripts.
     pub scripts: Vec<Option<Arc<ScriptFacts>>>,
@@ -91,15 +88,11 @@ impl Resolution {
 /// A revision with what is computed from it once.
 #[derive(Debug)]
 pub struct Revision {
-    /// Its row.
     pub id: i64,
     /// Its number within the group.
     pub number: i32,
-    /// Its group.
     pub group_id: i64,
-    /// The group's name.
     pub group_name: String,
-    /// The tasks.
     pub plan: Plan,
     /// Its schedules by name, disabled ones included.
     pub schedules: BTreeMap<String, Schedule>,
@@ -168,13 +161,10 @@ pub(crate) fn is_timed(trigger: Trigger, sourced: bool) -> bool {
 /// What a group's name stands for at present.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Its row.
     pub id: i64,
     /// Whether it takes runs.
     pub enabled: bool,
-    /// Its category.
     pub category: Option<String>,
-    /// Its current revision.
     pub revision: Arc<Revision>,
     /// What its scripts stand for at present.
     pub resolution: Arc<Resolution>,
@@ -184,7 +174,6 @@ pub struct Group {
     pub complete: bool,
 }
 
-/// The caches.
 #[derive(Debug)]
 pub struct Catalog {
     store: Store,

@@ -53,9 +53,7 @@ const WAITED_FOR_MAX: usize = 2;
 
 /// What a queue's batches are.
 pub(crate) trait Commits: Send + Sync + 'static {
-    /// What is asked.
     type Request: Send + 'static;
-    /// What is answered.
     type Answer: Send + 'static;
     /// What follows from a commit once it is answered for; `()` where nothing does.
     type Then: Send;
@@ -113,7 +111,7 @@ enum Message<C: Commits> {
     Many(Vec<Asked<C>>),
 }
 
-/// Where requests wait.
+/// The queue in which requests wait for the next transaction.
 pub(crate) struct GroupCommit<C: Commits>(mpsc::Sender<Message<C>>);
 
 impl<C: Commits> Clone for GroupCommit<C> {
@@ -122,7 +120,7 @@ impl<C: Commits> Clone for GroupCommit<C> {
     }
 }
 
-/// Its other end.
+/// The end of the queue from which batches are taken.
 pub(crate) struct Gathering<C: Commits>(mpsc::Receiver<Message<C>>);
 
 fn full<T>(error: mpsc::error::TrySendError<T>) -> EngineError {

@@ -91,11 +91,11 @@ use state::State;
 pub(crate) struct Identity {
     /// The same after a restart.
     pub(crate) id: Uuid,
-    /// For people.
+    /// Text that only people read.
     pub(crate) name: String,
-    /// Where it listens.
+    /// The address at which it listens, for other nodes and people.
     pub(crate) address: String,
-    /// Of the program.
+    /// The version of the program.
     pub(crate) version: String,
     /// How many attempts it may have in hand.
     pub(crate) slots: usize,

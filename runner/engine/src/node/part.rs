@@ -15,7 +15,7 @@ pub(crate) trait Part: Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Another node tells.
+    /// Another node has sent this news.
     fn heard(&self, _news: &News) {}
 
     /// How many attempts of task runs it has in hand.

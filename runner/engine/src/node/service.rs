@@ -27,9 +27,9 @@ pub(crate) const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// What a node needs for a service to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Nothing.
+    /// It needs nothing of its node.
     Nothing,
-    /// Its lease.
+    /// It needs the lease of its node.
     Lease,
     /// Its lease, and not to have been told to stop.
     Active,

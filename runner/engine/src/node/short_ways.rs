@@ -30,7 +30,6 @@ pub enum ShortWay {
 }
 
 impl ShortWay {
-    /// All of them.
     pub const ALL: [Self; 10] = [
         Self::SingleTaskEnd,
         Self::SingleTaskClaim,
@@ -68,7 +67,6 @@ pub struct ShortWays {
 }
 
 impl ShortWays {
-    /// Each of them.
     pub const ALL: Self = Self { left_out: 0 };
 
     /// These but for one.

@@ -123,7 +123,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Answers<S> {
 
 /// The address of the other side, of what [`Answers`] is made of.
 pub(super) trait Peer {
-    /// It.
     fn peer(&self) -> io::Result<SocketAddr>;
 }
 

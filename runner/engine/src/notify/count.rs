@@ -55,7 +55,6 @@ struct Count {
 }
 
 impl Counts {
-    /// One has arrived.
     pub(super) fn sent(&self, way: Way) {
         self.0[way.place()].sent.fetch_add(1, Ordering::Relaxed);
     }
@@ -76,11 +75,9 @@ impl Counts {
 pub struct NotificationCount {
     /// A kind of channel, `callback` for URLs, `none` for channels that are not there.
     pub kind: &'static str,
-    /// Notifications that arrived.
     pub sent: u64,
     /// Notifications that were given up.
     pub failed: u64,
-    /// Tries that failed.
     pub tries_failed: u64,
 }
 

@@ -88,7 +88,6 @@ pub struct NotifyConfig {
 /// A run as the API shows it, as JSON text; `None`: there is none any more.
 pub type RunObject = Arc<dyn Fn(RunId) -> BoxFuture<'static, Result<Option<String>, EngineError>> + Send + Sync>;
 
-/// Tells people.
 pub(crate) struct Notifier {
     node: Arc<Node>,
     keys: Arc<SecretKeys>,

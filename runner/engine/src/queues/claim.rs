@@ -33,11 +33,8 @@ pub const CLAIM_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What a worker asks for.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// From which queue.
     pub queue: String,
-    /// Who asks.
     pub worker: String,
-    /// What it carries.
     pub tags: Vec<String>,
     /// How many task runs at most.
     pub max: usize,
@@ -52,9 +49,7 @@ pub struct ClaimRequest {
 pub struct QueueClaim {
     /// What its token is made of.
     pub claim: ClaimKey,
-    /// The run's group.
     pub group: String,
-    /// The task's name.
     pub task: String,
     /// What to do it with: a JSON object.
     pub params: Box<RawValue>,

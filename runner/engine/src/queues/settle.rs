@@ -33,13 +33,13 @@ const TRIES_MAX: u32 = 5;
 pub enum ClaimEnd {
     /// With an output, as JSON text.
     Completed(String),
-    /// With a failure.
+    /// The worker reports a failure.
     Failed {
-        /// For people.
+        /// Text that only people read.
         message: String,
-        /// Never tried again.
+        /// Whether it is never tried again.
         fatal: bool,
-        /// Not before.
+        /// The least time until the next attempt.
         retry_after: Option<Duration>,
     },
     /// Undone: somebody else shall do it.
@@ -49,7 +49,6 @@ pub enum ClaimEnd {
 /// A worker's sign of life.
 #[derive(Clone, Debug)]
 pub struct Beat {
-    /// Of which claim.
     pub claim: ClaimKey,
     /// What to extend it by, if not by what it was extended by before.
     pub lease: Option<Duration>,

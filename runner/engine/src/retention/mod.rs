@@ -66,7 +66,6 @@ pub(crate) struct Pruner {
     node: Arc<Node>,
 }
 
-/// Its rounds.
 pub(crate) struct Rounds {
     pruner: Arc<Pruner>,
     partitions: Every,
@@ -181,7 +180,6 @@ impl Pruner {
         self.round(&stands, now).await
     }
 
-    /// A round.
     async fn round(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
         let mut pruned = Pruned::default();
         let mut budget = Budget::full();

@@ -11,7 +11,7 @@ const STATEMENTS_MAX: usize = 300;
 /// What a round removed, or (`dry_run`) what one would remove now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Nothing was removed.
+    /// Whether nothing was removed, only counted.
     pub dry_run: bool,
     /// Runs, those of whole days among them.
     pub runs: u64,
@@ -27,11 +27,9 @@ pub struct Pruned {
     pub audit: u64,
     /// Events, but for those of days that went as a whole.
     pub events: u64,
-    /// Ended assignments, likewise.
     pub assignments: u64,
     /// Notifications that were sent or given up.
     pub notifications: u64,
-    /// Occurrences of offers.
     pub occurrences: u64,
     /// Deleted offers of which nothing is left.
     pub offers: u64,

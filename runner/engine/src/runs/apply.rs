@@ -61,7 +61,6 @@ pub(crate) struct After {
     pub(crate) backfilled: Vec<uuid::Uuid>,
     /// The earliest timer that was written.
     pub(crate) due: Option<Time>,
-    /// Attempts recorded.
     pub(crate) recorded: u64,
     /// Outcomes that were accepted.
     pub(crate) accepted: Vec<(RunId, AttemptKey)>,

@@ -41,7 +41,6 @@ const AGAIN_MAX: usize = 20;
 /// What stands in the inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Retries, deadlines, timeouts.
     Timers,
     /// Ends of sub-runs, by their parents.
     Settlements,

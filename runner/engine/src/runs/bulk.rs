@@ -91,7 +91,7 @@ impl BulkAction {
 }
 
 impl Runs {
-    /// See [`Engine::control_all`].
+    /// The same as [`Engine::control_all`], without the handle.
     pub(crate) async fn control_all(
         self: &Arc<Self>,
         runs: &[RunId],

@@ -43,20 +43,19 @@ pub enum BulkAction {
     Cancel,
     /// The same, by Heddle itself, for this reason.
     CancelFor(String),
-    /// Starts nothing new.
+    /// The run starts nothing new.
     Pause,
-    /// Goes on.
+    /// Whatever was paused goes on.
     Resume,
     /// Goes on where it failed; `true`: with the scripts that are active now.
     Restart(bool),
-    /// Sets its state.
+    /// Sets the state of an ended run, for this reason.
     Override(RunState, String),
 }
 
 /// A task run that is to run again within a run that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clear {
-    /// The task.
     pub task: Name,
     /// An item of a mapped task; `None`: all of it.
     pub item: Option<u32>,
@@ -228,7 +227,7 @@ impl Engine {
 }
 
 impl Runs {
-    /// See [`Engine::control`].
+    /// The same as [`Engine::control`], without the handle.
     pub(crate) async fn control(
         self: &Arc<Self>,
         run: RunId,

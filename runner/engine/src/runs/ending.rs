@@ -31,10 +31,8 @@ pub(crate) struct Report {
     pub(crate) lines: Vec<LogRow>,
 }
 
-/// How.
 #[derive(Clone)]
 pub(crate) enum End {
-    /// With a result.
     Done(Done),
     /// A mapped task's items are known.
     Expanded { items: String, count: u32 },
@@ -42,7 +40,6 @@ pub(crate) enum End {
     Dropped,
 }
 
-/// A result.
 #[derive(Clone)]
 pub(crate) struct Done {
     pub(crate) result: Ending,
@@ -68,7 +65,7 @@ pub(crate) enum Ending {
     Released,
     /// Heddle's own fault; see `patience.rs`.
     Ours {
-        /// For people.
+        /// Text that only people read.
         message: String,
         /// Whether it counts as a loss.
         counted: bool,

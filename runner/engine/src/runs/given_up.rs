@@ -34,7 +34,7 @@ use crate::runs::apply::After;
 use crate::runs::transition::Transition;
 use crate::{EngineError, Runs};
 
-/// What people read.
+/// What people read as the error of the run.
 const WHY: &str = "the outcome could not be recorded; the log of the node has the cause";
 
 /// How many attempts are set aside at most. With more, this node takes up nothing that it does not know.

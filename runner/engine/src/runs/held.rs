@@ -40,7 +40,7 @@ pub(crate) struct HeldAttempt {
     pub(crate) stop: CancellationToken,
     /// Why it is stopped, if that is Heddle's own fault.
     pub(crate) trouble: Arc<Mutex<Option<Ending>>>,
-    /// Stops a script.
+    /// Stops the script of the attempt.
     pub(crate) handle: Arc<Mutex<Option<AttemptHandle>>>,
     /// When it was taken, by the monotonic clock.
     pub(crate) since: tokio::time::Instant,

@@ -38,7 +38,7 @@ use crate::{EngineError, RunContext, Runs};
 /// How often to look without being told.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// The reaper's period.
+/// How often attempts of dead nodes are looked for.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// An attempt in hand that is younger may not stand in the database yet: whether it was taken away cannot be told.
@@ -191,7 +191,6 @@ impl Runs {
         Ok(())
     }
 
-    /// Retries and deadlines.
     pub(crate) async fn timers(
         self: &Arc<Self>,
         take: Take<'_>,
@@ -536,7 +535,6 @@ fn completed(context: &RunContext) -> (SqlStart, Arc<RunContext>) {
 
 /// What the timers of a run ask for.
 enum Cause {
-    /// These retries begin.
     Due(Vec<AttemptKey>),
     /// The run is cancelled, for this reason: nothing else of it matters any more.
     Deadline(String),

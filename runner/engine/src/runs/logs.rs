@@ -82,7 +82,6 @@ impl From<Report> for Ended {
     }
 }
 
-/// The log writer.
 pub(crate) struct LogWriter {
     runs: Arc<Runs>,
     reports: mpsc::Receiver<Report>,
@@ -123,7 +122,6 @@ impl Service for LogWriter {
         }
     }
 
-    /// A round.
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         let runs = &self.runs;
         while let Ok(report) = self.reports.try_recv() {

@@ -48,7 +48,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Attempts that have ended, on their way into the database.
 pub(crate) struct Reports {
-    /// See [`crate::runs::ending::reports_max`].
+    /// Outcomes to record, bounded by [`crate::runs::ending::reports_max`].
     pub(crate) outcomes: GroupCommit<Outcomes>,
     /// Those whose log has to be written before their outcome.
     pub(crate) log_writer: mpsc::Sender<Report>,

@@ -37,9 +37,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// What this program's own runtime makes of a version that was checked with another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recheck {
-    /// The script.
     pub name: String,
-    /// Its version.
     pub version: i32,
     /// What it would say otherwise of itself: `description`, `defaults`, `params_schema`.
     pub changed: Vec<&'static str>,

@@ -36,7 +36,7 @@ use crate::{Engine, EngineError, RunContext, Runs};
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
 pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
 
-/// The longest key.
+/// The longest key of a run, in bytes.
 const KEY_BYTES_MAX: usize = 512;
 
 /// How many labels, and how long they are.
@@ -62,11 +62,9 @@ impl Requests {
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// Of which group.
     pub group: String,
     /// As the caller wants it.
     pub spec: SubmissionSpec,
-    /// Why.
     pub trigger: Trigger,
     /// The backfill or run that it is made by.
     pub source: Option<Uuid>,
@@ -75,7 +73,6 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// By people.
     pub fn manual(group: impl Into<String>, spec: SubmissionSpec) -> Self {
         Self {
             group: group.into(),
@@ -118,9 +115,7 @@ pub enum SubmitError {
 pub struct Submitted {
     /// As it was then.
     pub row: RunRow,
-    /// Its tasks.
     pub revision: Arc<Revision>,
-    /// Its scripts.
     pub resolution: Arc<Resolution>,
 }
 

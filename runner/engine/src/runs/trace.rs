@@ -35,11 +35,9 @@ pub type SpanBytes = [u8; 8];
 pub trait Tracer: Send + Sync {
     /// Whether spans of this run are wanted; the same answer on all nodes.
     fn wants(&self, run: RunId) -> bool;
-    /// Something has ended.
     fn ended(&self, span: Span);
 }
 
-/// What has ended.
 #[derive(Clone, Debug)]
 pub enum Span {
     /// A run: the root of its trace.
@@ -55,42 +53,30 @@ pub enum Span {
 pub struct RunSpan {
     /// Which; also the id of the trace.
     pub run: RunId,
-    /// Of which group.
     pub group: String,
     /// Why there was a run.
     pub trigger: Trigger,
-    /// Its logical time.
     pub logical_time: Time,
-    /// How it ended.
     pub state: RunState,
     /// Why it failed; the beginning of it.
     pub error: Option<String>,
     /// When it was submitted.
     pub created_at: Time,
-    /// When it ended.
     pub finished_at: Time,
 }
 
 /// An attempt that has ended.
 #[derive(Clone, Debug)]
 pub struct AttemptSpan {
-    /// Of which run.
     pub run: RunId,
-    /// Which.
     pub at: AttemptKey,
-    /// Of which group.
     pub group: String,
-    /// The task's name.
     pub task: String,
-    /// How it ended.
     pub state: AttemptState,
     /// What kind of error, and the beginning of it.
     pub error: Option<(ErrorKind, String)>,
-    /// When it began.
     pub started_at: Time,
-    /// When it ended.
     pub finished_at: Time,
-    /// Where it ran.
     pub node: Option<Uuid>,
     /// The most memory that a script had, bytes.
     pub memory_bytes: Option<i64>,
@@ -103,7 +89,6 @@ pub struct AttemptSpan {
 pub struct BatchSpan {
     /// Which, as its script knows it; also the id of the trace.
     pub batch: RunId,
-    /// Of which topic.
     pub topic: String,
     /// How many of its messages were sent.
     pub sent: u64,
