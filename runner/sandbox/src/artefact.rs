@@ -66,7 +66,6 @@ impl ArtefactCache {
         self.path(digest).is_some_and(|path| path.exists())
     }
 
-    /// Keeps an artefact.
     pub fn write(&self, digest: &str, artefact: &Artefact) -> std::io::Result<()> {
         let path = self.path(digest).ok_or_else(|| std::io::Error::other("not a digest"))?;
         let kind = [match artefact.kind {

@@ -59,9 +59,7 @@ impl Default for Limits {
 pub struct Grants {
     /// Where its HTTP requests may go: exact or `*.example.com`, with an optional port.
     pub allow_hosts: Vec<HostPattern>,
-    /// Named external databases.
     pub sql: Vec<String>,
-    /// Named secrets.
     pub secrets: Vec<String>,
 }
 
@@ -74,11 +72,9 @@ pub enum Outcome {
     Succeeded(String),
     /// There was nothing to do, for this reason.
     Skipped(String),
-    /// It failed.
     Failed {
         /// What kind of failure; `lost` if it was not the script's fault, nor ran to its end.
         kind: ErrorKind,
-        /// What went wrong.
         message: String,
         /// Where in the wasm, for a trap.
         trace: Option<String>,
@@ -103,7 +99,6 @@ impl Outcome {
 /// What an attempt leaves behind.
 #[derive(Clone, Debug)]
 pub struct AttemptResult {
-    /// How it ended.
     pub outcome: Outcome,
     /// Of a consumer that was given a batch and succeeded: what became of each message, in order.
     pub messages: Vec<MessageOutcome>,

@@ -14,7 +14,6 @@ use std::time::Duration;
 /// What a script of the world `consumer` handles in one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// The topic's name.
     pub topic: String,
     /// In the order in which they are sent.
     pub messages: Vec<Message>,
@@ -25,28 +24,24 @@ pub struct Batch {
 pub struct Message {
     /// The same at every attempt.
     pub id: String,
-    /// Who sent it.
     pub sender: u64,
     /// Whom it is for.
     pub receiver: u64,
     /// The day or the instant at which it is due.
     pub due: String,
-    /// A JSON text.
+    /// The value as JSON text.
     pub payload: String,
 }
 
 /// What became of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageOutcome {
-    /// It was sent.
     Handled,
     /// There was nothing to do, for this reason.
     Skipped(String),
-    /// It failed.
     Failed {
         /// It is not to be tried again.
         fatal: bool,
-        /// What went wrong.
         message: String,
         /// The script asks not to be retried earlier.
         retry_after: Option<Duration>,

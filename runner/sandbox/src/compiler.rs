@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use wasmtime::Engine;
 
-/// The largest artefact.
+/// The largest artefact that is read, in bytes.
 const MAX_ARTEFACT_BYTES: u64 = 1 << 30;
 /// The longest first line of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -88,13 +88,11 @@ struct Order {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    /// The artefact follows.
     Compiled(Kind),
     /// Why the script is refused.
     Refused(String),
 }
 
-/// What came out.
 pub(crate) struct Artefact {
     pub kind: Kind,
     pub code: Vec<u8>,
@@ -103,11 +101,11 @@ pub(crate) struct Artefact {
 /// Why nothing came out.
 #[derive(Debug)]
 pub(crate) enum NotCompiled {
-    /// The script's fault.
+    /// The script cannot be compiled, for this reason.
     Refused(String),
     /// It took too long.
     Timeout(Duration),
-    /// Our fault.
+    /// Heddle itself failed, not what it was given.
     Internal(String),
 }
 

@@ -6,15 +6,12 @@ use std::time::Duration;
 /// How to start the child process that compiles: a program that calls [`crate::compile_child_main`].
 #[derive(Clone, Debug)]
 pub struct CompilerCommand {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<String>,
     /// Its environment; nothing else of ours is passed on.
     pub env: Vec<(String, String)>,
 }
 
-/// A sandbox's settings.
 #[derive(Clone, Debug)]
 pub struct SandboxConfig {
     /// Where compiled artefacts are kept. Made if it does not exist. Whoever can write there can run code in the node.

@@ -10,11 +10,8 @@ use uuid::Uuid;
 /// as JSON in a queue's claim and an `http` task's body.
 #[derive(Clone, Debug, Serialize)]
 pub struct Context {
-    /// The run.
     pub run: Uuid,
-    /// Its group.
     pub group: String,
-    /// The task.
     pub task: String,
     /// The attempt, from 1.
     pub attempt: u32,
@@ -37,10 +34,10 @@ pub struct Context {
 /// From the previous instant to this one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Interval {
-    /// Inclusive.
+    /// The interval includes this instant.
     #[serde(serialize_with = "instant")]
     pub start: Time,
-    /// Exclusive.
+    /// The interval ends before this instant.
     #[serde(serialize_with = "instant")]
     pub end: Time,
 }
@@ -48,9 +45,8 @@ pub struct Interval {
 /// One item of a mapped task.
 #[derive(Clone, Debug, Serialize)]
 pub struct MapItem {
-    /// The item's value.
     pub item: Box<RawValue>,
-    /// From 0.
+    /// The first one is 0.
     pub index: u32,
     /// How many items the mapped task has.
     pub count: u32,

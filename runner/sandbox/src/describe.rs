@@ -21,11 +21,10 @@ const LIMITS: Limits = Limits {
     cpu: Some(Duration::from_secs(5)),
 };
 
-/// A script's description.
 #[derive(Default, Deserialize)]
 pub(crate) struct Description {
     pub description: Option<String>,
-    /// A JSON Schema.
+    /// The JSON Schema of its params.
     pub params: Option<Map<String, Value>>,
     pub defaults: Option<Map<String, Value>>,
 }

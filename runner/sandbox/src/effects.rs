@@ -22,42 +22,35 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 pub enum Effect {
     /// Sets a key of the group's state.
     StateSet {
-        /// The key.
         key: String,
-        /// A JSON text.
+        /// The value as JSON text.
         value: String,
     },
     /// Sets a key if it has this version, counting the effects before this one; otherwise nothing of the attempt is
     /// written, and it fails retryably.
     StateCompareAndSet {
-        /// The key.
         key: String,
         /// `None`: the key does not exist.
         expected: Option<u64>,
-        /// A JSON text.
+        /// The value as JSON text.
         value: String,
     },
     /// Deletes a key of the group's state.
     StateDelete {
-        /// The key.
         key: String,
     },
     /// Makes a run of a group.
     Enqueue {
-        /// The group.
         group: String,
-        /// A JSON object.
+        /// A JSON object as text.
         params: String,
         /// Unique per group: a repeat makes no second run.
         key: Option<String>,
     },
-    /// Sends a notification.
     Notify {
-        /// The channel.
         channel: String,
         /// What it is about.
         subject: String,
-        /// What it says.
         body: String,
     },
 }
@@ -86,7 +79,7 @@ pub(crate) struct Effects {
 
 /// What the attempt itself did to a key.
 struct Overlay {
-    /// `None`: deleted.
+    /// The new value; `None`: the key is deleted.
     value: Option<String>,
     /// How many writes came after the last delete, or after what is stored.
     writes: u64,

@@ -56,7 +56,7 @@ pub(crate) struct HostSide {
     pub exchanges: Option<Arc<dyn Exchanges>>,
     /// Where futures of [`HostServices`] run.
     pub node: tokio::runtime::Handle,
-    /// Where queries run.
+    /// The runtime that queries of scripts run on; guests have threads of their own.
     pub io: tokio::runtime::Handle,
     pub progress: Progress,
 }

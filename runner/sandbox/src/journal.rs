@@ -46,7 +46,6 @@ impl Journal {
         }
     }
 
-    /// Writes a line.
     pub fn write(&self, level: LogLevel, message: &str, fields: Option<String>) {
         let mut state = self.inner.state.lock();
         self.write_locked(&mut state, level, message, message.len(), fields);

@@ -31,7 +31,6 @@ pub enum Refused {
     Private {
         /// As it was asked for.
         host: String,
-        /// What it is.
         address: IpAddr,
     },
     /// The name is one that the operator allowed at other ports only.
@@ -52,7 +51,6 @@ pub enum Refused {
     /// The name has no address.
     #[error("{host} cannot be resolved: {reason}")]
     Unresolved {
-        /// The name.
         host: String,
         /// What the resolver said.
         reason: String,

@@ -10,10 +10,8 @@ pub use crate::sql::{Class as QueryClass, Failure as QueryFailure};
 /// How long after an attempt's own timeout the server ends its statement by itself: should nobody be left to cancel it.
 const SERVER_GRACE: Duration = Duration::from_secs(5);
 
-/// One statement.
 #[derive(Clone, Debug)]
 pub struct QueryRequest {
-    /// Where.
     pub target: ConnectionTarget,
     /// The connection's name, for errors.
     pub connection: String,

@@ -50,9 +50,9 @@ pub trait Exchanges: Send + Sync {
 /// One request: each redirect that is followed is one of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebRequest {
-    /// In capitals.
+    /// The HTTP method in capital letters.
     pub method: String,
-    /// The whole address.
+    /// The whole address, with its query.
     pub url: String,
     /// What is sent; empty if nothing is.
     pub body: Bytes,
@@ -61,7 +61,6 @@ pub struct WebRequest {
 /// What a server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebAnswer {
-    /// The status code.
     pub status: u16,
     /// In the server's order; a name may come again.
     pub headers: Vec<(String, String)>,
@@ -69,14 +68,12 @@ pub struct WebAnswer {
     pub body: Bytes,
 }
 
-/// One statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlStatement {
-    /// The connection's name.
     pub connection: String,
     /// As the script wrote it.
     pub statement: String,
-    /// A JSON array.
+    /// A JSON array as text.
     pub params: String,
     /// Whether its rows are wanted; else how many it changed.
     pub rows: bool,
@@ -180,7 +177,7 @@ impl Clock for StageClock {
     }
 }
 
-/// See [`StageClock::ask`].
+/// A guest that waits for an answer, from [`StageClock::ask`].
 pub(crate) struct Asking(Arc<StageClock>);
 
 impl Drop for Asking {

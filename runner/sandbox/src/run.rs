@@ -27,7 +27,7 @@ use wasmtime_wasi::I32Exit;
 
 /// The longest error message that is kept.
 const MAX_MESSAGE_BYTES: usize = 8 << 10;
-/// The longest trace.
+/// The longest trace of a failure that is kept, in bytes.
 const MAX_TRACE_BYTES: usize = 16 << 10;
 
 /// What all attempts share.

@@ -119,7 +119,6 @@ pub struct Compiled {
     pub runtime: Option<RuntimeId>,
     /// The JSON Schema of its params: an object, not yet checked to be a valid schema.
     pub params_schema: Option<Value>,
-    /// Its default params.
     pub defaults: Map<String, Value>,
     /// What it says it does.
     pub description: Option<String>,
@@ -153,7 +152,7 @@ pub enum CompileError {
     /// Nobody can look at the schema of its params at the moment.
     #[error(transparent)]
     NotNow(#[from] heddle_domain::bounded::Stopped),
-    /// Our fault.
+    /// Heddle itself failed, not what it was given.
     #[error("{0}")]
     Internal(String),
 }

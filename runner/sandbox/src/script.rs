@@ -32,7 +32,7 @@ pub enum World {
     CommandP1,
     /// A WASI command: a component for WASI 0.2.
     CommandP2,
-    /// A text.
+    /// A text in this language.
     Source(Language),
 }
 
@@ -149,7 +149,6 @@ impl Linked {
     }
 }
 
-/// Links artefacts.
 pub(crate) struct Linker {
     engine: Engine,
     components: component::Linker<Guest>,

@@ -4,7 +4,6 @@ use crate::rehearsal::Rehearsal;
 use heddle_domain::Time;
 use std::time::Duration;
 
-/// A boxed future.
 pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
 
 /// What host functions need and the sandbox does not have. The futures run on the node's runtime, never on guest
@@ -82,9 +81,9 @@ pub enum LogLevel {
     Debug,
     /// For knowing what happened.
     Info,
-    /// Something odd.
+    /// Something odd that does no harm.
     Warn,
-    /// Something wrong.
+    /// Something that went wrong.
     Error,
 }
 
@@ -110,6 +109,6 @@ pub struct LogLine {
     pub level: LogLevel,
     /// The text: one line or several, at most 64 KiB.
     pub message: String,
-    /// A JSON object.
+    /// A JSON object as text.
     pub fields: Option<String>,
 }

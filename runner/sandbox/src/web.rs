@@ -155,7 +155,6 @@ fn answer_of(answer: WebAnswer) -> Result<http::Response<WasiBody>, Error> {
     response.map_err(|error| Error::InternalError(Some(format!("the answer cannot be given: {error}"))))
 }
 
-/// Headers as texts.
 pub(crate) fn texts_of(headers: &http::HeaderMap) -> Vec<(String, String)> {
     let pairs = headers.iter();
     pairs

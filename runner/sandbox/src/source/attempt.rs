@@ -21,9 +21,7 @@ pub(crate) struct SourceScript {
     pub language: super::Language,
     /// What it says of itself, as a component's `describe` would.
     pub description: String,
-    /// It exports `handle`.
     pub handles: bool,
-    /// It exports `run`.
     pub runs: bool,
 }
 

@@ -61,7 +61,7 @@ struct Head {
     interpreter: String,
     /// Where in its memory things are.
     numbers: BTreeMap<String, u32>,
-    /// Names and lengths.
+    /// The names and lengths of its parts, in their order.
     parts: Vec<(String, u64)>,
 }
 
@@ -119,7 +119,7 @@ impl RuntimeBundle {
             .chain(self.parts.iter().cloned())
     }
 
-    /// Its bytes' digest.
+    /// The digest of its bytes, which names it.
     fn tag(&self) -> String {
         let mut digest = Sha256::new();
         self.pieces().for_each(|piece| digest.update(&piece));
@@ -130,7 +130,6 @@ impl RuntimeBundle {
         self.head.language
     }
 
-    /// Which it is.
     pub fn id(&self) -> RuntimeId {
         RuntimeId {
             language: self.head.language,

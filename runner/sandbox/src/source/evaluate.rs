@@ -33,7 +33,6 @@ const NOTHING_EXPORTED: &str = "exports no `run`: write `export default async fu
 /// What a script says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Described {
-    /// It exports `run`.
     #[serde(default)]
     pub run: bool,
     /// It exports `handle`: it may consume messages.
@@ -63,7 +62,6 @@ pub(crate) struct Snapshot {
     pub described: Described,
 }
 
-/// What is evaluated.
 pub(crate) enum Code {
     Text(String, Language),
     /// What stands between an interpreter and a script, before there is one.

@@ -18,7 +18,6 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// How long a response may take, from the first byte sent to the last received.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// A request.
 #[derive(Deserialize)]
 pub(super) struct Fetch {
     url: String,

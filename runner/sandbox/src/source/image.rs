@@ -22,7 +22,6 @@ const MAX_FUNCTIONS: u32 = 1 << 20;
 /// Functions of ours that the interpreter calls by the table.
 pub(crate) const OWN_FUNCTIONS: u32 = 3;
 
-/// Where everything is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Where the interpreter's stack begins: at its top.
@@ -31,7 +30,6 @@ pub(crate) struct Layout {
     pub memory_base: u32,
     /// Where its functions begin in the table.
     pub table_base: u32,
-    /// Where ours do.
     pub own_functions: u32,
     /// Where [`super::runtime`] describes them.
     pub interface: u32,

@@ -87,7 +87,7 @@ impl Kept {
 /// Why a bundle did not become what runs texts.
 #[derive(Debug)]
 enum NotMade {
-    /// The bundle's fault.
+    /// The bundle cannot be used, for this reason.
     Unusable(String),
     /// This machine's, at the moment.
     Internal(String),
@@ -159,7 +159,7 @@ impl Sandbox {
         found.map_err(CompileError::Internal)
     }
 
-    /// This program's own.
+    /// The interpreter that this program carries.
     pub(super) async fn interpreter(&self, language: Language) -> Result<Interpreter, CompileError> {
         Ok(match language.runs_as() {
             Language::Python => {

@@ -15,7 +15,6 @@ const CUSTOM_SECTION: u8 = 0;
 
 /// A library without its data.
 pub(crate) struct Library {
-    /// A core module.
     pub code: Vec<u8>,
     /// What memory holds from the library's base on.
     pub data: Vec<u8>,
@@ -90,7 +89,7 @@ impl Library {
     }
 }
 
-/// LEB128.
+/// Writes a length in the encoding LEB128.
 fn write_length(into: &mut Vec<u8>, mut length: usize) {
     loop {
         let byte = (length & 0x7f) as u8;

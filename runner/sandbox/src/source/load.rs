@@ -234,7 +234,7 @@ impl Sandbox {
         .map_err(CompileError::Internal)
     }
 
-    /// From the disk.
+    /// Reads a snapshot from the disk, if there is one.
     async fn snapshot(
         &self,
         key: &str,

@@ -49,7 +49,6 @@ pub enum Language {
     JavaScript,
     /// The same with types.
     TypeScript,
-    /// Python 3.
     Python,
 }
 
@@ -61,7 +60,6 @@ pub(crate) enum Interpreter {
 }
 
 impl Language {
-    /// All there are.
     pub const ALL: [Self; 3] = [Self::JavaScript, Self::TypeScript, Self::Python];
 
     /// The name that people use.
@@ -188,13 +186,11 @@ pub fn trace_of_file(trace: &str, module: &str, shown: &str) -> String {
 /// What is wrong with a text, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFault {
-    /// What is wrong.
     pub message: String,
     /// The line, from 1, if it is one.
     pub line: Option<u32>,
     /// The character in it, from 1.
     pub column: Option<u32>,
-    /// The line itself.
     pub text: Option<String>,
 }
 

@@ -44,14 +44,13 @@ const GLUE: &str = "glue";
 const CHECKER: &str = "checker";
 const MODULE: &str = "module ";
 
-/// A linked interpreter.
 pub(crate) struct Runtime {
     /// Which it is: the digest of its bundle.
     pub tag: String,
     /// The command that checks texts, and its digest.
     pub checker: Bytes,
     pub checker_digest: String,
-    /// Our own modules.
+    /// The modules that Heddle adds to the interpreter.
     pub modules: Arc<Modules>,
     pub layout: Layout,
     /// Where in its memory our functions are described.

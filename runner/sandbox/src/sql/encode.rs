@@ -4,7 +4,6 @@ use bytes::BytesMut;
 use serde_json::Value;
 use tokio_postgres::types::{Format, IsNull, Kind, ToSql, Type, to_sql_checked};
 
-/// One parameter.
 #[derive(Debug)]
 pub(super) struct Text(Value);
 

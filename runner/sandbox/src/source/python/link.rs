@@ -38,7 +38,6 @@ const NAMES: [(&str, &str); 6] = [
 /// What sets a library up, in a memory where nothing ran yet: in all libraries the first of these, then the second.
 const STEPS: [&str; 2] = ["__wasm_apply_data_relocs", "_initialize"];
 
-/// The libraries, linked.
 pub(super) struct Linked {
     /// A core module that imports `env.memory` and the host's functions.
     pub code: Vec<u8>,

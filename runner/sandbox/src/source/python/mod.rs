@@ -93,11 +93,10 @@ fn unpacked(packed: &[u8]) -> Result<Vec<u8>, String> {
     bundle::unpacked(packed, MAX_UNPACKED_BYTES).map_err(|error| format!("the interpreter cannot be unpacked: {error}"))
 }
 
-/// The interpreter, compiled.
 pub(crate) struct Python {
     /// Which it is: the digest of its bundle.
     pub tag: String,
-    /// Our module.
+    /// The name of the module that Heddle adds.
     module: Arc<str>,
     stack: u32,
     code: Module,
@@ -113,7 +112,6 @@ pub(crate) struct Python {
     begin: u32,
 }
 
-/// An instance.
 struct Running {
     memory: Memory,
     stack: u32,

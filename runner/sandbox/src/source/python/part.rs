@@ -22,7 +22,6 @@ pub(super) struct Part<'a> {
     pub exports: BTreeMap<&'a str, (ExternalKind, u32)>,
 }
 
-/// An imported function.
 pub(super) struct Import<'a> {
     pub module: &'a str,
     pub name: &'a str,
@@ -41,10 +40,9 @@ pub(super) struct Place {
     pub table: u32,
 }
 
-/// Who has what.
 pub(super) struct Names<'a> {
     pub functions: HashMap<&'a str, (usize, u32)>,
-    /// Addresses of data.
+    /// The addresses of data, by name.
     pub data: HashMap<&'a str, u32>,
     /// Places in the table of functions whose address is taken.
     pub slots: BTreeMap<&'a str, u32>,

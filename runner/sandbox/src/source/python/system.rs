@@ -28,7 +28,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 ];
 const ARCHIVE_PATH: &str = "/python.zip";
 
-/// Resources, by number.
+/// The resources of the guest, by their numbers.
 const ROOT: u32 = 3;
 const ARCHIVE: u32 = 4;
 const NETWORK: u32 = 5;
@@ -47,16 +47,14 @@ const STDIN: u32 = 0;
 const NO_ENTRY: u8 = 20;
 const READ_ONLY: u8 = 33;
 const NOT_SUPPORTED: u8 = 2;
-/// `descriptor-type`.
+/// `descriptor-type` of `wasi:filesystem`.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 6;
 /// Its size, and that of a `descriptor-stat` behind a result's tag.
 const STAT_BYTES: usize = 8 + 96;
 
-/// A store's part.
 #[derive(Default)]
 pub(crate) struct State {
-    /// The standard library.
     pub archive: Option<Bytes>,
     /// What our module asks for when it begins.
     pub input: Option<String>,
