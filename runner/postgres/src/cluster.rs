@@ -25,7 +25,6 @@ const SOCKET_DIR_NAMES: u32 = 8;
 /// Another process runs on the data directory.
 #[derive(Debug)]
 pub struct InUse {
-    /// The data directory.
     pub data_dir: PathBuf,
     /// The process that holds it, if it has said so.
     pub holder: Option<u32>,

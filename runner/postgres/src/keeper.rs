@@ -27,7 +27,7 @@ const READY_STEP: Duration = Duration::from_millis(4);
 const READY_STEPS: u32 = 150_000;
 /// Children of a killed server hold its shared memory until they notice, within some seconds.
 const MEMORY_IN_USE_TRIES: u32 = 50;
-/// Between two starts.
+/// The pause before a server that has ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 const STOP_STEP: Duration = Duration::from_millis(5);
 /// 60 s for a clean shutdown, then one without a checkpoint.

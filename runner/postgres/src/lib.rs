@@ -101,7 +101,6 @@ impl EmbeddedPostgres {
         &self.socket_dir
     }
 
-    /// The server's process.
     pub fn process_id(&self) -> Option<u32> {
         self.keeper.process_id()
     }

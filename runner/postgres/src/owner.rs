@@ -8,7 +8,6 @@ use anyhow::{Result, bail};
 /// Users that a server may run as when we are root, best first.
 const CANDIDATES: [&str; 3] = ["postgres", "heddle", "nobody"];
 
-/// An unprivileged user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,

@@ -88,7 +88,6 @@ impl TestCluster {
         Ok(cluster)
     }
 
-    /// The server itself.
     pub fn postgres(&self) -> &EmbeddedPostgres {
         &self.postgres
     }
@@ -184,12 +183,10 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// Its URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }

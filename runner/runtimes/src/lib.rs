@@ -5,7 +5,6 @@
 
 include!(concat!(env!("OUT_DIR"), "/runtimes.rs"));
 
-/// An interpreter.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
     /// What it is and which version: stands in a script's version, so that it can be told which scripts an upgrade of
@@ -32,7 +31,6 @@ pub struct Python {
     pub standard_library: &'static [u8],
 }
 
-/// CPython 3.14.
 pub static PYTHON: Python = Python {
     id: CPYTHON_ID,
     libraries: CPYTHON_LIBRARIES,

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 pub struct Fault {
     pub message: String,
-    /// From 1.
+    /// The first one is 1.
     pub line: Option<u32>,
     /// The character in the line, from 1.
     pub column: Option<u32>,
