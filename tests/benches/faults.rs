@@ -28,7 +28,6 @@ const SUCCEEDED: i16 = 3;
 /// The longest that is waited for a recovery.
 const RECOVERY_MAX: Duration = Duration::from_secs(120);
 
-/// What can happen.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// SIGKILL; the node is started again at once.

@@ -169,7 +169,6 @@ DELETE /v1/topics/{topic}/messages/{id}               operate
 GET    /v1/topics/{topic}/messages/{id}               view
 ";
 
-/// All roles.
 const ROLES: [&str; 5] = ["viewer", "operator", "author", "worker", "admin"];
 
 /// Who may do what a word of the table stands for.

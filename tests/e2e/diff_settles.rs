@@ -14,7 +14,6 @@ const EACH: usize = 40;
 
 type Made = BoxedStrategy<Value>;
 
-/// One of these.
 fn of(all: Value) -> Made {
     let all = all.as_array().cloned().unwrap_or_default();
     prop::sample::select(all).boxed()

@@ -496,7 +496,6 @@ async fn lists() {
     node.get("/v1/groups?limit=501").await.expect_problem(422, &["/limit"]);
 }
 
-/// Categories and templates.
 #[tokio::test]
 async fn categories_and_templates() {
     let world = World::new().await;

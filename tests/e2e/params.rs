@@ -147,7 +147,6 @@ async fn constants_are_checked_at_put() {
     assert_eq!(task(&run, "t")["output"], 5);
 }
 
-/// And at submission.
 #[tokio::test]
 async fn constants_are_checked_at_submission() {
     let world = World::new().await;

@@ -183,7 +183,6 @@ async fn graphs(node: &Node) {
     }
 }
 
-/// Retries, timeouts, deadlines.
 async fn several_attempts(node: &Node) {
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "20ms"});
     let flaky = json!({"script": "flaky", "params": {"fail_times": 2}, "retry": retry});

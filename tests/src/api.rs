@@ -18,14 +18,11 @@ pub struct Api {
     http: reqwest::Client,
 }
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The status code.
     pub status: u16,
     /// The body: JSON, or text as a JSON string, or null.
     pub body: Value,
-    /// The headers.
     pub headers: HeaderMap,
 }
 
@@ -117,12 +114,11 @@ impl Api {
         }
     }
 
-    /// Its address, `http://127.0.0.1:1234`.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Host and port.
+    /// Host and port, such as `127.0.0.1:1234`.
     pub fn authority(&self) -> &str {
         self.base.trim_start_matches("http://")
     }
@@ -148,14 +144,12 @@ impl Api {
         Ok(Reply { status, body, headers })
     }
 
-    /// Sends a request.
     pub async fn send(&self, request: RequestBuilder) -> Reply {
         self.try_send(request)
             .await
             .unwrap_or_else(|error| panic!("no answer: {error:?}"))
     }
 
-    /// GET.
     pub async fn get(&self, path: &str) -> Reply {
         self.send(self.request(Method::GET, path)).await
     }
@@ -165,7 +159,6 @@ impl Api {
         self.try_send(self.request(Method::GET, path)).await.ok()
     }
 
-    /// PUT of JSON.
     pub async fn put(&self, path: &str, body: Value) -> Reply {
         self.send(self.request(Method::PUT, path).json(&body)).await
     }
@@ -180,7 +173,6 @@ impl Api {
         .await
     }
 
-    /// POST of JSON.
     pub async fn post(&self, path: &str, body: Value) -> Reply {
         self.send(self.request(Method::POST, path).json(&body)).await
     }
@@ -190,7 +182,6 @@ impl Api {
         self.try_send(self.request(Method::POST, path).json(&body)).await.ok()
     }
 
-    /// DELETE.
     pub async fn delete(&self, path: &str) -> Reply {
         self.send(self.request(Method::DELETE, path)).await
     }
@@ -288,7 +279,6 @@ impl Api {
         }
     }
 
-    /// Follows server-sent events.
     pub async fn follow(&self, path: &str) -> Sse {
         let request = self.request(Method::GET, path).header("accept", "text/event-stream");
         let answer = request.send().await.expect("an answer");
@@ -306,7 +296,6 @@ impl Api {
     }
 }
 
-/// Server-sent events.
 pub struct Sse {
     stream: std::pin::Pin<Box<dyn futures::Stream<Item = Result<bytes::Bytes, reqwest::Error>> + Send>>,
     buffer: String,

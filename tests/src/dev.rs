@@ -30,7 +30,6 @@ impl Dev {
         }
     }
 
-    /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

@@ -19,7 +19,6 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// On a database.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -108,7 +107,7 @@ pub struct Starting {
 }
 
 impl Starting {
-    /// SIGTERM.
+    /// Sends SIGTERM, as an operator does to stop it.
     pub fn terminate(&self) {
         self.process.terminate();
     }
@@ -134,17 +133,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// Its data directory.
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// Its API.
     pub fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -173,22 +169,22 @@ impl DerefMut for Node {
 
 /// The process's controls, without a detour.
 impl Node {
-    /// SIGKILL.
+    /// Sends SIGKILL: it can tidy nothing up.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM, as an operator does to stop it.
     pub fn terminate(&self) {
         self.process.terminate();
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP: it stands still.
     pub fn freeze(&self) {
         self.process.freeze();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT: it goes on.
     pub fn thaw(&self) {
         self.process.thaw();
     }

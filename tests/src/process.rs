@@ -56,7 +56,6 @@ pub struct Spoken {
 }
 
 impl Spoken {
-    /// Starts the program.
     pub fn start(arguments: &[&str]) -> Self {
         let mut child = command(&program(), arguments, &[])
             .stdin(Stdio::null())
@@ -215,7 +214,6 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -237,12 +235,12 @@ impl Process {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT: it goes on.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM, as an operator does to stop it.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }

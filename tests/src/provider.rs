@@ -23,13 +23,13 @@ pub const CLIENT_SECRET: &str = "a secret: 100% +/=";
 /// In what it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// In nothing.
+    /// It does not lie.
     None,
     /// Tokens have another nonce.
     Nonce,
     /// Tokens are for another client.
     Audience,
-    /// Tokens have expired.
+    /// The tokens that it gives have expired.
     Expired,
     /// Tokens are signed with a key of somebody else.
     Signature,
@@ -65,10 +65,8 @@ struct State {
     keys_asked: u64,
 }
 
-/// The provider.
 #[derive(Clone)]
 pub struct FakeProvider {
-    /// Its issuer, `http://127.0.0.1:1234`.
     pub issuer: String,
     state: Arc<Mutex<State>>,
 }

@@ -11,7 +11,6 @@ use crate::sink::{Request, read_request};
 /// How a request is answered.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// With a status.
     Status(u16),
     /// With a status and an address to go to.
     Redirect(u16, String),
@@ -21,13 +20,12 @@ pub enum Answer {
     Json(u16, String),
     /// With a status and a body that does not end before a gigabyte.
     Endless(u16),
-    /// Not at all.
+    /// No answer at all.
     Silence,
     /// Not before it is told to answer otherwise, and then so.
     Held,
 }
 
-/// The receiver.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     /// Where it is, `http://127.0.0.1:1234`.

@@ -9,7 +9,6 @@ use tokio::net::{TcpListener, TcpStream};
 /// A request that came in.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its method.
     pub method: String,
     /// Its path and query.
     pub path: String,
@@ -22,7 +21,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// A header's value.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()

@@ -13,9 +13,7 @@ use tokio_rustls::TlsAcceptor;
 /// A mail that was taken.
 #[derive(Clone, Debug)]
 pub struct Mail {
-    /// The envelope's sender.
     pub from: String,
-    /// The envelope's recipients.
     pub to: Vec<String>,
     /// Head and body, as they came.
     pub data: String,
@@ -73,7 +71,7 @@ fn unquoted(text: &str) -> String {
 /// How the server behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manners {
-    /// It takes mails.
+    /// It takes every mail.
     Good,
     /// It says nothing at all.
     Hangs,
@@ -93,7 +91,6 @@ pub enum Manners {
     Drips,
 }
 
-/// The server.
 #[derive(Clone, Debug)]
 pub struct Smtp {
     /// Where it listens, on 127.0.0.1.

@@ -20,13 +20,13 @@ const PIECES_MAX: usize = 256;
 struct Manner {
     /// Nothing gets through while this is false.
     whole: bool,
-    /// In each direction.
+    /// How long bytes take, in each direction.
     delay: Duration,
     /// Connections with smaller numbers are forgotten: open, and nothing gets through them for good.
     forgotten: u64,
     /// Connections with smaller numbers are closed.
     closed: u64,
-    /// Nobody listens.
+    /// Whether connections are refused, as if nobody listened.
     refusing: bool,
 }
 
@@ -107,7 +107,6 @@ impl Wire {
         self.close();
     }
 
-    /// Takes connections again.
     pub fn accept(&self) {
         self.manner.send_modify(|manner| manner.refusing = false);
     }

@@ -71,12 +71,10 @@ impl World {
         NodeOptions::new(self.url())
     }
 
-    /// The database.
     pub fn url(&self) -> &str {
         self.database.url()
     }
 
-    /// The database's name.
     pub fn database(&self) -> &str {
         self.database.name()
     }
@@ -98,7 +96,6 @@ impl World {
     }
 }
 
-/// A connection.
 pub(crate) async fn connect(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
     tokio::spawn(connection);
