@@ -40,13 +40,6 @@ pub struct BatchItem {
     pub problem: Option<Value>,
 }
 
-impl BatchItem {
-    /// The id of the run that was made, or that was there before.
-    pub fn run_id(&self) -> Option<Uuid> {
-        self.id.or_else(|| self.existing.as_ref()?.parse().ok())
-    }
-}
-
 /// What became of a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchResults {

@@ -149,15 +149,6 @@ impl AssignmentState {
             (Self::Completed | Self::Failed | Self::Revoked | Self::Expired, _) => false,
         }
     }
-
-    /// Whether the stock comes back.
-    pub fn returns_stock(self, return_failed: bool) -> bool {
-        match self {
-            Self::Assigned | Self::Completed => false,
-            Self::Failed => return_failed,
-            Self::Revoked | Self::Expired => true,
-        }
-    }
 }
 
 /// An offer as it is put: `PUT /v1/offers/{id}`.

@@ -87,11 +87,6 @@ impl Span {
         self.0 / MICROS_PER_MILLI
     }
 
-    /// In seconds, with fractions.
-    pub fn secs_f64(self) -> f64 {
-        self.0 as f64 / MICROS_PER_SECOND as f64
-    }
-
     /// As the standard library's duration.
     pub const fn std(self) -> std::time::Duration {
         std::time::Duration::from_micros(self.0)

@@ -153,14 +153,6 @@ impl Policy {
             jitter: compile_jitter(spec.jitter.as_ref())?,
         })
     }
-
-    /// How many retries there can be at most; `None` if there is no end to them.
-    pub fn retries_max(&self) -> Option<u64> {
-        match self.strategy {
-            Strategy::Counted { retries, .. } => retries.map(u64::from),
-            Strategy::Daily { per_day, days, .. } => Some(u64::from(per_day) * u64::from(days)),
-        }
-    }
 }
 
 fn at_most(field: &str, value: u32) -> Result<u32, Fault> {
@@ -380,7 +372,7 @@ mod tests {
         );
         assert!(
             many.iter()
-                .all(|seconds| *seconds > 0.0 && *seconds <= Span::MAX.secs_f64())
+                .all(|seconds| *seconds > 0.0 && *seconds <= Span::MAX.std().as_secs_f64())
         );
     }
 

@@ -486,11 +486,6 @@ impl Engine {
         self.services.messages.ingest(topic).await
     }
 
-    /// Something may be due: a topic was enabled, a message has arrived.
-    pub fn wake_drainer(&self) {
-        self.runs.node.signals.raise(Signal::Messages);
-    }
-
     pub fn message_counters(&self) -> MessageCounters {
         self.services.messages.counters()
     }

@@ -214,11 +214,6 @@ impl OutboundPolicy {
         Ok(addresses)
     }
 
-    /// What makes a reqwest client resolve names by this policy.
-    pub fn resolver(&self) -> Arc<dyn Resolve> {
-        Arc::new(PolicyResolver(self.clone()))
-    }
-
     /// A client that follows no redirects. Whoever sends with it calls [`Self::check_url`] first.
     pub fn client(&self) -> reqwest::Result<reqwest::Client> {
         self.client_builder()

@@ -7,7 +7,7 @@ pub mod task;
 
 use serde_json::{Map, Value};
 
-use super::{GroupSpec, NotifyRules, ScheduleSpec, SubmissionSpec};
+use super::{GroupSpec, NotifyRules, ScheduleSpec};
 use crate::fault::pointer_token;
 use crate::plan::TASKS_MAX;
 use crate::schedule::Schedule;
@@ -24,10 +24,6 @@ pub const LABELS_MAX: usize = 64;
 pub const LABEL_MAX_CHARS: (usize, usize) = (63, 255);
 /// How many characters a description may have.
 pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
-/// How many characters a run's key may have.
-pub const KEY_MAX_CHARS: usize = 255;
-/// How many characters a callback may have.
-pub const CALLBACK_MAX_CHARS: usize = 2_000;
 /// How many schedules a group may have.
 pub const SCHEDULES_MAX: usize = 100;
 /// How many channels and addresses may be told.
@@ -162,47 +158,6 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     graph::check_groups(name, spec, catalog, &mut faults);
     params::check_group(spec, catalog, &mut faults);
     faults.or(())
-}
-
-/// Judges a submission to a group; `spec` has been validated.
-pub fn validate_submission(spec: &GroupSpec, submission: &SubmissionSpec, catalog: &dyn Catalog) -> Result<(), Faults> {
-    let mut faults = Faults::default();
-    for task in submission.task_params.keys() {
-        if !spec.tasks.contains_key(task) {
-            faults.add(
-                format!("/task_params/{}", pointer_token(task)),
-                format!("there is no task `{task}`"),
-            );
-        }
-    }
-    if let Some(key) = &submission.key
-        && (key.is_empty() || key.chars().nth(KEY_MAX_CHARS).is_some())
-    {
-        faults.add("/key", format!("a key must have 1 to {KEY_MAX_CHARS} characters"));
-    }
-    check_priority(submission.priority, &mut faults);
-    check_labels(&submission.labels, &mut faults);
-    if let Some(callback) = &submission.callback {
-        check_callback(callback, catalog, &mut faults);
-    }
-    params::check_submission(spec, submission, catalog, &mut faults);
-    faults.or(())
-}
-
-fn check_callback(callback: &str, catalog: &dyn Catalog, faults: &mut Faults) {
-    if callback.chars().nth(CALLBACK_MAX_CHARS).is_some() {
-        faults.add(
-            "/callback",
-            format!("a callback must have at most {CALLBACK_MAX_CHARS} characters"),
-        );
-    } else if callback.contains("://") {
-        if let Err(detail) = task::check_url(callback) {
-            faults.add("/callback", detail);
-        }
-    } else if !Name::new(callback).is_ok_and(|name| catalog.channel(&name)) {
-        let shown: String = callback.chars().take(100).collect();
-        faults.add("/callback", format!("`{shown}` is neither the name of a channel nor a valid URL"));
-    }
 }
 
 fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut Faults) {

@@ -242,18 +242,6 @@ impl Store {
             .collect())
     }
 
-    /// Whether the day's messages are sent already, or begin to be.
-    pub async fn day_has_begun(&self, topic: i32, day: NaiveDate) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (SELECT FROM heddle.message_slices
-                WHERE topic = $1 AND day = $2 AND due_at <= clock_timestamp()) AS "begun!""#,
-            topic,
-            day
-        )
-        .fetch_one(&self.pool)
-        .await?)
-    }
-
     /// Writes down the counts of a topic's drained days whose retention (in milliseconds) is over, and lets go of
     /// what was kept of them but the messages themselves. At most `limit` days; answers how many.
     pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {

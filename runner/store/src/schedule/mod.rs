@@ -309,17 +309,6 @@ impl Store {
         .fetch_all(&self.pool)
         .await?)
     }
-
-    /// The run that was made for an instant of a group.
-    pub async fn run_of_instant(&self, group_id: i64, instant: Time) -> Result<Option<Uuid>, StoreError> {
-        Ok(sqlx::query_scalar!(
-            "SELECT run FROM heddle.run_instants WHERE group_id = $1 AND logical_time = $2",
-            group_id,
-            instant
-        )
-        .fetch_optional(&self.pool)
-        .await?)
-    }
 }
 
 impl Completion {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::task::script_reference;
-use super::{Catalog, GroupSpec, ScriptFacts, ScriptLookup, SubmissionSpec};
+use super::{Catalog, GroupSpec, ScriptFacts, ScriptLookup};
 use crate::fault::pointer_token;
 use crate::params::{Layer, Layers};
 use crate::schema::Schema;
@@ -95,72 +95,19 @@ pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut 
             run: &none,
             task_run: &none,
         };
-        check_task(layers, &known, faults, true, |layer| match layer {
+        check_task(layers, &known, faults, |layer| match layer {
             Some(Layer::Group) => "/params".into(),
             _ => format!("/tasks/{}/params", pointer_token(name)),
         });
     }
 }
 
-pub(super) fn check_submission(
-    spec: &GroupSpec,
-    submission: &SubmissionSpec,
-    catalog: &dyn Catalog,
-    faults: &mut Faults,
-) {
-    let mut schemas = Schemas::new(catalog);
-    let none = Map::new();
-    for (name, task) in &spec.tasks {
-        let Some(known) = schemas.of(task) else { continue };
-        let task_run = submission.task_params.get(name).unwrap_or(&none);
-        let layers = Layers {
-            defaults: &known.defaults,
-            group: &spec.params,
-            task: &task.params,
-            run: &submission.params,
-            task_run,
-        };
-        check_task(layers, &known, faults, false, |layer| match layer {
-            Some(Layer::TaskRun) => format!("/task_params/{}", pointer_token(name)),
-            _ => "/params".into(),
-        });
-    }
-    if let Some(schema) = spec.template.as_ref().and_then(|name| schemas.template(name)) {
-        let mut merged = spec.params.clone();
-        merged.extend(
-            submission
-                .params
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
-        let (_, unknown) = Layers {
-            defaults: &none,
-            group: &spec.params,
-            task: &none,
-            run: &submission.params,
-            task_run: &none,
-        }
-        .constant();
-        for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
-            push_new(faults, fault.below("/params"));
-        }
-    }
-}
-
-/// `place` says where the params of a layer stand in the document; of none, where something missing belongs.
-///
-/// `may_come`: what is missing may still come with a run.
-fn check_task(
-    layers: Layers<'_>,
-    known: &Known,
-    faults: &mut Faults,
-    may_come: bool,
-    place: impl Fn(Option<Layer>) -> String,
-) {
+/// `place` says where the params of a layer stand in the document. What is missing may still come with a run.
+fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, place: impl Fn(Option<Layer>) -> String) {
     let Some(schema) = &known.schema else { return };
     let (merged, unknown) = layers.constant();
     for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
-        if may_come && fault.pointer.is_empty() && fault.detail.ends_with("is a required property") {
+        if fault.pointer.is_empty() && fault.detail.ends_with("is a required property") {
             continue;
         }
         let key = fault

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::spec::{parse_group, parse_submission};
+use crate::spec::parse_group;
 
 struct World;
 
@@ -569,55 +569,4 @@ fn templates_name_what_is_there() {
             "c": {"queue": "q", "depends_on": ["b"], "params": {"n": "{{ upstream.a }}"}}}}),
         &[("/tasks/a/depends_on", "cycle")],
     );
-}
-
-#[test]
-fn submissions() {
-    let group = parse_group(&json!({
-        "template": "strict", "params": {"table": "orders"},
-        "tasks": {"a": {"script": "extract"}, "b": {"script": "extract", "params": {"limit": "{{ 1 }}"}}}
-    }))
-    .unwrap();
-    let check = |submission: Value, expect: &[(&str, &str)]| {
-        let judged = parse_submission(&submission).and_then(|read| validate_submission(&group, &read, &World));
-        let faults = judged.err().unwrap_or_default();
-        for (pointer, detail) in expect {
-            let found = faults
-                .0
-                .iter()
-                .any(|fault| fault.pointer == *pointer && fault.detail.contains(detail));
-            assert!(found, "`{pointer}` `{detail}` is not in {faults}, of {submission}");
-        }
-        assert_eq!(faults.0.len(), expect.len(), "{faults}, of {submission}");
-    };
-    check(json!({"params": {"who": "me"}}), &[]);
-    check(json!({}), &[("/params", "\"who\" is a required property")]);
-    check(
-        json!({"params": {"who": "me", "rows": "x"}}),
-        &[("/params/rows", "is not of type")],
-    );
-    check(json!({"params": {"who": "{{ data }}", "rows": 1}}), &[]);
-    check(
-        json!({"params": {"who": "me", "limit": "{{ 1 }}"}}),
-        &[("/params/limit", "is not of type")],
-    );
-    check(
-        json!({"params": {"who": "me"}, "task_params": {"a": {"rows": "x"}, "z": {}}}),
-        &[
-            ("/task_params/a/rows", "is not of type"),
-            ("/task_params/z", "there is no task `z`"),
-        ],
-    );
-    check(json!({"params": {"who": "me"}, "key": ""}), &[("/key", "1 to 255")]);
-    check(json!({"params": {"who": "me"}, "callback": "ops-mail"}), &[]);
-    check(
-        json!({"params": {"who": "me"}, "callback": "https://example.com/x"}),
-        &[],
-    );
-    check(
-        json!({"params": {"who": "me"}, "callback": "nobody"}),
-        &[("/callback", "neither the name of a channel nor a valid URL")],
-    );
-    check(json!({"logical_time": "yesterday"}), &[("/logical_time", "")]);
-    check(json!({"parms": {}}), &[("/parms", "unknown field")]);
 }
