@@ -42,7 +42,7 @@ impl After {
         let in_turn = run.gated && !run.follows;
         self.signals.add_if(in_turn, Signal::Inbox);
         self.signals.add_if(run.follows, Signal::Links);
-        run.queued.iter().for_each(|row| self.filled.add(&row.place));
+        run.queued.iter().for_each(|row| self.filled.add(&row.target));
         for row in &run.ready {
             if row.pools.is_some() {
                 self.signals.add(Signal::Pools);
