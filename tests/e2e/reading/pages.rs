@@ -3,8 +3,57 @@
 use heddle_domain::Time;
 use heddle_store::group::GroupFilter;
 use heddle_tests::World;
+use tokio_postgres::Client;
 
 use super::{READ_MAX, SHOWN, ago, asked, history};
+
+/// Lists of groups by a filter: what each reads, and may read.
+async fn groups(world: &World, sql: &Client) -> Vec<(&'static str, i64, i64)> {
+    let mut found = Vec::new();
+    let last = GroupFilter {
+        last_states: vec![Some(heddle_domain::state::RunState::Failed)],
+        ..GroupFilter::default()
+    };
+    let (read, page) = asked(world, sql, async |store| {
+        store.groups(&last, None, 100).await.expect("groups")
+    })
+    .await;
+    // Of so many groups one answer looks up the latest run; the rest is behind its cursor.
+    assert_eq!(page.next.as_deref(), Some("g250"));
+    found.push(("groups whose last run failed", read, 250 * 20));
+    let described = GroupFilter {
+        text: Some("G_".into()),
+        labels: vec![("team".into(), Some("none".into()))],
+        ..GroupFilter::default()
+    };
+    for (what, filter, shown) in [
+        (
+            "groups by a text that none has",
+            GroupFilter {
+                labels: Vec::new(),
+                ..described.clone()
+            },
+            0,
+        ),
+        (
+            "groups by a label that none has",
+            GroupFilter {
+                text: None,
+                ..described
+            },
+            0,
+        ),
+    ] {
+        let (read, page) = asked(world, sql, async |store| {
+            store.groups(&filter, None, 50).await.expect("groups")
+        })
+        .await;
+        assert_eq!(page.items.len(), shown, "{what}");
+        // Their own rows, and not their specs.
+        found.push((what, read, 301 + 20));
+    }
+    found
+}
 
 #[tokio::test]
 async fn pages_read_what_they_show() {
@@ -67,47 +116,8 @@ async fn pages_read_what_they_show() {
     .await;
     assert_eq!(queues.items.len(), 1);
     check("queues", read, 100);
-    let last = GroupFilter {
-        last_states: vec![Some(heddle_domain::state::RunState::Failed)],
-        ..GroupFilter::default()
-    };
-    let (read, page) = asked(&world, &sql, async |store| {
-        store.groups(&last, None, 100).await.expect("groups")
-    })
-    .await;
-    // Of so many groups one answer looks up the latest run; the rest is behind its cursor.
-    assert_eq!(page.next.as_deref(), Some("g250"));
-    check("groups whose last run failed", read, 250 * 20);
-    let described = GroupFilter {
-        text: Some("G_".into()),
-        labels: vec![("team".into(), Some("none".into()))],
-        ..GroupFilter::default()
-    };
-    for (what, filter, found) in [
-        (
-            "groups by a text that none has",
-            GroupFilter {
-                labels: Vec::new(),
-                ..described.clone()
-            },
-            0,
-        ),
-        (
-            "groups by a label that none has",
-            GroupFilter {
-                text: None,
-                ..described
-            },
-            0,
-        ),
-    ] {
-        let (read, page) = asked(&world, &sql, async |store| {
-            store.groups(&filter, None, 50).await.expect("groups")
-        })
-        .await;
-        assert_eq!(page.items.len(), found, "{what}");
-        // Their own rows, and not their specs.
-        check(what, read, 301 + 20);
+    for (what, read, most) in groups(&world, &sql).await {
+        check(what, read, most);
     }
     let (read, _) = asked(&world, &sql, async |store| {
         let retention = store.retention().await.expect("retention");
