@@ -130,7 +130,7 @@ async fn what_was_recorded_is_given_again() {
     ];
     let (code, said) = heddle(&record);
     assert!(
-        code == Some(2) && said.contains("not among the task's `allow_hosts`"),
+        code == Some(2) && said.contains("not in the task's `allow_hosts`"),
         "{code:?} {said}"
     );
     assert!(!std::fs::exists(&cases).unwrap());

@@ -122,7 +122,7 @@ async fn faults() {
             "import _ from 'lodash'; export default () => _",
             "`lodash` cannot be imported",
         ),
-        ("export const a = 1", "exports no `run`"),
+        ("export const a = 1", "does not export `run`"),
         ("for (;;); export default () => 1", "longer than 5s of processor time"),
         (
             "export const params = { type: 'nope' }; export default () => 1",

@@ -71,12 +71,12 @@ pub(crate) async fn run(
 ) -> wasmtime::Result<Ended> {
     if batch.is_some() && !script.handles {
         return Ok(failed(
-            "the script exports no `handle`: it cannot consume a topic's messages",
+            "the script does not export `handle`, which a topic needs",
         ));
     }
     if batch.is_none() && !script.runs {
         return Ok(failed(
-            "the script exports no `run`, only `handle`, which is for a topic's messages",
+            "the script does not export `run`, only `handle`, which is for topics",
         ));
     }
     // A topic's batch comes without params.
@@ -91,7 +91,7 @@ pub(crate) async fn run(
             let ended = python::run(store, python, change, begin).await?;
             return Ok(match ended {
                 Some(ended) => ended_of(&ended, script.language.file())?,
-                None => failed("the script ended without saying how"),
+                None => failed("the script ended without a result"),
             });
         }
     };
@@ -105,7 +105,7 @@ pub(crate) async fn run(
             Some(event) => running.send(store, Exported::Event, &event).await?,
             None => {
                 return Ok(failed(
-                    "the promise that `run` returned never settles: nothing is left that could settle it",
+                    "the promise that `run` returned never settles, because nothing is pending that could settle it",
                 ));
             }
         }
@@ -118,7 +118,7 @@ pub(crate) fn too_deep(language: Language) -> String {
         Language::JavaScript | Language::TypeScript => "RangeError",
         Language::Python => "RecursionError",
     };
-    format!("{name}: the call stack is exhausted: something nests or recurses deeper than the interpreter can follow")
+    format!("{name}: the call stack is exhausted; the recursion or nesting is too deep")
 }
 
 /// How a script ended that trapped, if that was its own doing.
@@ -182,7 +182,7 @@ fn ended_of(text: &str, file: &str) -> Result<Ended, serde_json::Error> {
         Reply {
             thrown: Some(thrown), ..
         } => thrown.ended(file),
-        Reply { .. } => failed("the script ended without saying how"),
+        Reply { .. } => failed("the script ended without a result"),
     })
 }
 
