@@ -336,6 +336,13 @@ async fn schedules(spread: bool) {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let used = processor_time(node.process().id()) - before;
+    report(&sql, begin, until, spread, used).await;
+    drop(sql);
+    end(place, node).await;
+}
+
+/// Says how late the runs of schedules that were due between these instants were created and begun, and what the node used.
+async fn report(sql: &Client, begin: DateTime<Utc>, until: DateTime<Utc>, spread: bool, used: f64) {
     let within =
         format!("l.trigger = 1 AND l.logical_time >= timestamptz '{begin}' AND l.logical_time < timestamptz '{until}'");
     let all = "(SELECT id, trigger, logical_time, created_at FROM heddle.runs_live
@@ -347,7 +354,7 @@ async fn schedules(spread: bool) {
     };
     let of = format!("{BATCH} of {SCHEDULES} due each second, {how}");
     let made = format!("SELECT 1000 * extract(epoch FROM l.created_at - l.logical_time) FROM {all} l WHERE {within}");
-    let (figure, count) = spread_of(&sql, &made).await;
+    let (figure, count) = spread_of(sql, &made).await;
     if !spread {
         let odd: Option<String> = sql
             .query_one(
@@ -374,7 +381,7 @@ async fn schedules(spread: bool) {
         "SELECT 1000 * extract(epoch FROM a.started_at - l.logical_time) FROM {all} l
            JOIN heddle.attempts a ON a.run = l.id WHERE {within}"
     );
-    let (figure, count) = spread_of(&sql, &begun).await;
+    let (figure, count) = spread_of(sql, &begun).await;
     row(
         &format!("{of}: instant to attempt (p50/p99/max of {count})"),
         &figure,
@@ -385,6 +392,4 @@ async fn schedules(spread: bool) {
         &format!("{:.0} %", 100.0 * used / (WATCHED + 3) as f64),
         "",
     );
-    drop(sql);
-    end(place, node).await;
 }

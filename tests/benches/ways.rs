@@ -170,7 +170,7 @@ async fn prepare(node: &Node, work: &Work) {
     }
 }
 
-/// Does the work once; how much of it a second.
+/// Does the work once; how much of it a second. A long function, since it is a table: what is done for each way.
 async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
     let client = &node.client;
     let began;
