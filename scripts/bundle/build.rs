@@ -13,50 +13,64 @@ use std::process::Command;
 /// A component by `heddle-sdk`.
 const SDK: &str = "wasm32-wasip2";
 
-/// What is built: the script's name, its target, and whether it is a library.
+/// What is built: the script's name, its target, whether it is a library, and whether the program carries it. The others
+/// are for tests: they are built with the feature `all`.
 struct Guest {
     name: &'static str,
     target: &'static str,
     is_library: bool,
+    is_carried: bool,
 }
 
-const fn component(name: &'static str) -> Guest {
+/// A script of the demo.
+const fn demo(name: &'static str) -> Guest {
     Guest {
         name,
         target: SDK,
         is_library: true,
+        is_carried: true,
+    }
+}
+
+/// A script that tests alone need.
+const fn component(name: &'static str) -> Guest {
+    Guest {
+        is_carried: false,
+        ..demo(name)
     }
 }
 
 const GUESTS: &[Guest] = &[
     component("echo"),
     component("fetch"),
-    component("fib"),
-    component("flaky"),
-    component("greetings"),
-    component("hello"),
+    demo("fib"),
+    demo("flaky"),
+    demo("greetings"),
+    demo("hello"),
     Guest {
         name: "hello-wasi",
         target: "wasm32-wasip1",
         is_library: false,
+        is_carried: false,
     },
     Guest {
         name: "hello-wasi-p2",
         target: "wasm32-wasip2",
         is_library: false,
+        is_carried: false,
     },
     component("hostile"),
     component("postbox"),
     component("query"),
     component("sign-in"),
-    component("sleep"),
+    demo("sleep"),
     component("stateful"),
     component("sum"),
-    component("weather-extract"),
-    component("weather-precipitation"),
-    component("weather-report"),
-    component("weather-temperature"),
-    component("yearly-summary"),
+    demo("weather-extract"),
+    demo("weather-precipitation"),
+    demo("weather-report"),
+    demo("weather-temperature"),
+    demo("yearly-summary"),
 ];
 
 /// Of the environment that Cargo gives build scripts, what a nested Cargo needs; the rest (flags, wrappers, the outer
@@ -122,8 +136,17 @@ fn outer_target_dir(out: &Path) -> &Path {
     tagged.unwrap_or(out)
 }
 
+/// The scripts that are asked for: those of the program, and with the feature `all` those of tests, too.
+fn wanted() -> impl Iterator<Item = &'static Guest> {
+    let all = env::var_os("CARGO_FEATURE_ALL").is_some();
+    GUESTS.iter().filter(move |guest| all || guest.is_carried)
+}
+
 fn build(root: &Path, target_dir: &Path, target: &str) {
-    let guests: Vec<&Guest> = GUESTS.iter().filter(|guest| guest.target == target).collect();
+    let guests: Vec<&Guest> = wanted().filter(|guest| guest.target == target).collect();
+    if guests.is_empty() {
+        return;
+    }
     let mut cargo = nested("cargo", root);
     cargo
         .args([
@@ -217,7 +240,7 @@ fn package(guest: &Guest) -> String {
 fn embed_guests(target_dir: &Path, out: &Path) -> String {
     let mut code = String::new();
     let mut table = String::new();
-    for guest in GUESTS {
+    for guest in wanted() {
         let package = package(guest);
         let file = if guest.is_library {
             package.replace('-', "_")

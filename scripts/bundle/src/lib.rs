@@ -1,9 +1,10 @@
-//! The example scripts as wasm, the demo's data, and the templates for new scripts: all embedded, so that the binary
-//! needs none of the sources. They are statics: of a constant each part of the program that names it gets a copy.
+//! Scripts as wasm (those of the demo; with the feature `all` also those of tests), the demo's data, and the templates for
+//! new scripts: all embedded, so that the binary needs none of the sources. They are statics: of a constant each part of
+//! the program that names it gets a copy.
 
 include!(concat!(env!("OUT_DIR"), "/guests.rs"));
 
-/// All scripts by name, in alphabetical order.
+/// All embedded scripts by name, in alphabetical order.
 pub fn all() -> &'static [(&'static str, &'static [u8])] {
     ALL
 }
