@@ -114,7 +114,7 @@ pub enum Grant {
 }
 
 impl Grant {
-    fn check(self, what: &str, name: &Name, pointer: String, faults: &mut Faults) {
+    pub(crate) fn check(self, what: &str, name: &Name, pointer: String, faults: &mut Faults) {
         match self {
             Self::Unknown => faults.add(pointer, format!("there is no {what} `{name}`")),
             Self::Refused => faults.add(
