@@ -17,7 +17,7 @@ fn follows(upstreams: Value) -> Value {
 fn time(value: &Value) -> DateTime<Utc> {
     value
         .as_str()
-        .unwrap_or_else(|| panic!("{value} is no time"))
+        .unwrap_or_else(|| panic!("{value} is not a valid time"))
         .parse()
         .unwrap()
 }

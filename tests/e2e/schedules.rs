@@ -21,7 +21,7 @@ fn text(at: DateTime<Utc>) -> String {
 fn time(value: &Value) -> DateTime<Utc> {
     value
         .as_str()
-        .unwrap_or_else(|| panic!("{value} is no time"))
+        .unwrap_or_else(|| panic!("{value} is not a valid time"))
         .parse()
         .unwrap()
 }
@@ -485,12 +485,12 @@ async fn what_cannot_be_is_refused() {
         (
             day(json!({"starts_at": "2027-01-02", "ends_at": "2027-01-01"})),
             "/ends_at",
-            "not after",
+            "must be after",
         ),
         (
             day(json!({"starts_at": "2027-01-01", "ends_at": "2027-01-01"})),
             "/ends_at",
-            "not after",
+            "must be after",
         ),
         (
             day(json!({"starts_at": "2027-01-01T01:00:00", "ends_at": "2027-01-01T23:00:00"})),

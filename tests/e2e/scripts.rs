@@ -358,7 +358,7 @@ async fn given_up(ask: impl AsyncFn() -> Reply) {
                 .is_some_and(|said| said.contains("too busy"));
         (!busy).then_some(reply)
     });
-    reply.await.expect_said(422, "was given up");
+    reply.await.expect_said(422, "was stopped");
 }
 
 /// A schema of 1.4 KB that takes gigabytes is refused when it comes, and given up where an earlier build let it in.

@@ -11,7 +11,8 @@ async fn params_that_nobody_reads() {
     let put = node.put("/v1/groups/g", group.clone()).await.expect_status(201);
     assert_eq!(
         put["warnings"],
-        json!([{"pointer": "/tasks/t/params/nme", "detail": "its script does not know a param `nme`; is `name` meant?"}])
+        json!([{"pointer": "/tasks/t/params/nme", "detail": "the script of this task does not have a param named \
+            `nme`; did you mean `name`?"}])
     );
     let valid = node.post("/v1/groups/g/validate", group).await.expect_status(200);
     assert_eq!((&valid["valid"], &valid["warnings"]), (&json!(true), &put["warnings"]));
@@ -33,7 +34,7 @@ async fn params_that_nobody_reads() {
     };
     let said = heddle(&["run", "start", "g", "--param", "nme=Ada"]);
     assert!(
-        said.contains("warning: /params/nme: no script of the group knows a param `nme`; is `name` meant?"),
+        said.contains("warning: /params/nme: no script of this group has a param named `nme`; did you mean `name`?"),
         "{said}"
     );
     assert_eq!(heddle(&["run", "start", "g", "--param", "name=Ada"]), "");

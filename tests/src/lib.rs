@@ -109,7 +109,7 @@ pub fn states(run: &Value) -> String {
 /// A time in an answer.
 #[track_caller]
 pub fn time(value: &Value) -> chrono::DateTime<chrono::Utc> {
-    let text = value.as_str().unwrap_or_else(|| panic!("{value} is no time"));
+    let text = value.as_str().unwrap_or_else(|| panic!("{value} is not a valid time"));
     assert!(
         text.ends_with('Z') && text.len() == "2026-01-01T00:00:00.000000Z".len(),
         "{text} has no microseconds"

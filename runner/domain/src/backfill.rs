@@ -254,7 +254,8 @@ impl Checked {
             false => format!("at least {count}"),
         };
         let detail =
-            format!("this means {many} instants; a backfill may have {INSTANTS_MAX}: narrow it, or make several");
+            format!("this range has {many} instants, but a backfill may have at most {INSTANTS_MAX}; shorten the \
+                range, or start several backfills");
         Err(Fault::at("/from", detail).into())
     }
 }
@@ -283,7 +284,7 @@ impl BackfillSpec {
         {
             faults.add(
                 "/to",
-                "`to` is in the future; leave it out to go on with what comes due",
+                "`to` must not be in the future; omit it to continue with the instants that become due",
             );
         }
         if let Some(from) = from
@@ -292,20 +293,20 @@ impl BackfillSpec {
             let than = if self.to.is_some() { "`to`" } else { "now" };
             faults.add(
                 "/from",
-                format!("`from` is after {than}: there is nothing between them"),
+                format!("`from` must not be after {than}"),
             );
         }
         if self.step.is_some_and(Span::is_zero) {
-            faults.add("/step", "`step` is longer than zero");
+            faults.add("/step", "`step` must be longer than zero");
         }
         if self.step.is_none() && !calendar.has_grid() {
             faults.add(
                 "/step",
-                "the group has no enabled `cron`, `every` or `daily` schedule: `step` says how far its instants lie apart",
+                "`step` is required, because the group has no enabled `cron`, `every` or `daily` schedule",
             );
         }
         if self.max_active == 0 || self.max_active > ACTIVE_MAX {
-            faults.add("/max_active", format!("`max_active` is from 1 to {ACTIVE_MAX}"));
+            faults.add("/max_active", format!("`max_active` must be from 1 to {ACTIVE_MAX}"));
         }
         if self
             .priority
@@ -313,7 +314,7 @@ impl BackfillSpec {
         {
             faults.add(
                 "/priority",
-                format!("a priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}"),
+                format!("`priority` must be a number from -{PRIORITY_MAX} to {PRIORITY_MAX}"),
             );
         }
         let (true, Some(from)) = (faults.is_empty(), from) else {

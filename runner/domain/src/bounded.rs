@@ -123,13 +123,13 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
     /// It used up its processor time.
-    #[error("it takes more than {0} ms of processor time, which is what anybody's may take")]
+    #[error("it needs more than the limit of {0} ms of processor time")]
     Time(u64),
     /// It used up its memory, or the stack.
-    #[error("it takes more than {0} MiB of memory, or nests too deep")]
+    #[error("it needs more than the limit of {0} MiB of memory, or it is nested too deeply")]
     Memory(u64),
     /// Our own trouble.
-    #[error("it cannot be computed at the moment ({0}); try again")]
+    #[error("this node cannot do it at the moment ({0}); try again")]
     Trouble(String),
 }
 

@@ -31,7 +31,7 @@ const AUDIENCE_CHARS_MAX: usize = 255;
 const UID_CHARS_MAX: usize = 250;
 
 /// Why there is no offer of that stock and mode.
-pub(crate) const EACH_ONCE: &str = "`each` gives every member the offer once; it does not go with `repeat`";
+pub(crate) const EACH_ONCE: &str = "`each` cannot be combined with `repeat`: `each` gives every member the offer once";
 
 /// How an offer comes to be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -286,11 +286,11 @@ pub struct Offer {
 pub fn check_audience(audience: &str) -> Result<(), String> {
     let id = audience.strip_prefix("uid_").or_else(|| audience.strip_prefix("gid_"));
     match id {
-        None | Some("") => Err("an audience is `uid_` or `gid_` and an id".into()),
+        None | Some("") => Err("an audience must be `uid_` or `gid_` followed by an id".into()),
         Some(_) if audience.chars().count() > AUDIENCE_CHARS_MAX => {
-            Err(format!("an audience has at most {AUDIENCE_CHARS_MAX} characters"))
+            Err(format!("an audience must have at most {AUDIENCE_CHARS_MAX} characters"))
         }
-        Some(id) if id.chars().any(char::is_control) => Err("an audience has no control characters".into()),
+        Some(id) if id.chars().any(char::is_control) => Err("an audience must not contain control characters".into()),
         Some(_) => Ok(()),
     }
 }
@@ -301,12 +301,12 @@ pub fn bare_uid(text: &str) -> Result<&str, String> {
     let uid = text.strip_prefix("uid_").unwrap_or(text);
     if uid.starts_with("gid_") {
         return Err(format!(
-            "`{uid}` is a group of users: a user's id does not begin with `gid_`"
+            "`{uid}` is a user group; the id of a user must not begin with `gid_`"
         ));
     }
     if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX || uid.chars().any(char::is_control) {
         return Err(format!(
-            "a user's id has 1 to {UID_CHARS_MAX} characters, none of them a control character"
+            "the id of a user must have 1 to {UID_CHARS_MAX} characters and no control characters"
         ));
     }
     Ok(uid)
@@ -319,9 +319,9 @@ pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {
         Some(Value::String(word)) if word == "each" => Ok(None),
         Some(Value::Number(number)) => match number.as_i64().and_then(|times| i32::try_from(times).ok()) {
             Some(times) if (1..=STOCK_MAX).contains(&times) => Ok(Some(times)),
-            _ => Err(format!("`dispatch_times` is from 1 to {STOCK_MAX}, or `each`")),
+            _ => Err(format!("`dispatch_times` must be from 1 to {STOCK_MAX}, or `each`")),
         },
-        Some(_) => Err("`dispatch_times` is a number from 1, or `each`".into()),
+        Some(_) => Err("`dispatch_times` must be a number of at least 1, or `each`".into()),
     }
 }
 
@@ -344,7 +344,7 @@ fn kind_of(spec: &OfferSpec, faults: &mut Faults) -> OfferKind {
         if there && !kinds.contains(&kind) {
             faults.add(
                 format!("/{field}"),
-                format!("`{field}` does not go with this kind of offer"),
+                format!("an offer of this kind cannot have `{field}`"),
             );
         }
     }
@@ -362,11 +362,11 @@ fn rhythm_of(kind: OfferKind, spec: &OfferSpec, zone: Tz, starts_at: Time, fault
                 every,
             }),
             Some(_) => {
-                faults.add("/every", format!("`every` is at least {EVERY_MIN}"));
+                faults.add("/every", format!("`every` must be at least {EVERY_MIN}"));
                 None
             }
             None => {
-                faults.add("/every", "an interval needs `every`, such as `5m`");
+                faults.add("/every", "an offer of kind `interval` needs `every`, for example `5m`");
                 None
             }
         },
@@ -414,7 +414,7 @@ impl Offer {
         if ends_at.is_some_and(|ends| ends <= starts_at) {
             faults.add(
                 "/ends_at",
-                "`ends_at` is not after the offer's start: it would never be due",
+                "`ends_at` must be after the start of the offer",
             );
         }
         let stock = parse_stock(spec.dispatch_times.as_ref()).unwrap_or_else(|detail| {
@@ -425,7 +425,7 @@ impl Offer {
             faults.add("/mode", EACH_ONCE);
         }
         if spec.max_hold.is_some_and(Span::is_zero) {
-            faults.add("/max_hold", "`max_hold` is longer than zero");
+            faults.add("/max_hold", "`max_hold` must be longer than zero");
         }
         let (true, Some(rhythm)) = (faults.is_empty(), rhythm) else {
             return Err(faults);
@@ -477,7 +477,7 @@ impl Offer {
 
 fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Option<Rhythm> {
     let Some(at) = &spec.at else {
-        faults.add("/at", "a daily offer needs `at`, a time of day such as `08:30`");
+        faults.add("/at", "an offer of kind `daily` needs `at`, a time of day such as `08:30`");
         return None;
     };
     let schedule = ScheduleSpec {

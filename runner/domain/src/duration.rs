@@ -32,16 +32,16 @@ pub struct Span(u64);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
     /// Not a sequence of numbers with units.
-    #[error("`{0}` is no duration: write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`")]
+    #[error("`{0}` is not a valid duration; write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`")]
     Malformed(String),
     /// A number without a unit.
-    #[error("`{0}` has no unit: write for example `{0}s`")]
+    #[error("`{0}` has no unit; write for example `{0}s`")]
     NoUnit(String),
     /// Units out of order or repeated.
-    #[error("`{0}` is no duration: each unit at most once, the larger first")]
+    #[error("`{0}` is not a valid duration; write each unit at most once, the larger unit first")]
     Order(String),
     /// Longer than [`Span::MAX`].
-    #[error("`{0}` is longer than the longest duration, 36500d")]
+    #[error("`{0}` is longer than the maximum of 36500d")]
     TooLong(String),
 }
 
@@ -276,29 +276,29 @@ mod tests {
     fn refuses() {
         check(
             "",
-            Err("`` is no duration: write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
+            Err("`` is not a valid duration; write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
         );
         check(
             "soon",
-            Err("`soon` is no duration: write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
+            Err("`soon` is not a valid duration; write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
         );
         check(
             "-5s",
-            Err("`-5s` is no duration: write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
+            Err("`-5s` is not a valid duration; write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
         );
         check(
             "1.5h",
-            Err("`1.5h` is no duration: write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
+            Err("`1.5h` is not a valid duration; write for example `100ms`, `90s`, `5m`, `1h30m` or `1d`"),
         );
-        check("5", Err("`5` has no unit: write for example `5s`"));
+        check("5", Err("`5` has no unit; write for example `5s`"));
         check(
             "30m1h",
-            Err("`30m1h` is no duration: each unit at most once, the larger first"),
+            Err("`30m1h` is not a valid duration; write each unit at most once, the larger unit first"),
         );
-        check("36501d", Err("`36501d` is longer than the longest duration, 36500d"));
+        check("36501d", Err("`36501d` is longer than the maximum of 36500d"));
         check(
             "99999999999999999999s",
-            Err("`99999999999999999999s` is longer than the longest duration, 36500d"),
+            Err("`99999999999999999999s` is longer than the maximum of 36500d"),
         );
     }
 

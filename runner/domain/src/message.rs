@@ -114,13 +114,13 @@ struct Line<'a> {
 pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, String> {
     // What is derived would take an array of the fields' values as well.
     if !text.trim_start().starts_with('{') {
-        return Err("a message is a JSON object".into());
+        return Err("a message must be a JSON object".into());
     }
     let line: Line<'a> = serde_json::from_str(text).map_err(|error| shortened(&unplaced(&error)))?;
     let sender = user("sender", line.sender)?;
     let receiver = user("receiver", line.receiver)?;
     let due = line.due.ok_or("`due` is missing")?;
-    let due: String = serde_json::from_str(due.get()).map_err(|_| "`due` has to be a string".to_owned())?;
+    let due: String = serde_json::from_str(due.get()).map_err(|_| "`due` must be a string".to_owned())?;
     let (day, due_at) = match topic.spec.granularity {
         Granularity::Day => (due_day(topic, &due, now)?, None),
         Granularity::Instant => {
@@ -131,17 +131,17 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     let payload = line.payload.map_or("null", RawValue::get);
     let bytes_max = topic.spec.max_payload.0;
     if payload.len() as u64 > bytes_max {
-        return Err(format!("the payload has {} bytes; at most {bytes_max}", payload.len()));
+        return Err(format!("the payload has {} bytes; the maximum is {bytes_max}", payload.len()));
     }
     if let Err(error) = Readable::check(payload) {
-        return Err(shortened(&format!("the payload is JSON that nobody can read: {error}")));
+        return Err(shortened(&format!("the payload is not valid JSON: {error}")));
     }
     let key = match line.key.map(RawValue::get) {
         None | Some("null") => None,
         Some(text) => {
-            let key: String = serde_json::from_str(text).map_err(|_| "`key` has to be a string".to_owned())?;
+            let key: String = serde_json::from_str(text).map_err(|_| "`key` must be a string".to_owned())?;
             if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
-                return Err(format!("`key` has 1 to {KEY_BYTES_MAX} bytes, none of them zero"));
+                return Err(format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte"));
             }
             Some(key)
         }
@@ -171,7 +171,7 @@ impl Readable {
     fn deeper<E: serde::de::Error>(self) -> Result<Self, E> {
         let left = self.0.checked_sub(1);
         left.map(Self)
-            .ok_or_else(|| E::custom(format!("it is nested more than {PAYLOAD_DEPTH_MAX} deep")))
+            .ok_or_else(|| E::custom(format!("it is nested more than {PAYLOAD_DEPTH_MAX} levels deep")))
     }
 }
 
@@ -247,7 +247,7 @@ fn user(field: &str, value: Option<&RawValue>) -> Result<i64, String> {
         .filter(|id| *id >= 0 && !text.starts_with('-'))
         .ok_or_else(|| {
             format!(
-                "`{field}` is a whole number from 0 to 9223372036854775807, not {}",
+                "`{field}` must be a whole number from 0 to 9223372036854775807, not {}",
                 text.chars().take(40).collect::<String>()
             )
         })
@@ -258,7 +258,7 @@ fn due_day(topic: &Topic, text: &str, now: Time) -> Result<NaiveDate, String> {
     let today = topic.today(now);
     if day <= today {
         return Err(format!(
-            "`due` has to be later than today, which is {today} in {}; not {day}",
+            "`due` must be a day after today ({today} in {}), not {day}",
             topic.zone
         ));
     }
@@ -269,7 +269,7 @@ fn due_day(topic: &Topic, text: &str, now: Time) -> Result<NaiveDate, String> {
 fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time), String> {
     let at = chrono::DateTime::parse_from_rfc3339(text).map_err(|_| {
         let shown: String = text.chars().take(40).collect();
-        format!("`due`: `{shown}` is no RFC 3339 time such as 2026-11-21T08:00:00Z")
+        format!("`due`: `{shown}` is not a valid RFC 3339 time; write for example 2026-11-21T08:00:00Z")
     })?;
     // The first year that is written with four digits and no sign; further back nobody could read it.
     const EARLIEST: Time = match NaiveDate::from_ymd_opt(1, 1, 1) {
@@ -286,7 +286,7 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
 fn not_too_far(day: NaiveDate, today: NaiveDate) -> Result<(), String> {
     if day.signed_duration_since(today).num_days() > DAYS_AHEAD_MAX {
         return Err(format!(
-            "`due` is at most {DAYS_AHEAD_MAX} days ahead, and {day} is more"
+            "`due` must be at most {DAYS_AHEAD_MAX} days ahead, not {day}"
         ));
     }
     Ok(())
@@ -348,11 +348,11 @@ mod tests {
         };
         check("2026-11-22", Ok("2026-11-22"));
         // In Shanghai it is the 21st already.
-        check("2026-11-21", Err("later than today"));
-        check("2026-11-19", Err("later than today"));
+        check("2026-11-21", Err("a day after today"));
+        check("2026-11-19", Err("a day after today"));
         check("2036-12-31", Err("3660 days"));
-        check("2026-11-22T00:00:00Z", Err("is no day"));
-        check("2026-13-01", Err("is no day"));
+        check("2026-11-22T00:00:00Z", Err("is not a valid day"));
+        check("2026-13-01", Err("is not a valid day"));
         let instants = topic(json!({"script": "a", "granularity": "instant"}));
         let past = line("2013-01-01T00:00:00+01:00");
         let read_past = read(&instants, &past, now()).unwrap();

@@ -22,16 +22,16 @@ pub struct Name(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Nothing at all.
-    #[error("a name may not be empty")]
+    #[error("a name must not be empty")]
     Empty,
     /// More than [`Name::MAX_CHARS`] characters.
-    #[error("a name may have at most 63 characters")]
+    #[error("a name must have at most 63 characters")]
     TooLong,
     /// A character that may not begin a name.
-    #[error("a name begins with a letter, a digit or `_`, not with {}", shown(*.0))]
+    #[error("a name must begin with a letter, a digit or `_`, not with {}", shown(*.0))]
     BadStart(char),
     /// A character that may not stand in a name, with its place counted from 1.
-    #[error("a name is made of letters, digits, `_`, `.` and `-`; character {place} is {}", shown(*.character))]
+    #[error("a name may contain only letters, digits, `_`, `.` and `-`; character {place} is {}", shown(*.character))]
     BadCharacter {
         /// The offending character.
         character: char,
@@ -194,8 +194,8 @@ impl JsonSchema for Name {
             "type": "string",
             "minLength": 1,
             "maxLength": Self::MAX_CHARS,
-            "description": "1 to 63 letters and digits of any writing system (NFC), `_`, `.`, `-`, beginning with a letter, \
-                            digit or `_`.",
+            "description": "1 to 63 characters: letters and digits of any writing system (NFC), `_`, `.`, `-`. The \
+                first is a letter, a digit or `_`.",
         })
     }
 }
@@ -268,38 +268,38 @@ mod tests {
 
     #[test]
     fn says_which_character_and_where() {
-        check("", Err("a name may not be empty"));
-        check(&"x".repeat(64), Err("a name may have at most 63 characters"));
-        check(&"x".repeat(1 << 20), Err("a name may have at most 63 characters"));
-        check("-a", Err("a name begins with a letter, a digit or `_`, not with `-`"));
-        check(".a", Err("a name begins with a letter, a digit or `_`, not with `.`"));
+        check("", Err("a name must not be empty"));
+        check(&"x".repeat(64), Err("a name must have at most 63 characters"));
+        check(&"x".repeat(1 << 20), Err("a name must have at most 63 characters"));
+        check("-a", Err("a name must begin with a letter, a digit or `_`, not with `-`"));
+        check(".a", Err("a name must begin with a letter, a digit or `_`, not with `.`"));
         check(
             "\u{301}a",
-            Err("a name begins with a letter, a digit or `_`, not with `\\u{301}` (U+0301)"),
+            Err("a name must begin with a letter, a digit or `_`, not with `\\u{301}` (U+0301)"),
         );
         check(
             "a b",
-            Err("a name is made of letters, digits, `_`, `.` and `-`; character 2 is ` ` (U+0020)"),
+            Err("a name may contain only letters, digits, `_`, `.` and `-`; character 2 is ` ` (U+0020)"),
         );
         check(
             "a/b",
-            Err("a name is made of letters, digits, `_`, `.` and `-`; character 2 is `/`"),
+            Err("a name may contain only letters, digits, `_`, `.` and `-`; character 2 is `/`"),
         );
         check(
             "ab\n",
-            Err("a name is made of letters, digits, `_`, `.` and `-`; character 3 is `\\n` (U+000A)"),
+            Err("a name may contain only letters, digits, `_`, `.` and `-`; character 3 is `\\n` (U+000A)"),
         );
         check(
             "x²",
-            Err("a name is made of letters, digits, `_`, `.` and `-`; character 2 is `²` (U+00B2)"),
+            Err("a name may contain only letters, digits, `_`, `.` and `-`; character 2 is `²` (U+00B2)"),
         );
         check(
             "a😀",
-            Err("a name is made of letters, digits, `_`, `.` and `-`; character 2 is `😀` (U+1F600)"),
+            Err("a name may contain only letters, digits, `_`, `.` and `-`; character 2 is `😀` (U+1F600)"),
         );
         check(
             "a\u{200d}b",
-            Err("a name is made of letters, digits, `_`, `.` and `-`; character 2 is `\\u{200d}` (U+200D)"),
+            Err("a name may contain only letters, digits, `_`, `.` and `-`; character 2 is `\\u{200d}` (U+200D)"),
         );
     }
 }

@@ -95,7 +95,7 @@ impl Plan {
     pub fn compile(spec: GroupSpec) -> Result<Self, Faults> {
         let mut faults = Faults::default();
         if spec.tasks.is_empty() || spec.tasks.len() > TASKS_MAX {
-            faults.add("/tasks", format!("a group has 1 to {TASKS_MAX} tasks"));
+            faults.add("/tasks", format!("a group must have 1 to {TASKS_MAX} tasks"));
             return Err(faults);
         }
         let zone = match spec.timezone.as_deref().unwrap_or("UTC").parse::<Tz>() {
@@ -277,7 +277,7 @@ pub fn executor_of(task: &TaskSpec) -> Result<Executor, String> {
         (Some((_, executor, _)), None) => Ok(*executor),
         _ => {
             let words = one_of(&EXECUTORS.map(|(word, _, _)| word));
-            Err(format!("a task has exactly one executor: {words}"))
+            Err(format!("a task must have exactly one executor: {words}"))
         }
     }
 }

@@ -76,7 +76,7 @@ impl GroupRetention {
 fn check_spans(place: &str, spans: impl Iterator<Item = (String, Option<Span>)>, faults: &mut Faults) {
     for (field, span) in spans {
         if span.is_some_and(|span| span < RETENTION_MIN) {
-            faults.add(format!("{place}/{field}"), format!("at least {RETENTION_MIN}"));
+            faults.add(format!("{place}/{field}"), format!("must be at least {RETENTION_MIN}"));
         }
     }
 }

@@ -96,19 +96,19 @@ impl Policy {
         let word = strategy_word(spec.strategy);
         for (field, is_given) in given {
             if is_given && !allowed.contains(&field) {
-                return Err(Fault::at(format!("/{field}"), format!("`{word}` takes no `{field}`")));
+                return Err(Fault::at(format!("/{field}"), format!("the strategy `{word}` cannot have `{field}`")));
             }
         }
         let interval = spec.interval.unwrap_or(INTERVAL_DEFAULT);
         if interval.is_zero() && spec.strategy == Forever {
-            return Err(Fault::at("/interval", "`forever` needs an interval longer than zero"));
+            return Err(Fault::at("/interval", "the strategy `forever` needs an `interval` longer than zero"));
         }
         if spec.max_interval.is_some_and(|max| max < interval) {
-            return Err(Fault::at("/max_interval", "`max_interval` is shorter than `interval`"));
+            return Err(Fault::at("/max_interval", "`max_interval` must not be shorter than `interval`"));
         }
         let max = spec.max_interval.unwrap_or(MAX_INTERVAL_DEFAULT.max(interval));
         let required = |field: &str, value: Option<u32>| {
-            let value = value.ok_or_else(|| Fault::at("", format!("`{word}` needs `{field}`")))?;
+            let value = value.ok_or_else(|| Fault::at("", format!("the strategy `{word}` needs `{field}`")))?;
             at_most(field, value)
         };
         let strategy = match spec.strategy {
@@ -134,7 +134,7 @@ impl Policy {
             Daily => {
                 let days = at_most("days", spec.days.unwrap_or(DAYS_DEFAULT))?;
                 if days == 0 {
-                    return Err(Fault::at("/days", "`days` is at least 1"));
+                    return Err(Fault::at("/days", "`days` must be at least 1"));
                 }
                 let next_day_at = match spec.next_day_at.as_deref() {
                     Some(text) => parse_time_of_day(text).map_err(|detail| Fault::at("/next_day_at", detail))?,
@@ -167,7 +167,7 @@ fn at_most(field: &str, value: u32) -> Result<u32, Fault> {
     if value > RETRIES_MAX {
         return Err(Fault::at(
             format!("/{field}"),
-            format!("`{field}` is at most {RETRIES_MAX}"),
+            format!("`{field}` must be at most {RETRIES_MAX}"),
         ));
     }
     Ok(value)
@@ -187,7 +187,7 @@ fn compile_jitter(jitter: Option<&Value>) -> Result<Jitter, Fault> {
     let wrong = || {
         Fault::at(
             "/jitter",
-            "`jitter` is a share of the interval from 0 to 1, or a duration such as `5s`",
+            "`jitter` must be a fraction of the interval from 0 to 1, or a duration such as `5s`",
         )
     };
     match jitter {
@@ -510,35 +510,35 @@ mod tests {
             (json!({"strategy": "daily"}), "`daily` needs `per_day`"),
             (
                 json!({"strategy": "forever", "retries": 3}),
-                "/retries: `forever` takes no `retries`",
+                "/retries: the strategy `forever` cannot have `retries`",
             ),
             (
                 json!({"strategy": "fixed", "retries": 3, "per_day": 1}),
-                "/per_day: `fixed` takes no `per_day`",
+                "/per_day: the strategy `fixed` cannot have `per_day`",
             ),
             (
                 json!({"strategy": "fixed", "retries": 9_000_000}),
-                "/retries: `retries` is at most 1000000",
+                "/retries: `retries` must be at most 1000000",
             ),
             (
                 json!({"strategy": "forever", "interval": "0s"}),
-                "/interval: `forever` needs an interval longer than zero",
+                "/interval: the strategy `forever` needs an `interval` longer than zero",
             ),
             (
                 json!({"strategy": "exponential", "retries": 1, "interval": "1m", "max_interval": "1s"}),
-                "/max_interval: `max_interval` is shorter than `interval`",
+                "/max_interval: `max_interval` must not be shorter than `interval`",
             ),
             (
                 json!({"strategy": "daily", "per_day": 1, "days": 0}),
-                "/days: `days` is at least 1",
+                "/days: `days` must be at least 1",
             ),
             (
                 json!({"strategy": "daily", "per_day": 1, "next_day_at": "25:00"}),
-                "/next_day_at: `25:00` is no time of day; write `HH:MM` or `HH:MM:SS`",
+                "/next_day_at: `25:00` is not a valid time of day; write `HH:MM` or `HH:MM:SS`",
             ),
             (
                 json!({"strategy": "fixed", "retries": 1, "jitter": 2}),
-                "/jitter: `jitter` is a share of the interval from 0 to 1, or a duration such as `5s`",
+                "/jitter: `jitter` must be a fraction of the interval from 0 to 1, or a duration such as `5s`",
             ),
         ] {
             assert_eq!(policy(spec.clone()), Err(expect.to_owned()), "{spec}");

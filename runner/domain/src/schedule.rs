@@ -258,16 +258,16 @@ impl Schedule {
         {
             return Err(Fault::at(
                 "/ends_at",
-                "`ends_at` is not after `starts_at`: the schedule never fires",
+                "`ends_at` must be after `starts_at`; the schedule never fires",
             ));
         }
         let grace = spec.grace.unwrap_or(GRACE_DEFAULT);
         if spec.cron_dialect != CronDialect::default() && spec.cron.is_none() {
-            return Err(Fault::at("/cron_dialect", "only `cron` has a `cron_dialect`"));
+            return Err(Fault::at("/cron_dialect", "only a schedule with `cron` can have `cron_dialect`"));
         }
         let anchor = moment("anchor", &spec.anchor)?;
         if anchor.is_some() && spec.every.is_none() {
-            return Err(Fault::at("/anchor", "only `every` takes an `anchor`"));
+            return Err(Fault::at("/anchor", "only a schedule with `every` can have `anchor`"));
         }
         let after_delay = created_at + spec.initial_delay.unwrap_or(Span::ZERO).chrono();
         let reading = Reading {
@@ -476,7 +476,7 @@ fn compile_rule(
             .map_err(|detail| Fault::at("/cron", detail)),
         (None, Some(period), None, None, None) => {
             if period < EVERY_MIN {
-                return Err(Fault::at("/every", format!("`every` is at least {EVERY_MIN}")));
+                return Err(Fault::at("/every", format!("`every` must be at least {EVERY_MIN}")));
             }
             Ok(Rule::Every {
                 anchor: anchor.unwrap_or(after_delay),
@@ -486,7 +486,7 @@ fn compile_rule(
         }
         (None, None, Some(delay), None, None) => {
             if delay.is_zero() {
-                return Err(Fault::at("/after", "`after` is longer than zero"));
+                return Err(Fault::at("/after", "`after` must be longer than zero"));
             }
             let first = if spec.initial_delay.is_some() {
                 after_delay
@@ -506,13 +506,13 @@ fn compile_rule(
                 let at = after_delay + delay.chrono();
                 Ok(Rule::Once(starts.map_or(at, |starts| at.max(starts))))
             }
-            _ => Err(Fault::at("/once", "`once` has exactly one of `at` and `delay`")),
+            _ => Err(Fault::at("/once", "`once` must have exactly one of `at` and `delay`")),
         },
         (None, None, None, None, Some(daily)) => {
             if daily.every_days == 0 || daily.every_days > EVERY_DAYS_MAX {
                 return Err(Fault::at(
                     "/daily/every_days",
-                    format!("`every_days` is from 1 to {EVERY_DAYS_MAX}"),
+                    format!("`every_days` must be from 1 to {EVERY_DAYS_MAX}"),
                 ));
             }
             let at = parse_time_of_day(&daily.at).map_err(|detail| Fault::at("/daily/at", detail))?;
@@ -525,7 +525,7 @@ fn compile_rule(
         }
         _ => Err(Fault::at(
             "",
-            "a schedule has exactly one of `cron`, `every`, `after`, `once` and `daily`",
+            "a schedule must have exactly one of `cron`, `every`, `after`, `once` and `daily`",
         )),
     }
 }

@@ -191,19 +191,19 @@ impl Inner {
 }
 
 fn cannot_be_used(whose: &str, why: &str) -> String {
-    format!("the schema of {whose} cannot be used: {why}")
+    format!("the schema of {whose} is not valid: {why}")
 }
 
 /// What is said of a schema, or of a value, that took too much.
 fn too_much(what: &str, stopped: &Stopped) -> String {
-    format!("{what} was given up; {stopped}")
+    format!("{what} was stopped: {stopped}")
 }
 
 impl Schema {
     /// Compiles a schema (draft 2020-12 unless its `$schema` says otherwise); an error says what is wrong with it.
     pub fn compile(schema: &Value) -> Result<Self, String> {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            return Err("a JSON Schema is an object".into());
+            return Err("a JSON Schema must be an object or a boolean".into());
         }
         if let Some(light) = Self::light(schema) {
             return light;
@@ -229,7 +229,7 @@ impl Schema {
     /// says why. `whose` says whose it is. Nothing is computed of one that may take long before a value is checked.
     pub fn of_kept(schema: &Value, whose: &str) -> Self {
         if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            let why = cannot_be_used(whose, "a JSON Schema is an object");
+            let why = cannot_be_used(whose, "a JSON Schema must be an object or a boolean");
             return Self(Arc::new(Inner::new(schema, Kind::Unusable(why))));
         }
         match Self::light(schema) {
@@ -270,8 +270,8 @@ impl Schema {
         match perform(work, self.0.key, self.0.key) {
             Ok(Answer::Checked(Ok(faults))) => faults,
             Ok(Answer::Checked(Err(why))) => Fault::at("", cannot_be_used(self.0.whose(), &why)).into(),
-            Ok(_) => Fault::at("", "it was not checked").into(),
-            Err(stopped) => Fault::at("", too_much("checking it against its schema", &stopped)).into(),
+            Ok(_) => Fault::at("", "the value was not checked").into(),
+            Err(stopped) => Fault::at("", too_much("checking the value against its schema", &stopped)).into(),
         }
     }
 
@@ -564,7 +564,7 @@ mod tests {
     #[test]
     fn refuses_schemas() {
         for (schema, expect) in [
-            (json!("string"), "a JSON Schema is an object"),
+            (json!("string"), "a JSON Schema must be an object or a boolean"),
             (json!({"type": "sting"}), "sting"),
             (
                 json!({"$ref": "https://example.com/schema.json"}),

@@ -58,7 +58,7 @@ macro_rules! states {
             fn from_str(text: &str) -> Result<Self, String> {
                 match text {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err(format!("`{text}` is none of {}", [$($text),+].join(", "))),
+                    _ => Err(format!("`{text}` is not one of {}", [$($text),+].join(", "))),
                 }
             }
         }

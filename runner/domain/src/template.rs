@@ -450,7 +450,7 @@ fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) 
     let place = |otherwise: &str| shown(place.unwrap_or(otherwise));
     TemplateError(match error.kind() {
         ErrorKind::UndefinedError => format!("`{}` is not defined{line}", place(source)),
-        ErrorKind::OutOfFuel => format!("the template takes more than {FUEL} steps"),
+        ErrorKind::OutOfFuel => format!("the template needs more than the limit of {FUEL} steps"),
         ErrorKind::SyntaxError => format!("{detail}{line}, at `{}`", place(source)),
         _ => format!("{}{line}, at `{}`", shown(&detail), place(source)),
     })

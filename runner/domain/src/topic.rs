@@ -167,7 +167,7 @@ pub struct Topic {
 fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
     let mut between = |pointer: &str, value: u64, most: u64| {
         if !(1..=most).contains(&value) {
-            faults.add(pointer, format!("from 1 to {most}"));
+            faults.add(pointer, format!("must be from 1 to {most}"));
         }
     };
     between("/batch", spec.batch.into(), BATCH_MAX.into());
@@ -180,14 +180,14 @@ fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
     if let Some(rate) = &spec.rate {
         between("/rate/count", rate.count.into(), RATE_COUNT_MAX.into());
         if rate.per.millis() == 0 || rate.per > TIMEOUT_MAX {
-            faults.add("/rate/per", "from 1ms to 1d");
+            faults.add("/rate/per", "must be from 1ms to 1d");
         }
     }
     if spec.timeout.millis() == 0 || spec.timeout > TIMEOUT_MAX {
-        faults.add("/timeout", "from 1ms to 1d");
+        faults.add("/timeout", "must be from 1ms to 1d");
     }
     if spec.retention > RETENTION_MAX {
-        faults.add("/retention", format!("at most {RETENTION_MAX}"));
+        faults.add("/retention", format!("must be at most {RETENTION_MAX}"));
     }
     for (pointer, count) in [
         ("/sql", spec.sql.len()),
@@ -195,10 +195,10 @@ fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
         ("/allow_hosts", spec.allow_hosts.len()),
     ] {
         if count > GRANTS_MAX {
-            faults.add(pointer, format!("at most {GRANTS_MAX}"));
+            faults.add(pointer, format!("must have at most {GRANTS_MAX} entries"));
         }
         if count > 0 && spec.queue.is_some() {
-            faults.add(pointer, "only a script is granted anything");
+            faults.add(pointer, "only a topic with a `script` can have this field");
         }
     }
 }
@@ -215,7 +215,7 @@ impl Topic {
             },
             (None, Some(_)) => {}
             (None, None) => faults.add("", "a topic needs a `script` or a `queue`"),
-            (Some(_), Some(_)) => faults.add("/queue", "a topic has a `script` or a `queue`, not both"),
+            (Some(_), Some(_)) => faults.add("/queue", "a topic must have either a `script` or a `queue`, not both"),
         }
         let zone = match parse_zone(spec.timezone.get_or_insert_with(|| "UTC".into())) {
             Ok(zone) => zone,
@@ -227,7 +227,7 @@ impl Topic {
         let mut send_at = NaiveTime::MIN;
         match (spec.granularity, &spec.send_at) {
             (Granularity::Instant, Some(_)) => {
-                faults.add("/send_at", "only topics of days have `send_at`");
+                faults.add("/send_at", "only a topic with `granularity: day` can have `send_at`");
             }
             (Granularity::Instant, None) => {}
             (Granularity::Day, text) => match parse_time_of_day(text.as_deref().unwrap_or("00:00")) {
@@ -287,7 +287,7 @@ impl Topic {
 pub fn parse_day(text: &str) -> Result<NaiveDate, Fault> {
     let wrong = || {
         let shown: String = text.chars().take(40).collect();
-        Fault::at("", format!("`{shown}` is no day such as 2026-11-21"))
+        Fault::at("", format!("`{shown}` is not a valid day; write for example 2026-11-21"))
     };
     // Chrono takes signs, and fewer digits.
     if text.len() != 10 || !text.starts_with(|first: char| first.is_ascii_digit()) {

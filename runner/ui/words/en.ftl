@@ -511,13 +511,13 @@ params-changed =
        *[other] Params: { $n } changes since the version before
     }
 schema-added = is new
-schema-added-required = is new, and has to be given
-schema-removed = is gone
-schema-required = has to be given now
-schema-optional = may be left out now
+schema-added-required = is new and required
+schema-removed = was removed
+schema-required = is now required
+schema-optional = is now optional
 schema-keyword = : `{ $keyword }` is { $to }, was { $from }
 schema-keyword-new = : `{ $keyword }` is { $to }, was not set
-schema-keyword-gone = : `{ $keyword }` is not set any more, was { $from }
+schema-keyword-gone = : `{ $keyword }` is no longer set, was { $from }
 script-lately = Last { $n } attempts, in the newest runs of the groups that use it
 longest = longest
 used-by = Used by

@@ -257,7 +257,7 @@ impl ChannelSpec {
         let mut faults = Faults::default();
         let Some(kind) = self.kind else {
             let kinds = one_of(&ChannelKind::ALL.map(ChannelKind::as_str));
-            faults.add("/kind", format!("a channel has a kind: {kinds}"));
+            faults.add("/kind", format!("a channel needs a `kind`: {kinds}"));
             return Err(faults);
         };
         if kind == ChannelKind::Email {
@@ -266,17 +266,17 @@ impl ChannelSpec {
             self.check_url(kind, &mut faults);
         }
         if self.burst.is_some_and(|burst| burst > BURST_MAX) {
-            faults.add("/burst", format!("at most {BURST_MAX}"));
+            faults.add("/burst", format!("must be at most {BURST_MAX}"));
         }
         if self.digest_every.is_some_and(|every| !EVERY.contains(&every.std())) {
-            faults.add("/digest_every", "from 1s to 1d");
+            faults.add("/digest_every", "must be from 1s to 1d");
         }
         for (place, template) in [("/subject", &self.subject), ("/text", &self.text)] {
             let Some(template) = template else { continue };
             if template.len() > TEMPLATE_MAX_BYTES {
-                faults.add(place, format!("a template has at most {TEMPLATE_MAX_BYTES} bytes"));
+                faults.add(place, format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"));
             } else if let Err(error) = message::check_template(template) {
-                faults.add(place, format!("bad template: {error}"));
+                faults.add(place, format!("invalid template: {error}"));
             }
         }
         faults.or(())
@@ -289,39 +289,40 @@ impl ChannelSpec {
             ("/allow_private", self.allow_private),
         ];
         for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
-            faults.add(place, "an email channel has none; it has `smtp`, `from` and `to`");
+            faults.add(place, "an email channel cannot have this field; it has `smtp`, `from` and `to`");
         }
         if let Some(from) = &self.from
             && !is_mailbox(from)
         {
             faults.add(
                 "/from",
-                "this is no e-mail address: write `a@example.com` or `Name <a@example.com>`",
+                "this is not a valid e-mail address; write for example `a@example.com` or `Name <a@example.com>`",
             );
         }
         if self.to.len() > TOLD_MAX {
-            faults.add("/to", format!("at most {TOLD_MAX} addresses"));
+            faults.add("/to", format!("there must be at most {TOLD_MAX} addresses"));
         }
         for (index, address) in self.to.iter().enumerate() {
             if !is_address(address) {
                 let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
-                faults.add(format!("/to/{index}"), format!("`{shown}` is no e-mail address"));
+                faults.add(format!("/to/{index}"), format!("`{shown}` is not a valid e-mail address"));
             }
         }
         let Some(smtp) = &self.smtp else { return };
         if smtp.host.len() > 253 || Host::parse(&smtp.host).is_err() {
             faults.add(
                 "/smtp/host",
-                "this is no host: write a name or an address, without a port",
+                "this is not a valid host; write a host name or an IP address, without a port",
             );
         }
         if smtp.port == Some(0) {
-            faults.add("/smtp/port", "a port is from 1 to 65535");
+            faults.add("/smtp/port", "a port must be from 1 to 65535");
         }
         if smtp.username.is_some() != smtp.password.is_some() {
             faults.add(
                 "/smtp/password",
-                "user name and password come together, and anew for another server",
+                "give both `username` and `password`, or neither; after a change of the server, give the password \
+                again",
             );
         }
         for (place, value) in [
@@ -330,7 +331,7 @@ impl ChannelSpec {
             ("/smtp/ca", &smtp.ca),
         ] {
             if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX_BYTES) {
-                faults.add(place, format!("at most {VALUE_MAX_BYTES} bytes"));
+                faults.add(place, format!("must have at most {VALUE_MAX_BYTES} bytes"));
             }
         }
         if smtp
@@ -340,7 +341,7 @@ impl ChannelSpec {
         {
             faults.add(
                 "/smtp/ca",
-                "a certificate in PEM begins with `-----BEGIN CERTIFICATE-----`",
+                "this is not a certificate in PEM format; it must begin with `-----BEGIN CERTIFICATE-----`",
             );
         }
     }
@@ -352,10 +353,10 @@ impl ChannelSpec {
             ("/to", !self.to.is_empty()),
         ];
         for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
-            faults.add(place, format!("a {} channel has none; it has a `url`", kind.as_str()));
+            faults.add(place, format!("a {} channel cannot have this field; it has a `url`", kind.as_str()));
         }
         match self.url.as_deref() {
-            None => faults.add("/url", format!("a {} channel has a URL", kind.as_str())),
+            None => faults.add("/url", format!("a {} channel needs a `url`", kind.as_str())),
             Some(url) => {
                 if let Err(detail) = check_http_url(url) {
                     faults.add("/url", detail);
@@ -364,16 +365,17 @@ impl ChannelSpec {
         }
         let Some(secret) = &self.secret else { return };
         if secret.len() > VALUE_MAX_BYTES {
-            faults.add("/secret", format!("at most {VALUE_MAX_BYTES} bytes"));
+            faults.add("/secret", format!("must have at most {VALUE_MAX_BYTES} bytes"));
         } else if kind == ChannelKind::Webhook && !is_webhook_secret(secret) {
             faults.add(
                 "/secret",
                 format!(
-                    "a webhook's secret is `{SECRET_PREFIX}` and base64, as the Standard Webhooks specification has it"
+                    "the secret of a webhook must be `{SECRET_PREFIX}` followed by base64, see the Standard Webhooks \
+                    specification"
                 ),
             );
         } else if secret.chars().any(char::is_control) {
-            faults.add("/secret", "a secret holds no control characters");
+            faults.add("/secret", "a secret must not contain control characters");
         }
     }
 }
@@ -381,18 +383,18 @@ impl ChannelSpec {
 /// Whether messages may be posted there, as far as its text tells.
 pub fn check_http_url(text: &str) -> Result<Url, String> {
     if text.len() > VALUE_MAX_BYTES {
-        return Err(format!("a URL has at most {VALUE_MAX_BYTES} bytes"));
+        return Err(format!("a URL must have at most {VALUE_MAX_BYTES} bytes"));
     }
     // The parser takes line breaks and tabs out, but what is kept and shown is the text.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("a URL holds no spaces, line breaks or other control characters".into());
+        return Err("a URL must not contain spaces, line breaks or other control characters".into());
     }
-    let url = Url::parse(text).map_err(|error| format!("this is no URL: {error}"))?;
+    let url = Url::parse(text).map_err(|error| format!("this is not a valid URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-        return Err("a URL begins with http:// or https:// and names a host".into());
+        return Err("a URL must begin with http:// or https:// and contain a host".into());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("a URL holds no user name or password: it is shown, and written into logs".into());
+        return Err("a URL must not contain a user name or password, because it is shown and written to logs".into());
     }
     Ok(url)
 }

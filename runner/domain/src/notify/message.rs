@@ -165,14 +165,14 @@ impl Facts {
                 Some(Event::Rule(NotifyEvent::Retrying)) => format!("{what} failed and will be tried again{why}"),
                 Some(Event::Rule(NotifyEvent::Recovered)) => format!("{what} has recovered"),
                 Some(Event::Rule(NotifyEvent::DeadlineMissed)) => format!("{what} has missed its deadline"),
-                Some(Event::Rule(NotifyEvent::ScheduleMissed)) => format!("{what} was not started in time"),
-                Some(Event::Rule(NotifyEvent::QueueStalled)) => format!("{what} waits and nobody claims it"),
-                Some(Event::Rule(NotifyEvent::Skipped)) => format!("{what} was not begun{why}"),
+                Some(Event::Rule(NotifyEvent::ScheduleMissed)) => format!("{what} was not started on time"),
+                Some(Event::Rule(NotifyEvent::QueueStalled)) => format!("{what} is waiting and no worker claims it"),
+                Some(Event::Rule(NotifyEvent::Skipped)) => format!("{what} was skipped{why}"),
                 Some(Event::Callback) => {
                     let end = self.state.as_deref().unwrap_or("ended");
                     format!("{what} has ended: {end}{why}")
                 }
-                Some(Event::Script) => self.said.clone().unwrap_or_else(|| format!("{what} says something")),
+                Some(Event::Script) => self.said.clone().unwrap_or_else(|| format!("{what} sent a message")),
                 Some(Event::Test) => "Heddle: a test of this channel".to_owned(),
                 None => format!("{what}: {}", self.event),
             }
@@ -241,7 +241,7 @@ impl Facts {
     fn digest(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "{}.\n\nThis happens so often that it is told together. {} of {}:\n",
+            "{}.\n\nThese notifications are combined, because there are many. {} of {}:\n",
             self.subject(),
             self.entries.len(),
             self.count
@@ -283,7 +283,7 @@ impl Facts {
                 (Ok(rendered), false) => bounded(&rendered, TEXT_MAX_BYTES).to_owned(),
                 (Err(_), true) => continue,
                 (Err(error), false) => {
-                    let text = format!("(The channel's own text cannot be made: {error})\n\n{own_text}");
+                    let text = format!("(The channel's own template failed: {error})\n\n{own_text}");
                     bounded(&text, TEXT_MAX_BYTES).to_owned()
                 }
             };
@@ -329,11 +329,11 @@ const NAMES: [&str; 20] = [
 
 fn plural(event: Option<Event>, word: &str) -> &str {
     match event {
-        Some(Event::Rule(NotifyEvent::DeadlineMissed)) => "a deadline missed",
-        Some(Event::Rule(NotifyEvent::ScheduleMissed)) => "not started in time",
-        Some(Event::Rule(NotifyEvent::QueueStalled)) => "waiting in vain",
-        Some(Event::Rule(NotifyEvent::Skipped)) => "not begun",
-        Some(Event::Script) => "a message of a script",
+        Some(Event::Rule(NotifyEvent::DeadlineMissed)) => "deadline missed",
+        Some(Event::Rule(NotifyEvent::ScheduleMissed)) => "not started on time",
+        Some(Event::Rule(NotifyEvent::QueueStalled)) => "waiting without a worker",
+        Some(Event::Rule(NotifyEvent::Skipped)) => "skipped",
+        Some(Event::Script) => "message from a script",
         _ => word,
     }
 }

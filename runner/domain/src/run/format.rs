@@ -38,13 +38,13 @@ const FAILURE: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Of a newer build.
-    #[error("a run's progress of form {0}, which this version of Heddle does not know")]
+    #[error("the run's progress has format {0}, which this version of Heddle does not support")]
     Unknown(u8),
     /// Of no build.
-    #[error("bytes that are no progress of a run")]
+    #[error("the bytes are not the progress of a run")]
     Broken(#[source] postcard::Error),
     /// A value that has no bytes.
-    #[error("a run's progress that cannot be written")]
+    #[error("the run's progress cannot be serialized")]
     Unwritable(#[source] postcard::Error),
 }
 

@@ -353,7 +353,7 @@ impl<'a> Machine<'a> {
             self.fail(
                 key,
                 ErrorKind::Failed,
-                &format!("tried {} times, which is the most", ATTEMPTS_MAX - 1),
+                &format!("tried {} times, which is the maximum", ATTEMPTS_MAX - 1),
             );
         } else if matches!(*self.state, RunState::Paused | RunState::Waiting) {
             self.set(key, TaskState::Paused);

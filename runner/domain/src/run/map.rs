@@ -110,7 +110,8 @@ impl MapProgress {
         if self.failed == 0 && self.count(TaskState::Cancelled) > 0 {
             End::Cancelled
         } else if self.joined_bytes() > JOINED_OUTPUT_BYTES_MAX {
-            let message = format!("the items' outputs joined have more than {JOINED_OUTPUT_BYTES_MAX} bytes");
+            let message = format!("the joined outputs of the items have more than the limit of \
+                {JOINED_OUTPUT_BYTES_MAX} bytes");
             End::Failed(ErrorKind::Output, message)
         } else if self.failed > 0 {
             End::Failed(
@@ -146,7 +147,7 @@ impl Machine<'_> {
             self.fail(
                 key,
                 ErrorKind::Invalid,
-                &format!("{count} items; a mapped task has at most {ITEMS_MAX}"),
+                &format!("there are {count} items; a mapped task can have at most {ITEMS_MAX}"),
             );
             return;
         }

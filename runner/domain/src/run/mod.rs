@@ -304,7 +304,7 @@ pub enum Refused {
     #[error("the task run is {0}")]
     TaskState(TaskState),
     /// The plan has no such task or item.
-    #[error("there is no such task run")]
+    #[error("the task run does not exist")]
     Unknown,
 }
 

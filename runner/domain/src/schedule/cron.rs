@@ -168,7 +168,7 @@ impl Cron {
         let beginning = NaiveDate::from_ymd_opt(FIRST_YEAR, 1, 1).unwrap_or_default().into();
         if cron.next(beginning).is_none() {
             return Err(format!(
-                "bad cron expression: `{}` never fires, no such day exists",
+                "invalid cron expression: `{}` never fires, because no such day exists",
                 text::cut(text)
             ));
         }

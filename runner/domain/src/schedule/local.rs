@@ -13,7 +13,7 @@ pub(crate) const YEARS: std::ops::RangeInclusive<i32> = 1900..=2999;
 pub fn parse_zone(name: &str) -> Result<Tz, String> {
     name.parse().map_err(|_| {
         let shown: String = name.chars().take(60).collect();
-        format!("`{shown}` is no IANA time zone; write for example `Asia/Shanghai` or `UTC`")
+        format!("`{shown}` is not a valid IANA time zone; write for example `Asia/Shanghai` or `UTC`")
     })
 }
 
@@ -25,7 +25,7 @@ pub fn parse_time_of_day(text: &str) -> Result<NaiveTime, String> {
         .filter(|time| !is_leap_second(time))
         .ok_or_else(|| {
             let shown: String = text.chars().take(40).collect();
-            format!("`{shown}` is no time of day; write `HH:MM` or `HH:MM:SS`")
+            format!("`{shown}` is not a valid time of day; write `HH:MM` or `HH:MM:SS`")
         })
 }
 
@@ -52,7 +52,7 @@ fn parse_within(text: &str, zone: Tz, years: std::ops::RangeInclusive<i32>) -> R
         } else {
             let shown: String = text.chars().take(40).collect();
             let (first, last) = (years.start(), years.end());
-            Err(format!("`{shown}` is out of range: years go from {first} to {last}"))
+            Err(format!("`{shown}` is out of range; the year must be from {first} to {last}"))
         }
     };
     if let Ok(instant) = DateTime::parse_from_rfc3339(text) {
@@ -74,7 +74,8 @@ fn parse_within(text: &str, zone: Tz, years: std::ops::RangeInclusive<i32>) -> R
 
 fn no_moment(text: &str) -> String {
     let shown: String = text.chars().take(40).collect();
-    format!("`{shown}` is no time; write a date `2026-11-20`, a local time `2026-11-20T08:00:00`, or RFC 3339")
+    format!("`{shown}` is not a valid time; write a date such as `2026-11-20`, a local time such as \
+        `2026-11-20T08:00:00`, or an RFC 3339 time")
 }
 
 /// What an instant's wall clock shows.
@@ -177,9 +178,9 @@ mod tests {
             "2026-11-20T08:30:00.25-05:00",
             Ok("2026-11-20T13:30:00.250Z"),
         );
-        check("UTC", "2026-02-30", Err("`2026-02-30` is no time"));
-        check("UTC", "99999-01-01T00:00:00", Err("`99999-01-01T00:00:00` is no time"));
-        check("UTC", "tomorrow", Err("`tomorrow` is no time"));
+        check("UTC", "2026-02-30", Err("`2026-02-30` is not a valid time"));
+        check("UTC", "99999-01-01T00:00:00", Err("`99999-01-01T00:00:00` is not a valid time"));
+        check("UTC", "tomorrow", Err("`tomorrow` is not a valid time"));
         // Midnight that the clock skipped (São Paulo, 2017) is the first instant after it.
         check("America/Sao_Paulo", "2017-10-15", Ok("2017-10-15T03:00:00Z"));
         // A whole day that the calendar skipped (Samoa, 2011).

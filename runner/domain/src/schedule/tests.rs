@@ -152,12 +152,12 @@ fn a_delay_after_a_run() {
 #[test]
 fn refuses_and_says_where() {
     for (spec, expect) in [
-        (json!({}), "a schedule has exactly one of"),
+        (json!({}), "a schedule must have exactly one of"),
         (
             json!({"cron": "* * * * *", "every": "1h"}),
-            "a schedule has exactly one of",
+            "a schedule must have exactly one of",
         ),
-        (json!({"cron": "bad"}), "/cron: bad cron expression"),
+        (json!({"cron": "bad"}), "/cron: invalid cron expression"),
         (
             json!({"cron": "* * * * *", "timezone": "Nowhere"}),
             "/timezone: `Nowhere` is no IANA time zone",
@@ -166,23 +166,23 @@ fn refuses_and_says_where() {
             json!({"cron": "* * * * *", "anchor": "2026-01-01"}),
             "/anchor: only `every`",
         ),
-        (json!({"every": "0s"}), "/every: `every` is at least 100ms"),
-        (json!({"every": "1h", "anchor": "x"}), "/anchor: `x` is no time"),
-        (json!({"after": "0s"}), "/after: `after` is longer than zero"),
+        (json!({"every": "0s"}), "/every: `every` must be at least 100ms"),
+        (json!({"every": "1h", "anchor": "x"}), "/anchor: `x` is not a valid time"),
+        (json!({"after": "0s"}), "/after: `after` must be longer than zero"),
         (json!({"once": {}}), "/once: `once` has exactly one of"),
         (
             json!({"once": {"at": "2026-12-01", "delay": "1s"}}),
             "/once: `once` has exactly one of",
         ),
-        (json!({"once": {"at": "soon"}}), "/once/at: `soon` is no time"),
+        (json!({"once": {"at": "soon"}}), "/once/at: `soon` is not a valid time"),
         (
             json!({"daily": {"at": "25:00"}}),
-            "/daily/at: `25:00` is no time of day",
+            "/daily/at: `25:00` is not a valid time of day",
         ),
         (json!({"daily": {"every_days": 0, "at": "05:00"}}), "/daily/every_days"),
         (
             json!({"cron": "* * * * *", "starts_at": "x"}),
-            "/starts_at: `x` is no time",
+            "/starts_at: `x` is not a valid time",
         ),
         (
             json!({"cron": "* * * * *", "starts_at": "2026-12-02", "ends_at": "2026-12-02"}),
@@ -196,7 +196,7 @@ fn refuses_and_says_where() {
             json!({"once": {"at": "2026-12-02"}, "ends_at": "2026-12-01"}),
             "the schedule never fires",
         ),
-        (json!({"cron": "0 0 1 1 ? 2020", "starts_at": "2026-12-02"}), "bad cron"),
+        (json!({"cron": "0 0 1 1 ? 2020", "starts_at": "2026-12-02"}), "invalid cron"),
         (
             json!({"cron": "0 0 0 1 1 ? 2020", "starts_at": "2026-12-02"}),
             "the schedule never fires",

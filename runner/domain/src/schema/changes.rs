@@ -57,15 +57,15 @@ impl fmt::Display for SchemaChange {
             field => write!(f, "`{field}`")?,
         }
         match &self.change {
-            Change::Added { required: true } => f.write_str(" is new, and has to be given"),
+            Change::Added { required: true } => f.write_str(" is new and required"),
             Change::Added { required: false } => f.write_str(" is new"),
-            Change::Removed => f.write_str(" is gone"),
-            Change::Required => f.write_str(" has to be given now"),
-            Change::Optional => f.write_str(" may be left out now"),
+            Change::Removed => f.write_str(" was removed"),
+            Change::Required => f.write_str(" is now required"),
+            Change::Optional => f.write_str(" is now optional"),
             Change::Keyword { keyword, from, to } => match (from, to) {
                 (Some(from), Some(to)) => write!(f, ": `{keyword}` is {}, was {}", short(to), short(from)),
                 (None, Some(to)) => write!(f, ": `{keyword}` is {}, was not set", short(to)),
-                (Some(from), None) => write!(f, ": `{keyword}` is not set any more, was {}", short(from)),
+                (Some(from), None) => write!(f, ": `{keyword}` is no longer set, was {}", short(from)),
                 (None, None) => Ok(()),
             },
         }
@@ -230,16 +230,16 @@ mod tests {
             said(&old, &new),
             [
                 "params: `additionalProperties` is false, was not set",
-                "`days` has to be given now",
+                "`days` is now required",
                 "`days`: `default` is 7, was not set",
-                "`days`: `minimum` is not set any more, was 1",
+                "`days`: `minimum` is no longer set, was 1",
                 "`days`: `type` is \"number\", was \"integer\"",
                 "`note` is new",
                 "`old` is gone",
                 "`rows[]`: `type` is \"string\", was \"integer\"",
-                "`since` may be left out now",
+                "`since` is now optional",
                 "`to.cc` is new",
-                "`token` is new, and has to be given",
+                "`token` is new and required",
             ]
         );
         assert_eq!(said(&new, &new), [""; 0]);
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn what_had_no_schema_had_no_fields() {
         let some = json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]});
-        assert_eq!(said(&Value::Null, &some), ["`a` is new, and has to be given"]);
+        assert_eq!(said(&Value::Null, &some), ["`a` is new and required"]);
         assert_eq!(said(&some, &Value::Null), ["`a` is gone"]);
         assert_eq!(said(&Value::Null, &json!({"type": "object"})), [""; 0]);
     }

@@ -152,7 +152,7 @@ impl References {
         // What is no address may be the value of a member that happens to be called `id`: it names nothing.
         let Ok(address) = self.addresses[base].join(id) else {
             return match pointer.is_empty() {
-                true => Err(format!("the `$id` `{id}` is no address")),
+                true => Err(format!("the `$id` `{id}` is not a valid URI")),
                 false => Ok(base),
             };
         };
@@ -179,8 +179,8 @@ impl References {
         for (keyword, reference) in own(fields) {
             let target = self.target(root, base, reference).ok_or_else(|| {
                 format!(
-                    "the reference `{reference}` leads to nothing within it (`#`, `#/...`, `#` and an anchor, or an `$id` \
-                     that is in it)"
+                    "the reference `{reference}` does not exist in this schema; it must be `#`, `#/...`, `#` and an \
+                    anchor, or an `$id` of this schema"
                 )
             })?;
             targets.push(target);
@@ -291,7 +291,7 @@ mod tests {
                 "$ref": "https://example.com/a", "$defs": {"a": {"$id": "https://example.com/a", "$ref": reference}},
             });
             let said = Schema::compile(&schema).unwrap_err();
-            assert!(said.contains("leads to nothing"), "{reference}: {said}");
+            assert!(said.contains("does not exist"), "{reference}: {said}");
         }
     }
 }

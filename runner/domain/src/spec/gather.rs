@@ -72,7 +72,7 @@ fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     if told.pointer != missing.pointer
         && let Some((_, meant)) = missing.pointer.rsplit_once('/')
     {
-        told.detail.push_str(&format!("; is `{meant}` meant?"));
+        told.detail.push_str(&format!("; did you mean `{meant}`?"));
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
         let told = http(json!({"ulr": "https://example.com"}));
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!(told[0].0, "/tasks/t/http/ulr");
-        assert!(told[0].1.ends_with("is `url` meant?"), "{told:?}");
+        assert!(told[0].1.ends_with("did you mean `url`?"), "{told:?}");
         // What is like nothing that is missing is a fault of its own.
         let told = http(json!({"addresses": []}));
         assert_eq!(told.len(), 2, "{told:?}");

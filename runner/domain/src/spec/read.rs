@@ -79,7 +79,7 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
 pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> {
     // Serde would read an array as the fields in their order.
     if !value.is_object() {
-        return Err(Fault::at("", "invalid type: this is to be an object"));
+        return Err(Fault::at("", "invalid type: expected an object"));
     }
     serde_path_to_error::deserialize(Plain(value)).map_err(|error| {
         use serde_path_to_error::Segment;
@@ -201,7 +201,8 @@ pub(super) fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
             let shown: String = text.chars().take(100).collect();
             chrono::DateTime::parse_from_rfc3339(&text)
                 .map(|at| crate::clock::to_micros(at.to_utc()))
-                .map_err(|_| D::Error::custom(format!("`{shown}` is no RFC 3339 time such as 2026-11-20T08:00:00Z")))
+                .map_err(|_| D::Error::custom(format!("`{shown}` is not a valid RFC 3339 time; write for example \
+                    2026-11-20T08:00:00Z")))
         })
         .transpose()
 }
@@ -292,7 +293,7 @@ impl std::str::FromStr for ByteSize {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             let shown: String = text.chars().take(40).collect();
-            format!("`{shown}` is no size: write for example `128MiB`, `64KiB`, `1GB` or a number of bytes")
+            format!("`{shown}` is not a valid size; write for example `128MiB`, `64KiB`, `1GB` or a number of bytes")
         };
         let text = text.trim();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -56,7 +56,7 @@ struct Place {
 impl Place {
     fn enter<E: Error>(&mut self, key: String) -> Result<(), E> {
         if self.keys.len() >= NESTING_MAX {
-            return Err(E::custom(format!("nested more than {NESTING_MAX} deep")));
+            return Err(E::custom(format!("nested more than {NESTING_MAX} levels deep")));
         }
         self.keys.push(key);
         Ok(())
@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
         Number::from_f64(number)
             .map(Value::Number)
-            .ok_or_else(|| E::custom("a number that JSON does not have"))
+            .ok_or_else(|| E::custom("not a number that JSON allows"))
     }
     fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
         Ok(Value::String(text.to_owned()))
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
             self.0.enter(key.clone())?;
             if fields.contains_key(&key) {
                 let shown: String = key.chars().take(100).collect();
-                let detail = format!("duplicate: the key `{shown}` stands twice in one object");
+                let detail = format!("duplicate: the key `{shown}` occurs twice in one object");
                 self.0.duplicate = Some(Fault::at(self.0.pointer(), detail.clone()));
                 return Err(A::Error::custom(detail));
             }
@@ -166,7 +166,7 @@ mod tests {
         check("{\"a\": }", Err("line 1 column"));
         check(
             r#"{"a":1,"a":2}"#,
-            Err("/a: duplicate: the key `a` stands twice in one object"),
+            Err("/a: duplicate: the key `a` occurs twice in one object"),
         );
         check(
             r#"{"tasks":{"x/y":{"k":[0,{"d":1,"d":1}]}}}"#,

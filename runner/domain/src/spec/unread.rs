@@ -73,11 +73,11 @@ pub fn unread(
                 .iter()
                 .filter(|name| could_mean(key, name))
                 .min_by_key(|name| strsim::damerau_levenshtein(name, key));
-            let meant = meant.map_or(String::new(), |name| format!("; is `{name}` meant?"));
+            let meant = meant.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
             let shown: String = key.chars().take(60).collect();
             found.add(
                 format!("{place}/{}", pointer_token(key)),
-                format!("{who} a param `{shown}`{meant}"),
+                format!("{who} a param named `{shown}`{meant}"),
             );
         }
     };
@@ -90,18 +90,18 @@ pub fn unread(
     let all = everybody.as_ref();
     match submission {
         None => {
-            check(&spec.params, "/params", all, "no script of the group knows");
+            check(&spec.params, "/params", all, "no script of this group has");
             for (name, task) in &spec.tasks {
                 let place = format!("/tasks/{}/params", pointer_token(name));
-                check(&task.params, &place, of_task(task), "its script does not know");
+                check(&task.params, &place, of_task(task), "the script of this task does not have");
             }
         }
         Some(submission) => {
-            check(&submission.params, "/params", all, "no script of the group knows");
+            check(&submission.params, "/params", all, "no script of this group has");
             for (name, params) in &submission.task_params {
                 let place = format!("/task_params/{}", pointer_token(name));
                 let known = spec.tasks.get(name).and_then(of_task);
-                check(params, &place, known, "its script does not know");
+                check(params, &place, known, "the script of this task does not have");
             }
         }
     }
@@ -160,13 +160,13 @@ mod tests {
             None,
             &[(
                 "/tasks/t/params/nme",
-                "its script does not know a param `nme`; is `name` meant?",
+                "the script of this task does not have a param named `nme`; did you mean `name`?",
             )],
         );
         check(
             greet(json!({"colour": 1})),
             None,
-            &[("/tasks/t/params/colour", "its script does not know a param `colour`")],
+            &[("/tasks/t/params/colour", "the script of this task does not have a param named `colour`")],
         );
         check(greet(json!({"name": "{{ params.day }}", "day": 1})), None, &[]);
         let given = json!({"params": {"nme": 1, "name": 2}, "task_params": {"t": {"tmes": 1}}});
@@ -176,11 +176,11 @@ mod tests {
             &[
                 (
                     "/params/nme",
-                    "no script of the group knows a param `nme`; is `name` meant?",
+                    "no script of this group has a param named `nme`; did you mean `name`?",
                 ),
                 (
                     "/task_params/t/tmes",
-                    "its script does not know a param `tmes`; is `times` meant?",
+                    "the script of this task does not have a param named `tmes`; did you mean `times`?",
                 ),
             ],
         );

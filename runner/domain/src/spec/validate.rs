@@ -140,7 +140,7 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     if spec.tasks.is_empty() || spec.tasks.len() > TASKS_MAX {
         faults.add(
             "/tasks",
-            format!("a group has 1 to {TASKS_MAX} tasks, not {}", spec.tasks.len()),
+            format!("a group must have 1 to {TASKS_MAX} tasks, not {}", spec.tasks.len()),
         );
         return Err(faults);
     }
@@ -178,7 +178,7 @@ pub fn validate_submission(spec: &GroupSpec, submission: &SubmissionSpec, catalo
     if let Some(key) = &submission.key
         && (key.is_empty() || key.chars().nth(KEY_MAX_CHARS).is_some())
     {
-        faults.add("/key", format!("a key has 1 to {KEY_MAX_CHARS} characters"));
+        faults.add("/key", format!("a key must have 1 to {KEY_MAX_CHARS} characters"));
     }
     check_priority(submission.priority, &mut faults);
     check_labels(&submission.labels, &mut faults);
@@ -193,7 +193,7 @@ fn check_callback(callback: &str, catalog: &dyn Catalog, faults: &mut Faults) {
     if callback.chars().nth(CALLBACK_MAX_CHARS).is_some() {
         faults.add(
             "/callback",
-            format!("a callback has at most {CALLBACK_MAX_CHARS} characters"),
+            format!("a callback must have at most {CALLBACK_MAX_CHARS} characters"),
         );
     } else if callback.contains("://") {
         if let Err(detail) = task::check_url(callback) {
@@ -201,7 +201,7 @@ fn check_callback(callback: &str, catalog: &dyn Catalog, faults: &mut Faults) {
         }
     } else if !Name::new(callback).is_ok_and(|name| catalog.channel(&name)) {
         let shown: String = callback.chars().take(100).collect();
-        faults.add("/callback", format!("`{shown}` is neither a channel nor a URL"));
+        faults.add("/callback", format!("`{shown}` is neither the name of a channel nor a valid URL"));
     }
 }
 
@@ -222,16 +222,16 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
     };
     if spec.max_waiting.is_some_and(|max| max > super::MAX_WAITING_MAX) {
         let max = super::MAX_WAITING_MAX;
-        faults.add("/max_waiting", format!("`max_waiting` is from 0, none waits, to {max}"));
+        faults.add("/max_waiting", format!("`max_waiting` must be from 0 to {max}; with 0 no run waits"));
     }
     if spec.max_active_runs == Some(0) {
         faults.add(
             "/max_active_runs",
-            "`max_active_runs` is at least 1; disable the group to stop it",
+            "`max_active_runs` must be at least 1; to stop the group, disable it",
         );
     }
     if spec.deadline.is_some_and(|deadline| deadline.is_zero()) {
-        faults.add("/deadline", "a deadline is longer than zero");
+        faults.add("/deadline", "`deadline` must be longer than zero");
     }
     check_priority(spec.priority, faults);
     check_labels(&spec.labels, faults);
@@ -244,7 +244,7 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
         check_notify(notify, "/notify", catalog, faults);
     }
     if spec.schedules.len() > SCHEDULES_MAX {
-        faults.add("/schedules", format!("a group has at most {SCHEDULES_MAX} schedules"));
+        faults.add("/schedules", format!("a group must have at most {SCHEDULES_MAX} schedules"));
     }
     for (name, schedule) in &spec.schedules {
         let place = format!("/schedules/{}", pointer_token(name));
@@ -255,7 +255,7 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
                 let made_up_later = spec.history && compiled.has_grid();
                 if !made_up_later && !catalog.has_schedule(name, schedule) {
                     let place = format!("{place}{}", never_fires_by(schedule));
-                    faults.add(place, "the schedule never fires: its last instant is past");
+                    faults.add(place, "the schedule never fires: its last instant is in the past");
                 }
             }
             Ok(_) => {}
@@ -277,7 +277,7 @@ fn check_description(description: Option<&str>, place: &str, faults: &mut Faults
     if description.is_some_and(|text| text.chars().nth(DESCRIPTION_MAX_CHARS).is_some()) {
         faults.add(
             format!("{place}/description"),
-            format!("a description has at most {DESCRIPTION_MAX_CHARS} characters"),
+            format!("`description` must have at most {DESCRIPTION_MAX_CHARS} characters"),
         );
     }
 }
@@ -286,7 +286,7 @@ fn check_priority(priority: Option<i16>, faults: &mut Faults) {
     if priority.is_some_and(|priority| !PRIORITY.contains(&priority)) {
         faults.add(
             "/priority",
-            format!("a priority is from {} to {}", PRIORITY.start(), PRIORITY.end()),
+            format!("`priority` must be from {} to {}", PRIORITY.start(), PRIORITY.end()),
         );
     }
 }
@@ -294,20 +294,20 @@ fn check_priority(priority: Option<i16>, faults: &mut Faults) {
 /// Judges labels, at `/labels`.
 pub fn check_labels(labels: &std::collections::BTreeMap<String, String>, faults: &mut Faults) {
     if labels.len() > LABELS_MAX {
-        faults.add("/labels", format!("there are at most {LABELS_MAX} labels"));
+        faults.add("/labels", format!("there must be at most {LABELS_MAX} labels"));
     }
     let (key_max, value_max) = LABEL_MAX_CHARS;
     for (key, value) in labels {
         if key.is_empty() || key.chars().nth(key_max).is_some() || key.chars().any(char::is_control) {
             faults.add(
                 "/labels",
-                format!("a label's key has 1 to {key_max} characters, none of them a control character"),
+                format!("the key of a label must have 1 to {key_max} characters and no control characters"),
             );
         } else if value.chars().nth(value_max).is_some() || value.chars().any(char::is_control) {
             let pointer = format!("/labels/{}", pointer_token(key));
             faults.add(
                 pointer,
-                format!("a label's value has at most {value_max} characters, none of them a control character"),
+                format!("the value of a label must have at most {value_max} characters and no control characters"),
             );
         }
     }
@@ -315,13 +315,13 @@ pub fn check_labels(labels: &std::collections::BTreeMap<String, String>, faults:
 
 fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
     if rules.on.is_empty() {
-        faults.add(format!("{place}/on"), "name at least one event, such as `failed`");
+        faults.add(format!("{place}/on"), "give at least one event, for example `failed`");
     }
     if rules.channels.is_empty() && rules.to.is_empty() {
-        faults.add(place, "name at least one of `channels` or `to`");
+        faults.add(place, "give at least one of `channels` and `to`");
     }
     if rules.channels.len() + rules.to.len() > TOLD_MAX {
-        faults.add(place, format!("at most {TOLD_MAX} channels and addresses"));
+        faults.add(place, format!("there must be at most {TOLD_MAX} channels and addresses"));
     }
     for (index, channel) in rules.channels.iter().enumerate() {
         if !catalog.channel(channel) {
@@ -334,7 +334,7 @@ fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults:
     for (index, address) in rules.to.iter().enumerate() {
         if !crate::notify::channel::is_address(address) {
             let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
-            faults.add(format!("{place}/to/{index}"), format!("`{shown}` is no e-mail address"));
+            faults.add(format!("{place}/to/{index}"), format!("`{shown}` is not a valid e-mail address"));
         }
     }
 }

@@ -13,7 +13,7 @@ pub enum YamlError {
     #[error(transparent)]
     Refused(#[from] StrictError),
     /// Reading it was ended.
-    #[error("reading the YAML was given up; {0}")]
+    #[error("reading the YAML was stopped: {0}")]
     Stopped(Stopped),
 }
 
@@ -23,7 +23,7 @@ pub fn parse_yaml_strict(text: &str) -> Result<Value, YamlError> {
     let key = key_of(text.as_bytes());
     match perform(work, key, key).map_err(YamlError::Stopped)? {
         Answer::Read(read) => Ok(read.map(Value::from)?),
-        _ => Err(YamlError::Stopped(Stopped::Trouble("it was not read".into()))),
+        _ => Err(YamlError::Stopped(Stopped::Trouble("the YAML was not read".into()))),
     }
 }
 

@@ -125,13 +125,13 @@ pub(super) fn render(template: &str, condition: bool, scope: &Scope) -> Result<V
     let owner = key_of(run.as_bytes());
     match perform(work, key, owner) {
         Ok(Answer::Rendered(rendered)) => rendered.map(Value::from).map_err(TemplateError),
-        Ok(_) => Err(given_up(&Stopped::Trouble("it was not rendered".into()))),
+        Ok(_) => Err(given_up(&Stopped::Trouble("the template was not rendered".into()))),
         Err(stopped) => Err(given_up(&stopped)),
     }
 }
 
 fn given_up(stopped: &Stopped) -> TemplateError {
-    TemplateError(format!("rendering the template was given up; {stopped}"))
+    TemplateError(format!("rendering the template was stopped: {stopped}"))
 }
 
 /// Bounded work: renders, whatever it takes.

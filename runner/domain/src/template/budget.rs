@@ -62,12 +62,12 @@ impl Object for Budget {
 
 fn too_much() -> Error {
     invalid(format!(
-        "the template makes more than {MADE_MAX_BYTES} bytes on its way"
+        "the template creates more than {MADE_MAX_BYTES} bytes of intermediate values"
     ))
 }
 
 fn too_many() -> Error {
-    invalid(format!("the template looks at more than {LOOKS_MAX} values"))
+    invalid(format!("the template examines more than {LOOKS_MAX} values"))
 }
 
 fn take(left: &AtomicUsize, amount: usize) -> Option<()> {

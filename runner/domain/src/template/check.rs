@@ -47,7 +47,7 @@ impl Templates {
         match value {
             Value::String(text) => {
                 if let Err(detail) = self.check(text, tasks) {
-                    faults.add(pointer, format!("bad template: {detail}"));
+                    faults.add(pointer, format!("invalid template: {detail}"));
                 }
             }
             Value::Array(items) => {

@@ -107,6 +107,6 @@ fn contains(budget: &Budget, container: &Value, value: &Value) -> Result<bool, E
             }
             Ok(false)
         }
-        kind => Err(invalid(format!("nothing is `in` a value of type {kind}"))),
+        kind => Err(invalid(format!("`in` does not work with a value of type {kind}"))),
     }
 }

@@ -80,7 +80,7 @@ fn move_time(state: &State, value: &Value, span: &str, forward: bool) -> Result<
     } else {
         at.checked_sub_signed(span.chrono())
     };
-    let at = moved.ok_or_else(|| invalid("a time out of range"))?;
+    let at = moved.ok_or_else(|| invalid("the time is out of range"))?;
     Ok(Value::from_object(Instant { at, zone }))
 }
 
@@ -159,7 +159,7 @@ fn indent(state: &State, value: String, width: Option<usize>, first: Option<bool
     const WIDTH_MAX: usize = 100;
     let width = width.unwrap_or(4);
     if width > WIDTH_MAX {
-        return Err(invalid(format!("`indent` takes at most {WIDTH_MAX}")));
+        return Err(invalid(format!("the width of `indent` must be at most {WIDTH_MAX}")));
     }
     let margin = " ".repeat(width);
     let mut out = String::new();
@@ -188,7 +188,7 @@ fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<S
     let wide = pattern.contains('*') || digits.any(|digits| digits.trim_start_matches('0').len() > 3);
     let places = pattern.matches('%').count();
     if wide && places > 0 {
-        return Err(invalid("`format` takes widths below 1000"));
+        return Err(invalid("a width in `format` must be below 1000"));
     }
     // Each argument once by its place; one that is named, as often as it is named.
     let named = pattern.matches("%(").count().max(1);

@@ -29,7 +29,7 @@ const ELIFS_MAX: usize = 64;
 /// Checks a template, and gives its code.
 pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
     if template.len() > TEMPLATE_MAX_BYTES {
-        return Err(format!("a template has at most {TEMPLATE_MAX_BYTES} bytes"));
+        return Err(format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"));
     }
     let codes = scan::template(template)?;
     let mut binds = false;
@@ -51,18 +51,18 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
         }
         let place = code.range.start;
         if statements.len() > STATEMENTS_MAX {
-            let detail = format!("`if` and `for` nested more than {STATEMENTS_MAX} deep");
+            let detail = format!("`if` and `for` are nested more than {STATEMENTS_MAX} levels deep");
             return Err(wrong(template, place, &detail));
         }
         if statements.iter().sum::<usize>() > ELIFS_MAX {
             return Err(wrong(
                 template,
                 place,
-                &format!("more than {ELIFS_MAX} `elif` of one `if`"),
+                &format!("an `if` has more than {ELIFS_MAX} `elif`"),
             ));
         }
         if bound_nesting > NESTING_MAX {
-            let detail = format!("`for` and `set` that may nest values more than {NESTING_MAX} deep");
+            let detail = format!("`for` and `set` could nest values more than {NESTING_MAX} levels deep");
             return Err(wrong(template, place, &detail));
         }
     }
@@ -73,10 +73,10 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
 /// Checks an expression, and gives its code.
 pub(super) fn check_expression(expression: &str) -> Result<Code<'_>, String> {
     if expression.len() > TEMPLATE_MAX_BYTES {
-        return Err(format!("an expression has at most {TEMPLATE_MAX_BYTES} bytes"));
+        return Err(format!("an expression must have at most {TEMPLATE_MAX_BYTES} bytes"));
     }
     if expression.is_empty() {
-        return Err("an empty expression".into());
+        return Err("the expression is empty".into());
     }
     let code = scan::expression(expression)?;
     nesting(expression, &code)?;
@@ -116,10 +116,10 @@ fn check_words(source: &str, code: &Code<'_>) -> Result<(), String> {
             _ => false,
         };
         if !sound {
-            return Err(wrong(source, token.start, &format!("`{}` is no name", token.text)));
+            return Err(wrong(source, token.start, &format!("`{}` is not a valid name", token.text)));
         }
         if matches!(token.text, "in" | "not" | "if") && before.is_some_and(|before| code.is_test(before)) {
-            let detail = format!("`{}` right after a test; put the test in brackets", token.text);
+            let detail = format!("`{}` cannot follow a test directly; put the test in parentheses", token.text);
             return Err(wrong(source, token.start, &detail));
         }
     }
@@ -130,12 +130,12 @@ fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {
     let tag = code.tag();
     if !TAGS.contains(&tag) {
         return Err(format!(
-            "there is no `{{% {} %}}` here; there are `if`, `for` and `set`",
+            "`{{% {} %}}` is not available; only `if`, `for` and `set` are",
             super::shown(tag)
         ));
     }
     if tag == "set" && !code.tokens.iter().any(|token| token.is("=")) {
-        return Err("`set` takes a value, `{% set name = value %}`, not a block".into());
+        return Err("`set` needs a value, `{% set name = value %}`; blocks are not supported".into());
     }
     // An attribute that is set outlives its block, and so could grow with each round of a `for`.
     if tag == "set"
@@ -145,10 +145,10 @@ fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {
             .take_while(|token| !token.is("="))
             .any(|token| token.is("."))
     {
-        return Err(wrong(template, code.range.start, "`set` takes a plain name"));
+        return Err(wrong(template, code.range.start, "`set` needs a plain name"));
     }
     if tag == "for" && code.tokens.last().is_some_and(|word| word.is("recursive")) {
-        return Err("a `for` is not `recursive` here".into());
+        return Err("a `for` cannot be `recursive`".into());
     }
     Ok(())
 }
@@ -216,12 +216,12 @@ fn nesting(source: &str, code: &Code<'_>) -> Result<usize, String> {
             Kind::Number | Kind::Text => {}
         }
         if levels.len() > BRACKETS_MAX + 1 {
-            let detail = format!("brackets nested more than {BRACKETS_MAX} deep");
+            let detail = format!("brackets are nested more than {BRACKETS_MAX} levels deep");
             return Err(wrong(source, token.start, &detail));
         }
         deepest = deepest.max(levels.iter().map(Level::depth).sum());
         if deepest > NESTING_MAX {
-            let detail = format!("an expression of more than {NESTING_MAX} operators, dots and filters in one another");
+            let detail = format!("the expression nests more than {NESTING_MAX} operators, dots and filters");
             return Err(wrong(source, token.start, &detail));
         }
     }
@@ -248,10 +248,10 @@ impl Counts {
     fn check(&self, binds: bool) -> Result<(), String> {
         let joins_max = if binds { GROWTHS_MAX } else { JOINS_MAX };
         if self.joins > joins_max {
-            return Err(format!("more than {joins_max} of `~` and `+` in one template"));
+            return Err(format!("the template has more than {joins_max} of `~` and `+`"));
         }
         if self.products > GROWTHS_MAX {
-            return Err(format!("more than {GROWTHS_MAX} of `*` in one template"));
+            return Err(format!("the template has more than {GROWTHS_MAX} of `*`"));
         }
         Ok(())
     }

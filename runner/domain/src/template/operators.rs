@@ -100,7 +100,7 @@ fn apply(budget: &Budget, sign: &str, left: Value, right: &Value) -> Result<Valu
     let (_, operator) = EXPRESSIONS
         .iter()
         .find(|(known, _)| *known == sign)
-        .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "an operator that there is not"))?;
+        .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the operator does not exist"))?;
     let made = operator.eval(context! { a => left, b => right.clone() });
     // Its place in that expression is none in the template.
     made.map_err(|error| match error.detail() {

@@ -117,7 +117,7 @@ pub(super) fn template(source: &str) -> Result<Vec<Code<'_>>, String> {
             },
             Some(b'#') => match source[from..].find("#}") {
                 Some(length) => from + length + 2,
-                None => return Err(wrong(source, open, "a comment without `#}`")),
+                None => return Err(wrong(source, open, "the comment has no closing `#}`")),
             },
             _ => open + 1,
         };
@@ -146,7 +146,7 @@ fn raw_end(source: &str, from: usize, open: usize) -> Result<usize, String> {
         }
         at = start;
     }
-    Err(wrong(source, open, "a `{% raw %}` without `{% endraw %}`"))
+    Err(wrong(source, open, "`{% raw %}` has no closing `{% endraw %}`"))
 }
 
 /// Reads code from a place to what closes it, and tells where that ends; an expression ends with its text.
@@ -159,9 +159,9 @@ fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<
         at = source.len() - rest.len();
         let end = match close {
             None if rest.is_empty() && open.is_empty() => Some(at),
-            None if rest.is_empty() => return Err(wrong(source, from, "a bracket that is not closed")),
+            None if rest.is_empty() => return Err(wrong(source, from, "the bracket is not closed")),
             Some(close) if rest.is_empty() => {
-                return Err(wrong(source, from, &format!("code without `{close}` after it")));
+                return Err(wrong(source, from, &format!("the closing `{close}` is missing")));
             }
             Some(close) if open.is_empty() => {
                 let inner = rest.strip_prefix(['-', '+']).unwrap_or(rest);
@@ -185,7 +185,7 @@ fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<
             Kind::Close => {
                 let opened = open.pop();
                 if !matches!((opened, text), (Some("("), ")") | (Some("["), "]") | (Some("{"), "}")) {
-                    return Err(wrong(source, at, &format!("a `{text}` that closes nothing")));
+                    return Err(wrong(source, at, &format!("`{text}` has no matching opening bracket")));
                 }
             }
             Kind::Number => {
@@ -194,7 +194,7 @@ fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<
                 let fraction = rest[length..].strip_prefix('.');
                 let bare_dot = fraction.is_some_and(|digits| !digits.starts_with(|c: char| c.is_ascii_digit()));
                 if !is_number(text) || (bare_dot && !after_dot) {
-                    return Err(wrong(source, at, "a number with letters or a dot right after it"));
+                    return Err(wrong(source, at, "letters or a dot directly follow a number"));
                 }
             }
             _ => {}
@@ -230,11 +230,11 @@ fn token(rest: &str) -> Result<(Kind, usize), &'static str> {
                 }
                 escaped = !escaped && c == '\\';
             }
-            Err("a string that does not end")
+            Err("the string is not closed")
         }
         c if c.is_ascii_digit() => Ok((Kind::Number, word_length(rest))),
         c if starts_word(c) => Ok((Kind::Word, word_length(rest))),
-        _ => Err("an unexpected character"),
+        _ => Err("unexpected character"),
     }
 }
 

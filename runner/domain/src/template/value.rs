@@ -66,7 +66,7 @@ pub(super) fn to_json(value: &Value, budget: &mut usize, depth: usize) -> Result
             Json::Object(fields)
         }
         ValueKind::Plain => Json::String(value.to_string()),
-        other => return Err(invalid(format!("a value of type {other} is not JSON"))),
+        other => return Err(invalid(format!("a value of type {other} cannot be converted to JSON"))),
     })
 }
 
@@ -82,7 +82,7 @@ fn number(value: &Value) -> Result<Json, Error> {
     let float = f64::try_from(value.clone())?;
     Number::from_f64(float)
         .map(Json::Number)
-        .ok_or_else(|| invalid(format!("{float} is not JSON")))
+        .ok_or_else(|| invalid(format!("{float} is not a number that JSON allows")))
 }
 
 pub(super) fn invalid(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -136,11 +136,12 @@ pub(super) fn instant_of(value: &Value, zone: Tz) -> Result<Time, Error> {
         return Ok(instant.at);
     }
     if let Some(seconds) = value.as_i64() {
-        return DateTime::<Utc>::from_timestamp(seconds, 0).ok_or_else(|| invalid(format!("{seconds} is no time")));
+        return DateTime::<Utc>::from_timestamp(seconds, 0).ok_or_else(|| invalid(format!("{seconds} is not a valid \
+            time")));
     }
     match value.as_str() {
         Some(text) => parse_moment(text, zone).map_err(invalid),
-        None => Err(invalid(format!("a value of type {} is no time", value.kind()))),
+        None => Err(invalid(format!("a value of type {} is not a time", value.kind()))),
     }
 }
 
@@ -171,12 +172,12 @@ pub(super) fn format_local(zone: Tz, at: Time, format: &str) -> Result<String, E
     /// Padding is at most a few characters for each letter.
     const FORMAT_MAX_BYTES: usize = 256;
     if format.len() > FORMAT_MAX_BYTES {
-        return Err(invalid(format!("a date format has at most {FORMAT_MAX_BYTES} bytes")));
+        return Err(invalid(format!("a date format must have at most {FORMAT_MAX_BYTES} bytes")));
     }
     let items: Vec<_> = StrftimeItems::new(format).collect();
     if items.iter().any(|item| matches!(item, Item::Error)) {
         return Err(invalid(format!(
-            "`{format}` is no date format; write for example `%Y-%m-%d`"
+            "`{format}` is not a valid date format; write for example `%Y-%m-%d`"
         )));
     }
     Ok(at.with_timezone(&zone).format_with_items(items.iter()).to_string())

@@ -129,7 +129,7 @@ fn mapped_tasks() {
         .shows("m=succeeded m#0=succeeded m#1=succeeded m#2=succeeded z=succeeded run=succeeded")
         .play("clear m#2 alone; ok m#2")
         .shows("m=succeeded m#0=succeeded m#1=succeeded m#2=succeeded z=succeeded run=succeeded")
-        .refused("clear m#3", "there is no such task run");
+        .refused("clear m#3", "the task run does not exist");
     // What an item gave to the joined output is taken back with it: cleared without end, it does not grow.
     let bytes = world.progress.maps[&0].output_bytes;
     for _ in 0..5 {

@@ -192,7 +192,7 @@ fn override_revives_and_reopens() {
 fn override_is_bounded() {
     World::start(dag("a"))
         .refused("set a running", "the task run is running")
-        .refused("set a#0 succeeded", "there is no such task run")
+        .refused("set a#0 succeeded", "the task run does not exist")
         .play("set a failed; set a failed")
         .shows("a=failed run=failed");
     // A cancelled run comes back by restart only, which finds what was set.

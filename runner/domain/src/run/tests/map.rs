@@ -250,7 +250,7 @@ fn retry_now_of_items_and_of_the_whole() {
     };
     failed()
         .refused("retry m#1", "the task run is succeeded")
-        .refused("retry m#3", "there is no such task run")
+        .refused("retry m#3", "the task run does not exist")
         .play("retry m#2")
         .shows("m=ready m#0=failed m#1=succeeded m#2=ready z=pending run=running")
         .play("retry m#0")

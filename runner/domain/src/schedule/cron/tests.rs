@@ -135,7 +135,7 @@ fn refuses_and_says_where() {
     check("* * * * 8", Err("day of week `8`"));
     check("* * * FOO *", Err("month `FOO`"));
     check("*/0 * * * *", Err("minutes `*/0`"));
-    check("1,,2 * * * *", Err("an empty item"));
+    check("1,,2 * * * *", Err("an item of the list is empty"));
     check("x * * * *", Err("minutes `X`"));
     check("0 0 30 2 *", Err("never fires"));
     check("0 0 31 4,6,9,11 ?", Err("never fires"));
@@ -187,18 +187,18 @@ fn last_days_and_their_neighbours() {
     // The 1st of May 2027 is a Saturday: forward, never into the month before.
     check("0 0 L-30W 5 ?", Ok(&["2027-05-03 00:00:00"]));
     check("0 0 L-31 * ?", Err("at most 30 days"));
-    check("0 0 L3 * ?", Err("the last day is written"));
+    check("0 0 L3 * ?", Err("write the last day as"));
     check("0 0 W * ?", Err("day of month `W`"));
-    check("0 0 32W * ?", Err("days go from 1 to 31"));
+    check("0 0 32W * ?", Err("the day must be from 1 to 31"));
     check("0 0 1-5W * ?", Err("day of month `1-5W`"));
 }
 
 #[test]
 fn the_last_stands_alone() {
-    check("0 43 9 1,5,29,L * ?", Err("day of month `L`: `L` stands alone"));
-    check("0 43 9 L,LW * ?", Err("`L` stands alone"));
-    check("0 43 9 ? * SAT,SUN,L", Err("day of week `L`: `L` stands alone"));
-    check("0 43 9 ? * 1L,5L", Err("`L` stands alone"));
+    check("0 43 9 1,5,29,L * ?", Err("day of month `L`: `L` must be the whole field"));
+    check("0 43 9 L,LW * ?", Err("`L` must be the whole field"));
+    check("0 43 9 ? * SAT,SUN,L", Err("day of week `L`: `L` must be the whole field"));
+    check("0 43 9 ? * 1L,5L", Err("`L` must be the whole field"));
     check("0 0 ? * 1#1,5#3", Ok(&["2026-12-07 00:00:00", "2026-12-18 00:00:00"]));
 }
 

@@ -135,7 +135,7 @@ pub(crate) struct Reading {
 /// Reads an expression.
 pub(super) fn read(text: &str, reading: Reading) -> Result<Cron, String> {
     let Reading { dialect, .. } = reading;
-    let wrong = |detail: String| format!("bad cron expression: {detail}");
+    let wrong = |detail: String| format!("invalid cron expression: {detail}");
     if text.len() > TEXT_MAX_BYTES {
         return Err(wrong(format!("longer than {TEXT_MAX_BYTES} bytes")));
     }
@@ -161,8 +161,8 @@ pub(super) fn read(text: &str, reading: Reading) -> Result<Cron, String> {
         }
         CronDialect::Quartz if !(6..=7).contains(&count) => {
             return Err(wrong(format!(
-                "`{}` has {count} fields; in Quartz' dialect write 6 (seconds, minutes, hours, day of month, month, day \
-                 of week) or 7 (year last)",
+                "`{}` has {count} fields; in the Quartz dialect write 6 (seconds, minutes, hours, day of month, \
+                month, day of week) or 7 (year last)",
                 cut(text)
             )));
         }
@@ -189,14 +189,15 @@ fn quartz_only(fields: &[&str]) -> Result<(), String> {
     let asked = |index: usize| fields[index] == "?";
     if asked(DAY_OF_MONTH) == asked(DAY_OF_WEEK) {
         return Err(
-            "in Quartz' dialect exactly one of day of month and day of week is `?` (`cron_dialect: unix` takes both)"
+            "in the Quartz dialect, exactly one of day of month and day of week must be `?` (`cron_dialect: unix` \
+            accepts both)"
                 .into(),
         );
     }
     for (index, field) in fields.iter().enumerate() {
         if field.contains('?') && (index != DAY_OF_MONTH && index != DAY_OF_WEEK || *field != "?") {
             return Err(format!(
-                "{} `{}`: `?` stands alone, in one of the two fields of days",
+                "{} `{}`: `?` must be the whole field, and only day of month or day of week can be `?`",
                 FIELDS[index].name,
                 cut(field)
             ));
@@ -204,7 +205,7 @@ fn quartz_only(fields: &[&str]) -> Result<(), String> {
     }
     let weekdays = fields[DAY_OF_WEEK];
     if weekdays.matches('#').count() > 1 {
-        return Err(format!("day of week `{}`: only one `#`", cut(weekdays)));
+        return Err(format!("day of week `{}`: only one `#` is allowed", cut(weekdays)));
     }
     Ok(())
 }
@@ -223,10 +224,10 @@ fn read_field(cron: &mut Cron, index: usize, field: &str, reading: Reading) -> R
     for item in &items {
         let wrong = |detail: &str| format!("{} `{}`: {detail}", place.name, cut(item));
         if item.is_empty() {
-            return Err(format!("{} `{}`: an empty item", place.name, cut(&field)));
+            return Err(format!("{} `{}`: an item of the list is empty", place.name, cut(&field)));
         }
         if items.len() > 1 && alone && is_last(index, item) {
-            return Err(wrong("`L` stands alone, not in a list"));
+            return Err(wrong("`L` must be the whole field, not an item of a list"));
         }
         all |= read_item(cron, index, item, reading).map_err(|detail| wrong(&detail))?;
     }
@@ -268,7 +269,7 @@ fn read_item(cron: &mut Cron, index: usize, item: &str, reading: Reading) -> Res
                     "L" => None,
                     number => match number.parse::<usize>() {
                         Ok(nth @ 1..=5) => Some(nth),
-                        _ => return Err("after `#` stands a number from 1 to 5".into()),
+                        _ => return Err("a number from 1 to 5 must follow `#`".into()),
                     },
                 };
                 let days = bits_of(index, days, reading)?.bits as u8;
@@ -318,10 +319,10 @@ fn read_special_day(days: &mut MonthDays, item: &str) -> Result<(), String> {
         let before = match before.strip_prefix('-') {
             Some(number) => digits(number)?,
             None if before.is_empty() => 0,
-            None => return Err("the last day is written `L`, `L-3`, `LW` or `L-3W`".into()),
+            None => return Err("write the last day as `L`, `L-3`, `LW` or `L-3W`".into()),
         };
         if before > BEFORE_LAST_MAX {
-            return Err(format!("at most {BEFORE_LAST_MAX} days before the last one"));
+            return Err(format!("the number after `L-` must be at most {BEFORE_LAST_MAX}"));
         }
         match nearest {
             true => days.nearest_before_last |= 1 << before,
@@ -329,9 +330,9 @@ fn read_special_day(days: &mut MonthDays, item: &str) -> Result<(), String> {
         }
         return Ok(());
     }
-    let day = digits(bare).map_err(|_| "the weekday nearest to a day is written `15W`".to_owned())?;
+    let day = digits(bare).map_err(|_| "write the weekday nearest to a day as `15W`".to_owned())?;
     if !nearest || !(1..=31).contains(&day) {
-        return Err("days go from 1 to 31".into());
+        return Err("the day must be from 1 to 31".into());
     }
     days.nearest |= 1 << day;
     Ok(())
@@ -339,9 +340,9 @@ fn read_special_day(days: &mut MonthDays, item: &str) -> Result<(), String> {
 
 fn digits(text: &str) -> Result<u32, String> {
     if text.is_empty() || text.len() > 9 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("a number is expected".into());
+        return Err("a number was expected".into());
     }
-    text.parse().map_err(|_| "a number is expected".into())
+    text.parse().map_err(|_| "a number was expected".into())
 }
 
 struct Found {
@@ -365,9 +366,9 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
     let dialect = reading.dialect;
     let (range, step) = match item.split_once('/') {
         Some((range, step)) => {
-            let step = digits(step).map_err(|_| "after `/` stands a number".to_owned())?;
+            let step = digits(step).map_err(|_| "a number must follow `/`".to_owned())?;
             if step == 0 || (step > place.step_max && !reading.stored) {
-                return Err(format!("a step is from 1 to {}", place.step_max));
+                return Err(format!("the step must be from 1 to {}", place.step_max));
             }
             (range, Some(step))
         }
@@ -422,7 +423,7 @@ fn read_years(years: &mut Years, item: &str, reading: Reading) -> Result<bool, S
         from, to, step, all, ..
     } = range_of(YEAR, item, reading)?;
     if to < from {
-        return Err("years do not go over an end".into());
+        return Err("the first year of a range must not be after the last".into());
     }
     if all {
         return Ok(true);
@@ -472,9 +473,9 @@ fn number_of(index: usize, text: &str, dialect: CronDialect) -> Result<u32, Stri
         DAY_OF_WEEK => "a number or a day's name",
         _ => "a number",
     };
-    let number = digits(text).map_err(|_| format!("{kind} is expected"))?;
+    let number = digits(text).map_err(|_| format!("{kind} was expected"))?;
     if !(min..=max).contains(&number) {
-        return Err(format!("values go from {min} to {max}"));
+        return Err(format!("the value must be from {min} to {max}"));
     }
     match (index, dialect) {
         (DAY_OF_WEEK, CronDialect::Quartz) => Ok(number - 1),

@@ -64,7 +64,7 @@ impl<'a> Ancestry<'a> {
         };
         match &sets[task] {
             Some(set) if set[place / 64] & (1 << (place % 64)) == 0 => Err(format!(
-                "`{taken}` is no dependency of this task, direct or indirect; name it in `depends_on`"
+                "`{taken}` is not a dependency of this task, neither direct nor indirect; add it to `depends_on`"
             )),
             _ => Ok(()),
         }

@@ -75,17 +75,17 @@ pub(super) fn check(
         check_query(query, &format!("{place}/query"), templates, faults);
     }
     if !task.tags.is_empty() && task.queue.is_none() {
-        faults.add(format!("{place}/tags"), "only a task with a `queue` has tags");
+        faults.add(format!("{place}/tags"), "only a task with a `queue` can have tags");
     }
     for (index, _) in task.tags.iter().enumerate().filter(|(_, tag)| !is_tag(tag)) {
         faults.add(
             format!("{place}/tags/{index}"),
-            format!("a tag has 1 to {TAG_CHARS_MAX} characters, no control characters"),
+            format!("a tag must have 1 to {TAG_CHARS_MAX} characters and no control characters"),
         );
     }
     templates.value(&Value::Object(task.params.clone()), &format!("{place}/params"), faults);
     if let Some(Err(detail)) = task.when.as_deref().map(|when| templates.condition(when)) {
-        faults.add(format!("{place}/when"), format!("bad template: {detail}"));
+        faults.add(format!("{place}/when"), format!("invalid template: {detail}"));
     }
     if let Some(Err(fault)) = task.retry.as_ref().map(Policy::compile) {
         faults.push(fault.below(&format!("{place}/retry")));
@@ -128,7 +128,7 @@ fn check_grants(
         let pointer = format!("{place}/pools/{}", pointer_token(name));
         match catalog.pool(name) {
             None => faults.add(pointer, format!("there is no pool `{name}`")),
-            Some(_) if *slots == 0 => faults.add(pointer, "a task takes at least one slot"),
+            Some(_) if *slots == 0 => faults.add(pointer, "a task must take at least one slot"),
             Some(there) if *slots > there => faults.add(pointer, format!("the pool `{name}` has only {there} slots")),
             Some(_) => {}
         }
@@ -141,7 +141,7 @@ pub fn script_reference(text: &str) -> Result<(Name, Option<u32>), String> {
         Some((name, version)) => {
             let version: String = version.chars().take(20).collect();
             let number = version.parse::<u32>().ok().filter(|number| *number > 0);
-            let number = number.ok_or_else(|| format!("`{version}` is no version: versions are numbered from 1"))?;
+            let number = number.ok_or_else(|| format!("`{version}` is not a valid version; versions are numbers from 1"))?;
             (name, Some(number))
         }
         None => (text, None),
@@ -157,9 +157,10 @@ fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mu
             ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
             ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
             ScriptLookup::NoActiveVersion => {
-                format!("script `{name}` has no active version; activate one, or name one as `{name}@1`")
+                format!("script `{name}` has no active version; activate a version, or name one, for example \
+                    `{name}@1`")
             }
-            ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
+            ScriptLookup::OtherWorld(world) => format!("`{name}` is not a task script; its world is {world}"),
         },
     };
     faults.add(format!("{place}/script"), detail);
@@ -172,7 +173,7 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
     if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
         faults.add(
             format!("{place}/method"),
-            format!("the method is one of {}", METHODS.join(", ")),
+            format!("the method must be one of {}", METHODS.join(", ")),
         );
     }
     if !is_template(&http.url)
@@ -181,16 +182,16 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
         faults.add(format!("{place}/url"), detail);
     }
     if http.headers.len() > LIST_MAX {
-        faults.add(format!("{place}/headers"), format!("at most {LIST_MAX} headers"));
+        faults.add(format!("{place}/headers"), format!("there must be at most {LIST_MAX} headers"));
     }
     for (name, value) in &http.headers {
         let pointer = format!("{place}/headers/{}", pointer_token(name));
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if name.is_empty() || !name.chars().all(token) {
-            faults.add(pointer.clone(), "this is no name for a header");
+            faults.add(pointer.clone(), "this is not a valid header name");
         }
         if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
-            faults.add(pointer.clone(), "a header's value has no control characters");
+            faults.add(pointer.clone(), "the value of a header must not contain control characters");
         }
         templates.value(&Value::String(value.clone()), &pointer, faults);
     }
@@ -202,21 +203,21 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
 fn check_query(query: &QuerySpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
     let pointer = format!("{place}/sql");
     if query.sql.trim().is_empty() {
-        faults.add(pointer, "write the statement, such as `select 1 as one`");
+        faults.add(pointer, "the statement is empty; write for example `select 1 as one`");
     } else if query.sql.len() > QUERY_SQL_MAX_BYTES {
         let most = ByteSize(QUERY_SQL_MAX_BYTES as u64);
-        faults.add(pointer, format!("a statement has at most {most}"));
+        faults.add(pointer, format!("a statement must have at most {most}"));
     } else if query.sql.contains('\0') {
-        faults.add(pointer, "a statement has no character U+0000");
+        faults.add(pointer, "a statement must not contain the character U+0000");
     } else if is_template(&query.sql) {
         faults.add(
             pointer,
-            "a statement is no template: write `$1` for what varies, and the template into `params` (within a literal, \
-             put a space between two braces)",
+            "a statement cannot be a template; write `$1` for each variable value and put the template into `params` \
+            (in a literal, put a space between two braces)",
         );
     }
     if query.params.len() > QUERY_PARAMS_MAX {
-        faults.add(format!("{place}/params"), format!("at most {QUERY_PARAMS_MAX} params"));
+        faults.add(format!("{place}/params"), format!("there must be at most {QUERY_PARAMS_MAX} params"));
         return;
     }
     for (index, value) in query.params.iter().enumerate() {
@@ -229,8 +230,8 @@ pub(super) fn check_url(text: &str) -> Result<(), String> {
     let shown: String = text.chars().take(100).collect();
     match url::Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(()),
-        Ok(_) => Err(format!("`{shown}` is no http or https URL")),
-        Err(error) => Err(format!("`{shown}` is no URL: {error}")),
+        Ok(_) => Err(format!("`{shown}` is not an http or https URL")),
+        Err(error) => Err(format!("`{shown}` is not a valid URL: {error}")),
     }
 }
 
@@ -255,7 +256,7 @@ fn check_audience(
         None | Some("single") => {}
         Some("repeat") if stock == Ok(None) => faults.add(format!("{place}/mode"), dispatch::EACH_ONCE),
         Some("repeat") => {}
-        Some(_) => faults.add(format!("{place}/mode"), "`mode` is `single` or `repeat`"),
+        Some(_) => faults.add(format!("{place}/mode"), "`mode` must be `single` or `repeat`"),
     }
     if let Some(template) = &spec.template
         && catalog.template(template).is_none()
@@ -266,7 +267,7 @@ fn check_audience(
         );
     }
     if spec.max_hold.is_some_and(|hold| hold.is_zero()) {
-        faults.add(format!("{place}/max_hold"), "`max_hold` is longer than zero");
+        faults.add(format!("{place}/max_hold"), "`max_hold` must be longer than zero");
     }
 }
 
@@ -274,14 +275,14 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
     if matches!(task.timeout, Some(TimeoutSpec::After(span)) if span.is_zero()) {
         faults.add(
             format!("{place}/timeout"),
-            "a timeout is longer than zero; write `never` for none",
+            "`timeout` must be longer than zero; write `never` for no timeout",
         );
     }
     if task.queue_timeout.is_some_and(|span| span.is_zero()) {
-        faults.add(format!("{place}/queue_timeout"), "a timeout is longer than zero");
+        faults.add(format!("{place}/queue_timeout"), "`queue_timeout` must be longer than zero");
     }
     if task.max_lost.is_some_and(|lost| lost > LOST_MAX) {
-        faults.add(format!("{place}/max_lost"), format!("`max_lost` is at most {LOST_MAX}"));
+        faults.add(format!("{place}/max_lost"), format!("`max_lost` must be at most {LOST_MAX}"));
     }
     for (field, size, bounds) in [
         ("memory", task.memory, MEMORY),
@@ -292,7 +293,7 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
             let (least, most) = (ByteSize(*bounds.start()), ByteSize(*bounds.end()));
             faults.add(
                 format!("{place}/{field}"),
-                format!("`{field}` is from {least} to {most}"),
+                format!("`{field}` must be from {least} to {most}"),
             );
         }
     }
@@ -303,20 +304,20 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         ("pools", task.pools.len()),
     ] {
         if length > LIST_MAX {
-            faults.add(format!("{place}/{field}"), format!("at most {LIST_MAX} of them"));
+            faults.add(format!("{place}/{field}"), format!("must have at most {LIST_MAX} entries"));
         }
     }
     if task.tags.len() > TAGS_MAX {
-        faults.add(format!("{place}/tags"), format!("at most {TAGS_MAX} of them"));
+        faults.add(format!("{place}/tags"), format!("must have at most {TAGS_MAX} entries"));
     }
 }
 
 fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates: &Checker<'_>, faults: &mut Faults) {
     if task.for_each.is_some() && task.shards.is_some() {
-        faults.add(place, "a task has `for_each` or `shards`, not both");
+        faults.add(place, "a task must not have both `for_each` and `shards`");
     }
     if task.concurrency == Some(0) {
-        faults.add(format!("{place}/concurrency"), "`concurrency` is at least 1");
+        faults.add(format!("{place}/concurrency"), "`concurrency` must be at least 1");
     }
     match &task.for_each {
         None => {}
@@ -327,21 +328,21 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
             } else {
                 faults.add(
                     pointer,
-                    "`for_each` is an array, or a template that gives one: `{{ ... }}`",
+                    "`for_each` must be an array, or a template that gives one: `{{ ... }}`",
                 );
             }
         }
         Some(ForEach::Items(items)) => {
             let pointer = format!("{place}/for_each");
             if items.len() > ITEMS_MAX as usize {
-                faults.add(pointer, format!("at most {ITEMS_MAX} items, not {}", items.len()));
+                faults.add(pointer, format!("there must be at most {ITEMS_MAX} items, not {}", items.len()));
                 return;
             }
             let items = Value::Array(items.clone());
             if items.to_string().len() > ITEMS_MAX_BYTES {
                 faults.add(
                     pointer.clone(),
-                    format!("the items have at most {} together", ByteSize(ITEMS_MAX_BYTES as u64)),
+                    format!("the items together must have at most {}", ByteSize(ITEMS_MAX_BYTES as u64)),
                 );
             }
             templates.value(&items, &pointer, faults);
@@ -351,13 +352,13 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
         Some(Shards::Count(count)) if !(1..=ITEMS_MAX).contains(&count) => {
             faults.add(
                 format!("{place}/shards"),
-                format!("`shards` is from 1 to {ITEMS_MAX}, or `workers`"),
+                format!("`shards` must be from 1 to {ITEMS_MAX}, or `workers`"),
             );
         }
         Some(Shards::Workers(_)) if executor != Some(Executor::Queue) => {
             faults.add(
                 format!("{place}/shards"),
-                "`shards: workers` is for a task with a `queue`",
+                "only a task with a `queue` can have `shards: workers`",
             );
         }
         _ => {}
@@ -368,7 +369,7 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
 fn check_host_pattern(pattern: &str) -> Result<(), String> {
     let wrong = || {
         let shown: String = pattern.chars().take(100).collect();
-        format!("`{shown}` is no host: write `api.example.com` or `*.example.com`")
+        format!("`{shown}` is not a valid host; write for example `api.example.com` or `*.example.com`")
     };
     let (host, port) = match pattern.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),

@@ -227,7 +227,7 @@ fn executors_and_references() {
         one(json!({"queue": "q", "notify": {"on": ["failed"], "channels": ["x"], "to": ["nowhere"]}})),
         &[
             ("/tasks/t/notify/channels/0", "no channel `x`"),
-            ("/tasks/t/notify/to/0", "no e-mail address"),
+            ("/tasks/t/notify/to/0", "not a valid e-mail address"),
         ],
     );
 }
@@ -291,7 +291,7 @@ fn edges_and_cycles() {
 fn fields() {
     check(
         json!({"timezone": "Mars", "tasks": {"t": {"queue": "q"}}}),
-        &[("/timezone", "no IANA time zone")],
+        &[("/timezone", "not a valid IANA time zone")],
     );
     check(
         json!({"priority": 2000, "tasks": {"t": {"queue": "q"}}}),
@@ -303,7 +303,7 @@ fn fields() {
     );
     check(
         json!({"schedules": {"s": {"cron": "61 * * * *"}}, "tasks": {"t": {"queue": "q"}}}),
-        &[("/schedules/s/cron", "bad cron expression: minutes `61`")],
+        &[("/schedules/s/cron", "invalid cron expression: minutes `61`")],
     );
     check(
         one(json!({"queue": "q", "retry": {"strategy": "fixed"}})),
@@ -367,7 +367,7 @@ fn fields() {
     );
     check(
         one(json!({"http": {"url": "ftp://x"}})),
-        &[("/tasks/t/http/url", "no http or https URL")],
+        &[("/tasks/t/http/url", "not an http or https URL")],
     );
     check(one(json!({"http": {"url": "{{ params.url }}"}})), &[]);
     check(
@@ -388,11 +388,11 @@ fn fields() {
     );
     check(
         one(json!({"audience": {"audience": "gid_x", "dispatch_times": "each", "mode": "repeat"}})),
-        &[("/tasks/t/audience/mode", "does not go with")],
+        &[("/tasks/t/audience/mode", "cannot be combined with")],
     );
     check(
         one(json!({"audience": {"audience": "gid_{{ params"}})),
-        &[("/tasks/t/audience/audience", "bad template")],
+        &[("/tasks/t/audience/audience", "invalid template")],
     );
     check(
         one(json!({"audience": {"audience": "uid_{{ upstream.ghost }}"}})),
@@ -416,7 +416,7 @@ fn fields() {
         let expect: &[_] = if sound {
             &[]
         } else {
-            &[("/tasks/t/allow_hosts/0", "is no host")]
+            &[("/tasks/t/allow_hosts/0", "is not a valid host")]
         };
         check(one(json!({"script": "free", "allow_hosts": [host]})), expect);
     }
@@ -426,15 +426,15 @@ fn fields() {
 fn templates_and_params() {
     check(
         one(json!({"queue": "q", "params": {"a": ["{{ x"]}})),
-        &[("/tasks/t/params/a/0", "bad template")],
+        &[("/tasks/t/params/a/0", "invalid template")],
     );
     check(
         one(json!({"queue": "q", "when": "params."})),
-        &[("/tasks/t/when", "bad template")],
+        &[("/tasks/t/when", "invalid template")],
     );
     check(
         one(json!({"queue": "q", "for_each": "{{ x y }}"})),
-        &[("/tasks/t/for_each", "bad template")],
+        &[("/tasks/t/for_each", "invalid template")],
     );
     // What is missing may come with a run.
     check(one(json!({"script": "extract"})), &[]);
@@ -518,7 +518,7 @@ fn templates_name_what_is_there() {
             "when",
             json!("-".repeat(50_000) + "1"),
             "/tasks/t/when",
-            "bad template: an expression of more than 200",
+            "invalid template: the expression nests more than 200",
         ),
         (
             "for_each",
