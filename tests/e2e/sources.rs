@@ -75,7 +75,7 @@ async fn a_text_is_a_script() {
         .expect_status(201);
     let none = text(3, "source").await;
     assert_eq!(none.status(), 404);
-    assert!(none.text().await.unwrap().contains("is wasm"));
+    assert!(none.text().await.unwrap().contains("was uploaded as wasm"));
 
     node.put("/v1/scripts/greet/active", json!({"version": 1}))
         .await

@@ -103,13 +103,13 @@ impl Counts {
         let class = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter();
         page.counters(
             "heddle_http_answers_total",
-            "Answers of the API by the class of their status.",
+            "Answers of the API, by class of HTTP status.",
             "status",
             class.zip(self.answers.iter().map(|count| count.load(Ordering::Relaxed))),
         );
         page.gauge(
             "heddle_http_requests_in_flight",
-            "Requests that are not answered yet.",
+            "Requests that have not been answered yet.",
             self.in_flight.load(Ordering::Relaxed).max(0) as f64,
         );
     }

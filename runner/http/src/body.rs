@@ -36,7 +36,7 @@ pub(crate) fn check_head(headers: &HeaderMap, bytes_max: usize) -> Result<(), Pr
     if let Some(coding) = codings.find(|coding| !matches!(coding.trim(), "" | "identity")) {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!("the body is encoded as `{}`; send it as it is", coding.trim()),
+            format!("the body has the content encoding `{}`; send it without compression", coding.trim()),
         ));
     }
     let announced = headers
@@ -58,7 +58,7 @@ pub(crate) async fn read(body: Body, bytes_max: usize, idle: Duration, whole: Du
             match tokio::time::timeout(idle, stream.next()).await {
                 Err(_) => return Err(late()),
                 Ok(None) => return Ok(read.freeze()),
-                Ok(Some(Err(_))) => return Err(Problem::malformed("the body broke off")),
+                Ok(Some(Err(_))) => return Err(Problem::malformed("the connection closed before the body was complete")),
                 Ok(Some(Ok(piece))) if read.len() + piece.len() > bytes_max => {
                     return Err(Problem::too_large(bytes_max));
                 }
@@ -82,7 +82,7 @@ pub(crate) async fn read_unknown(app: &App, peer: Peer, headers: &HeaderMap, bod
     let owner = peer.address().to_string();
     let _turn = app.unknown_bodies.try_take(&owner).ok_or_else(|| {
         Problem::overloaded(
-            "this node reads as many slow bodies as it takes of callers that it does not know",
+            "too many slow request bodies from unknown callers on this node; try again later",
             UNKNOWN_TIMEOUT.as_secs(),
         )
     })?;
@@ -90,5 +90,5 @@ pub(crate) async fn read_unknown(app: &App, peer: Peer, headers: &HeaderMap, bod
 }
 
 fn late() -> Problem {
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "the body arrived too slowly")
 }

@@ -72,7 +72,7 @@ pub fn check(value: &Value) -> Result<(), Problem> {
     let pointer = find(value, "").unwrap_or_default();
     Err(Problem::invalid(Fault::at(
         pointer,
-        "the character U+0000 cannot be kept",
+        "the character U+0000 is not allowed",
     )))
 }
 

@@ -45,7 +45,7 @@ pub fn document(table: &Table) -> Value {
         "components": {
             "securitySchemes": {"token": {
                 "type": "http", "scheme": "bearer",
-                "description": "`heddle serve` wants a token; `heddle dev` does not.",
+                "description": "`heddle serve` needs a token, `heddle dev` does not.",
             }},
             "schemas": schemas,
         },
@@ -79,7 +79,7 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     for (status, when) in &route.problems {
         responses.insert(status.to_string(), problem(when, bodies));
     }
-    responses.insert("default".into(), problem("any other problem", bodies));
+    responses.insert("default".into(), problem("Any other error.", bodies));
     let detail = [route.detail, route.access.described()]
         .into_iter()
         .filter(|text| !text.is_empty());
@@ -126,8 +126,8 @@ fn problem(when: &str, bodies: &mut Schemas) -> Value {
 fn described_status(status: u16) -> &'static str {
     match status {
         201 => "Created.",
-        202 => "Accepted: it is committed, and goes on by itself.",
-        204 => "Done; there is nothing to say.",
+        202 => "Accepted. The request is committed; the work continues in the background.",
+        204 => "Done. The answer has no body.",
         _ => "Done.",
     }
 }

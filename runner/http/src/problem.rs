@@ -97,7 +97,7 @@ impl Problem {
     pub fn too_large(bytes_max: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body may have at most {bytes_max} bytes"),
+            format!("the body must have at most {bytes_max} bytes"),
         )
     }
 
@@ -105,7 +105,7 @@ impl Problem {
     pub fn invalid(faults: impl Into<Faults>) -> Self {
         let errors = faults.into().0;
         let detail = match errors.as_slice() {
-            [] => "what was sent is not valid".to_owned(),
+            [] => "the request is not valid".to_owned(),
             [one] => one.to_string(),
             [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
         };
@@ -146,10 +146,10 @@ impl Problem {
 
     /// 500: our fault. The cause is logged here, and not told.
     pub fn internal(cause: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::error!(error = %Chain(cause), "a request failed");
+        tracing::error!(error = %Chain(cause), "a request failed with an internal error");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "something went wrong inside Heddle; its log says what",
+            "internal error; the log of this node has the cause",
         )
     }
 
@@ -213,18 +213,18 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Unavailable(_) => {
-                tracing::warn!(error = %Chain(&error), "a request met a database that is not available");
+                tracing::warn!(error = %Chain(&error), "a request failed because the database is not available");
                 Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS)
             }
             StoreError::ReadOnly(_) => {
-                tracing::warn!(error = %Chain(&error), "a request met a database that is read-only");
+                tracing::warn!(error = %Chain(&error), "a request failed because the database is read-only");
                 Self::unavailable(
                     "the database is read-only at the moment; try again",
                     READ_ONLY_RETRY_SECONDS,
                 )
             }
             StoreError::Conflict(_) => {
-                Self::unavailable("another change was in the way; try again", STORE_RETRY_SECONDS)
+                Self::unavailable("another change happened at the same time; try again", STORE_RETRY_SECONDS)
             }
             _ => Self::internal(&error),
         }
@@ -262,7 +262,7 @@ impl From<Refusal> for Problem {
             },
             Refusal::Invalid(faults) => Self::invalid(faults),
             Refusal::Source(fault) => {
-                let mut problem = Self::invalid_at("", format!("the script has a fault: {fault}"));
+                let mut problem = Self::invalid_at("", format!("the script has an error: {fault}"));
                 if let (Some(line), Some(column)) = (fault.line, fault.column) {
                     let source = fault.text.unwrap_or_default();
                     problem.place = Some(Box::new(Place { line, column, source }));
@@ -272,7 +272,7 @@ impl From<Refusal> for Problem {
             Refusal::Forbidden(detail) => Self::forbidden(detail),
             Refusal::TooLarge { what, bytes_max } => Self::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the {what} may have at most {bytes_max} bytes"),
+                format!("the {what} must have at most {bytes_max} bytes"),
             ),
             Refusal::Overloaded {
                 detail,

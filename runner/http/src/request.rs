@@ -128,7 +128,7 @@ impl Request {
             Some("" | "true" | "1") => Ok(true),
             Some("false" | "0") => Ok(false),
             Some(other) => Err(Problem::malformed(format!(
-                "`{key}` is `true` or `false`, not `{other}`"
+                "`{key}` must be `true` or `false`, not `{other}`"
             ))),
         }
     }
@@ -138,7 +138,7 @@ impl Request {
         self.query(key)
             .map(|text| {
                 text.parse()
-                    .map_err(|_| Problem::malformed(format!("`{key}` is {expected}, not `{text}`")))
+                    .map_err(|_| Problem::malformed(format!("`{key}` must be {expected}, not `{text}`")))
             })
             .transpose()
     }
@@ -157,7 +157,7 @@ impl Request {
             Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
             Some(limit) => Err(Problem::invalid(Fault::at(
                 "/limit",
-                format!("`limit` is from 1 to {LIMIT_MAX}, not {limit}"),
+                format!("`limit` must be from 1 to {LIMIT_MAX}, not {limit}"),
             ))),
         }
     }
@@ -169,7 +169,7 @@ impl Request {
 
     /// Where a page begins, for lists by number.
     pub fn cursor_as<T: FromStr>(&self) -> Result<Option<T>, Problem> {
-        self.query_as("cursor", "what `next_cursor` said")
+        self.query_as("cursor", "the `next_cursor` of an earlier answer")
     }
 
     /// `?wait=`, within what is configured; zero when it is not asked for.
@@ -183,7 +183,7 @@ impl Request {
         let bound = self.app.config.wait_max;
         if wait > bound {
             let bound = Span::from_std(bound);
-            return Err(Problem::invalid_at("/wait", format!("the server waits up to {bound}")));
+            return Err(Problem::invalid_at("/wait", format!("`wait` must be at most {bound}")));
         }
         Ok(wait)
     }
@@ -201,7 +201,7 @@ impl Request {
         number
             .parse()
             .map(|revision| Some(IfMatch::Revision(revision)))
-            .map_err(|_| Problem::malformed(format!("`If-Match` is a revision such as \"3\", or *, not {text}")))
+            .map_err(|_| Problem::malformed(format!("`If-Match` must be a revision such as \"3\", or *, not {text}")))
     }
 
     /// Whether the caller would rather have server-sent events.
@@ -260,7 +260,7 @@ impl Request {
             other if other.ends_with("+yaml") => Ok(MediaType::Yaml),
             other => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                format!("the body has to be application/json (or application/yaml where a spec is put), not {other}"),
+                format!("the body must be application/json (or application/yaml for a spec), not {other}"),
             )),
         }
     }
@@ -277,7 +277,7 @@ impl Request {
             MediaType::Json => Ok(()),
             MediaType::Yaml => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "this takes application/json only",
+                "the body must be application/json",
             )),
         }
     }
@@ -348,7 +348,7 @@ pub(crate) fn parse_query(query: Option<&str>) -> Result<Vec<(String, String)>, 
     for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
         if pairs.len() == QUERY_PARAMS_MAX {
             return Err(Problem::malformed(format!(
-                "a query may have at most {QUERY_PARAMS_MAX} parameters"
+                "a query must have at most {QUERY_PARAMS_MAX} parameters"
             )));
         }
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -369,7 +369,7 @@ fn decode(text: &str) -> Result<String, Problem> {
         .decode_utf8()
         .map_err(|_| Problem::malformed("the query is not UTF-8"))?;
     if decoded.contains('\0') {
-        return Err(Problem::malformed("the query has the character U+0000"));
+        return Err(Problem::malformed("the query must not contain the character U+0000"));
     }
     Ok(decoded.into_owned())
 }

@@ -12,11 +12,11 @@ pub fn all() -> BTreeMap<&'static str, Value> {
         ("Stats", json!({"type": "object"})),
         (
             "Wasm",
-            json!({"description": "Wasm, or WebAssembly text; at most 64 MiB."}),
+            json!({"description": "WebAssembly, binary or text. At most 64 MiB."}),
         ),
         (
             "Source",
-            json!({"type": "string", "description": "A script as text, in UTF-8; at most 1 MiB."}),
+            json!({"type": "string", "description": "A script as source text in UTF-8. At most 1 MiB."}),
         ),
     ]);
     timer_tasks(&mut all);

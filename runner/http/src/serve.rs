@@ -111,7 +111,7 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => (stream, Peer::new(address.ip())),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "cannot accept a connection; trying again");
                     crowd.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;

@@ -170,8 +170,8 @@ impl Route {
 
     /// The query parameters of a list.
     pub fn list(self) -> Self {
-        self.query("limit", "How many at most: 1 to 500, default 50.")
-            .query("cursor", "Where the page begins: the last page's `next_cursor`.")
+        self.query("limit", "The maximum number of items in the answer, 1 to 500. Default: 50.")
+            .query("cursor", "The `next_cursor` of the previous page. Default: the first page.")
     }
 
     /// A JSON body.
@@ -305,7 +305,7 @@ impl Table {
                 let refuse = async move |_| {
                     let mut problem = Problem::new(
                         StatusCode::METHOD_NOT_ALLOWED,
-                        format!("this path takes {allowed} only"),
+                        format!("this path allows only {allowed}"),
                     );
                     if let Ok(value) = HeaderValue::from_str(&allowed) {
                         problem.header = Some(Box::new((header::ALLOW, value)));
@@ -338,7 +338,7 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
                 tracing::error!(%error, "a handler panicked");
                 Err(Problem::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    "this request could not be handled",
+                    "internal error: this request could not be handled; the log of this node has the cause",
                 ))
             }
         }
@@ -358,7 +358,7 @@ const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 async fn upload_slot(app: &App, actor: &str) -> Result<FairSlot, Problem> {
     let overloaded = || {
         Problem::overloaded(
-            "this node has as many uploads under way as it takes",
+            "too many uploads on this node at the same time; try again later",
             SHED_RETRY_SECONDS,
         )
     };
@@ -383,7 +383,7 @@ async fn slot(app: &App, pace: Pace, actor: &str) -> Result<Option<FairSlot>, Pr
     };
     slots.try_take(actor).map(Some).ok_or_else(|| {
         Problem::overloaded(
-            "this node has as many requests under way as it takes, or as it takes of one caller",
+            "too many requests on this node at the same time, in total or from this caller; try again later",
             SHED_RETRY_SECONDS,
         )
     })
@@ -408,7 +408,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
             let role = admitted.caller.role;
             if !access.allows(role) {
                 return Err(Problem::forbidden(format!(
-                    "a token of the role `{}` may not do this. {}",
+                    "a token with the role `{}` may not do this. {}",
                     role.as_str(),
                     access.described()
                 )));
@@ -470,15 +470,15 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
         }
         let shown: String = name.chars().take(SHOWN_CHARS_MAX).collect();
         let there = match route.query.as_slice() {
-            [] => "this takes none".to_owned(),
+            [] => "this path has no query parameters".to_owned(),
             known => {
                 let names: Vec<_> = known.iter().map(|known| format!("`{}`", known.name)).collect();
-                format!("there are {}", names.join(", "))
+                format!("the query parameters are {}", names.join(", "))
             }
         };
         faults.add(
             format!("/{}", pointer_token(&shown)),
-            format!("there is no query parameter `{shown}` here; {there}"),
+            format!("unknown query parameter `{shown}`; {there}"),
         );
     }
     faults.or(()).map_err(Problem::invalid)

@@ -55,11 +55,11 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
         if depth > DEPTH_MAX {
             return Err(invalid(
                 "subTaskList",
-                format!("tasks are nested more than {DEPTH_MAX} deep"),
+                format!("tasks are nested more than {DEPTH_MAX} levels deep"),
             ));
         }
         if tree.len() == TASKS_MAX {
-            return Err(invalid("subTaskList", format!("a tree has at most {TASKS_MAX} tasks")));
+            return Err(invalid("subTaskList", format!("a tree must have at most {TASKS_MAX} tasks")));
         }
         let fields = fields_of(raw)?;
         let place = tree.len();
@@ -71,7 +71,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
         for (name, raw) in fields {
             if name == BELOW {
                 let below: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
-                    .map_err(|_| invalid(BELOW, "a list of tasks is expected".to_owned()))?;
+                    .map_err(|_| invalid(BELOW, "expected a list of tasks".to_owned()))?;
                 waiting.extend(below.into_iter().flatten().map(|raw| (raw, Some(place), depth + 1)));
                 continue;
             }
@@ -91,7 +91,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
     let mut seen = HashSet::new();
     for id in tree.iter().filter_map(|task| task.task_id) {
         if !seen.insert(id) {
-            return Err(invalid("taskId", format!("{id} stands there twice")));
+            return Err(invalid("taskId", format!("{id} occurs twice")));
         }
     }
     Ok(tree)
@@ -105,7 +105,7 @@ fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
     let object = |raw: &RawValue, place: &str| {
         Problem::invalid_at(
             place.to_owned(),
-            format!("a task is an object, not `{}`", shown_start(raw)),
+            format!("a task must be an object, not `{}`", shown_start(raw)),
         )
     };
     let mut fields: Fields = serde_json::from_str(raw.get()).map_err(|_| object(raw, ""))?;
@@ -118,14 +118,14 @@ fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
             "taskScheduleConf" if task.contains_key(&name) => {
                 return Err(invalid(
                     "taskScheduleConf",
-                    "it stands beside `taskInfoConf` and within it; write it once".to_owned(),
+                    "`taskScheduleConf` is beside `taskInfoConf` and inside it; give it only once".to_owned(),
                 ));
             }
             "taskScheduleConf" => drop(task.insert(name, raw)),
             BELOW => {
                 return Err(invalid(
                     BELOW,
-                    "it stands within `taskInfoConf`, not beside it".to_owned(),
+                    "`subTaskList` must be inside `taskInfoConf`, not beside it".to_owned(),
                 ));
             }
             _ => {
@@ -162,7 +162,7 @@ fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
     }
     Err(invalid(
         &pointer_token(name),
-        format!("there is no such field; the tasks below one stand in `{BELOW}`"),
+        format!("unknown field; the child tasks must be in `{BELOW}`"),
     ))
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn number(value: &Value, field: &str) -> Result<Option<i64>, Problem>
     };
     found
         .map(Some)
-        .ok_or_else(|| invalid(field, format!("a whole number is expected, not {value}")))
+        .ok_or_else(|| invalid(field, format!("expected a whole number, not {value}")))
 }
 
 fn text<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a str> {
@@ -210,7 +210,7 @@ pub(crate) fn is_enabled(fields: &Map<String, Value>) -> Result<bool, Problem> {
         Some(DISABLED) => Ok(false),
         Some(other) => Err(invalid(
             "status",
-            format!("`status` is {ENABLED} or {DISABLED}, not {other}"),
+            format!("`status` must be {ENABLED} or {DISABLED}, not {other}"),
         )),
     }
 }
@@ -252,7 +252,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
         let inherited = row.parent.and_then(|parent| queues.get(&parent).copied());
         let queue = text(fields, "appServiceName")
             .or(inherited)
-            .ok_or_else(|| invalid("appServiceName", "it names the queue that the task goes to".to_owned()))?;
+            .ok_or_else(|| invalid("appServiceName", "`appServiceName` is missing; it is the name of the task's queue".to_owned()))?;
         queues.insert(row.task_id, queue);
         let mut task = json!({
             "queue": queue,
@@ -284,7 +284,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
                 if !timers::list(fields)?.is_empty() {
                     return Err(invalid(
                         "taskScheduleConf",
-                        "only the root of a tree has timers".to_owned(),
+                        "only the root of a tree can have timers".to_owned(),
                     ));
                 }
             }
@@ -296,7 +296,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
                         .map_err(|problem| problem.below(&format!("/taskScheduleConf/timerList/{index}")))?;
                     schedules.insert(format!("timer-{place}"), schedule);
                     if is_over {
-                        notes.push(format!("timer {place} is kept and never fires: its window is over"));
+                        notes.push(format!("timer {place} was saved but never fires: its window is in the past"));
                     }
                 }
             }

@@ -12,11 +12,11 @@ pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[S
         None => authority,
     };
     let Some(host) = host else {
-        return Err(Problem::malformed("the header `Host` is missing or unreadable"));
+        return Err(Problem::malformed("the header `Host` is missing or not valid"));
     };
     if !is_local(host, more_hosts) {
         return Err(Problem::forbidden(format!(
-            "`heddle dev` answers on loopback names only, not on `{host}`"
+            "`heddle dev` accepts only loopback host names such as localhost, not `{host}`"
         )));
     }
     let site = headers.get("sec-fetch-site");
@@ -32,14 +32,14 @@ pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[S
         });
         if !own {
             return Err(Problem::forbidden(format!(
-                "`heddle dev` takes no requests from pages of `{origin}`"
+                "`heddle dev` does not accept requests from pages of `{origin}`"
             )));
         }
     }
     // `none`: somebody typed the address, or chose a bookmark.
     if site.is_some_and(|site| site != "same-origin" && site != "none") {
         return Err(Problem::forbidden(
-            "`heddle dev` takes no requests from pages of other sites, nor of other ports of this machine",
+            "`heddle dev` does not accept requests from pages of other sites or other ports of this machine",
         ));
     }
     Ok(())

@@ -85,13 +85,13 @@ impl Access {
     /// What the description of the API says of it.
     pub fn described(self) -> &'static str {
         match self {
-            Self::Open => "Needs no token.",
-            Self::Any => "Any role.",
+            Self::Open => "No token needed.",
+            Self::Any => "Roles: all.",
             Self::View => "Roles: viewer, operator, author, admin.",
             Self::Operate => "Roles: operator, admin.",
             Self::Author => "Roles: author, admin.",
             Self::Try => "Roles: operator, author, admin.",
-            Self::Work => "Roles: worker (its queues and users only), admin.",
+            Self::Work => "Roles: worker (only for its queues and users), admin.",
             Self::Admin => "Role: admin.",
         }
     }
@@ -252,7 +252,8 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
                 .and_then(|text| text.split_once(' '))
                 .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
                 .map(|(_, token)| token.trim())
-                .ok_or_else(|| Problem::unauthenticated("`Authorization` has to be `Bearer` and a token"))?;
+                .ok_or_else(|| Problem::unauthenticated("the header `Authorization` must be `Bearer` followed by a \
+                    token"))?;
             by_token(app, peer, token, now).await?
         }
         None => match session::cookie(&request.headers) {
@@ -265,7 +266,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
             }
             None => {
                 return Err(Problem::unauthenticated(
-                    "a bearer token is needed: `Authorization: Bearer hdl_...`",
+                    "a token is required: send the header `Authorization: Bearer hdl_...`",
                 ));
             }
         },
@@ -293,7 +294,7 @@ async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Admit
 }
 
 pub(crate) fn refused() -> Problem {
-    Problem::unauthenticated("the token is unknown, revoked or has expired")
+    Problem::unauthenticated("the token is unknown, revoked or expired")
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ impl Rates {
         self.by_peer
             .take(&peer)
             .and_then(|()| self.of_node.take(&()))
-            .map_err(|wait| too_many("too many unknown tokens", wait))
+            .map_err(|wait| too_many("too many requests with unknown tokens; try again later", wait))
     }
 
     /// It was one that is in force after all.
@@ -188,7 +188,7 @@ impl Rates {
             None => Ok(()),
             Some(buckets) => buckets
                 .take(&actor.to_owned())
-                .map_err(|wait| too_many("this token makes more requests than this node takes of one", wait)),
+                .map_err(|wait| too_many("this token exceeds the rate limit of this node; try again later", wait)),
         }
     }
 }

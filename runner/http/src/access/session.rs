@@ -124,8 +124,8 @@ pub(crate) fn check_origin(headers: &HeaderMap, authority: Option<&Authority>) -
     match (site, origin, host) {
         (None, Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
         _ => Err(Problem::forbidden(
-            "a session's cookie changes things for pages of its own origin only; programs bring a token: \
-             `Authorization: Bearer hdl_...`",
+            "a session cookie allows changes only from pages of the same origin; in a program, send the header \
+            `Authorization: Bearer hdl_...`",
         )),
     }
 }

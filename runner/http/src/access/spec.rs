@@ -41,7 +41,7 @@ impl TokenSpec {
             if given.role == Role::Worker && !binds && list.is_some() {
                 faults.add(
                     format!("/{field}"),
-                    "name at least one; a worker's token for all queues and users leaves the lists out",
+                    "give at least one entry; for a worker token for all queues and users, omit both lists",
                 );
             }
         }
@@ -52,10 +52,10 @@ impl TokenSpec {
         }
         for (field, values) in [("queues", &given_queues), ("uids", &uids)] {
             if values.len() > BOUND_TO_MAX {
-                faults.add(format!("/{field}"), format!("at most {BOUND_TO_MAX} may be named"));
+                faults.add(format!("/{field}"), format!("must have at most {BOUND_TO_MAX} entries"));
             }
             if !values.is_empty() && given.role != Role::Worker {
-                faults.add(format!("/{field}"), "only the role `worker` is bound to queues or uids");
+                faults.add(format!("/{field}"), "only a token with the role `worker` can have queues or uids");
             }
         }
         let mut queues = Vec::with_capacity(given_queues.len().min(BOUND_TO_MAX));
@@ -76,7 +76,7 @@ impl TokenSpec {
                 None
             }
             Some(Ok(at)) if at <= now => {
-                faults.add("/expires_at", "that is past");
+                faults.add("/expires_at", "`expires_at` must be in the future");
                 None
             }
             Some(Ok(at)) => Some(at),

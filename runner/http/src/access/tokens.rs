@@ -320,7 +320,8 @@ impl App {
                 return;
             }
             if let Err(error) = self.store.touch_tokens(&uses).await {
-                tracing::warn!(error = %Chain(&error), tokens = uses.len(), "the use of tokens could not be noted");
+                tracing::warn!(error = %Chain(&error), tokens = uses.len(), "cannot record when tokens were last \
+                    used; trying again later");
                 return;
             }
             if !full {

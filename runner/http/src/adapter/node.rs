@@ -26,14 +26,14 @@ pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
             Ok(Ok(false) | Err(heddle_store::StoreError::ReadOnly(_))) => {
                 "this node has lost its lease: the database is read-only".into()
             }
-            _ => "this node has lost its lease, and asks for a new one".into(),
+            _ => "this node has lost its lease and is requesting a new one".into(),
         });
     }
     let stalled = engine.store().stalled_for();
     if stalled > STALLED_MAX {
         let seconds = stalled.as_secs();
         return Err(format!(
-            "the database has answered none of this node's work for {seconds} s"
+            "the database has not answered any statement of this node for {seconds} s"
         ));
     }
     match tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes()).await {
@@ -47,7 +47,8 @@ pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
 /// Follows what has been changed so far: after each change, so that the next request on this node sees it.
 pub(crate) async fn follow(engine: &Engine) {
     if let Err(error) = engine.follow_changes().await {
-        tracing::warn!(error = %Chain(&error), "cannot follow a change at once");
+        tracing::warn!(error = %Chain(&error), "cannot apply a change on this node immediately; it is applied at the \
+            next poll");
     }
 }
 

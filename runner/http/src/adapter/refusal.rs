@@ -79,7 +79,7 @@ impl From<EngineError> for Refusal {
                 retry_after_seconds: 1,
             },
             EngineError::Contended => Self::Unavailable {
-                detail: "another change was in the way; try again".into(),
+                detail: "another change happened at the same time; try again".into(),
                 retry_after_seconds: 1,
             },
             EngineError::NotComputed(stopped) => Self::Unavailable {
@@ -87,7 +87,7 @@ impl From<EngineError> for Refusal {
                 retry_after_seconds: 1,
             },
             EngineError::Overloaded => Self::Overloaded {
-                detail: "this node has as many submissions as it takes".into(),
+                detail: "too many submissions on this node at the same time; try again later".into(),
                 retry_after_seconds: 1,
             },
         }

@@ -139,7 +139,7 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
 /// The run that a cursor stands for: the next page begins before it.
 pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
     let id = cursor.parse().map_err(|_| {
-        Refusal::Invalid(heddle_domain::Fault::at("/cursor", "a cursor is what `next_cursor` gave").into())
+        Refusal::Invalid(heddle_domain::Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into())
     })?;
     Ok(RunId(id))
 }
@@ -265,7 +265,7 @@ fn no_task(task: &dyn std::fmt::Display) -> String {
 }
 
 fn not_deleted(state: RunState) -> String {
-    format!("the run is {state}; only ended runs can be deleted")
+    format!("the run is {state}; only a run that has ended can be deleted")
 }
 
 pub(crate) async fn bulk(

@@ -136,7 +136,7 @@ pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
     if found != wanted {
         return Err(invalid(
             "/sha256",
-            format!("the address gave bytes with digest {found}"),
+            format!("the content of the URL has another digest: {found}"),
         ));
     }
     Ok(bytes)
@@ -157,7 +157,7 @@ struct Console {
 
 impl HostServices for Console {
     fn refusal(&self, what: &str) -> String {
-        format!("{what}: an invocation without a run has none")
+        format!("{what}: not available in an invocation without a run")
     }
 
     fn state_get(&self, _key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
@@ -249,7 +249,7 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
 /// What is given over the script's defaults, as its schema has it.
 fn params_of(facts: &ScriptFacts, given: Value) -> Result<Value, Refusal> {
     let Value::Object(given) = given else {
-        return Err(invalid("/params", "params are a JSON object"));
+        return Err(invalid("/params", "params must be a JSON object"));
     };
     let mut merged = facts.defaults.clone();
     merged.extend(given);

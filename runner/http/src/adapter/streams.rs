@@ -60,7 +60,7 @@ fn cursor_of(row: &LogRow) -> String {
 }
 
 fn parse_cursor(text: &str) -> Result<heddle_store::log::LogPosition, Refusal> {
-    let wrong = || Refusal::Invalid(Fault::at("/cursor", "a cursor is what an earlier answer gave").into());
+    let wrong = || Refusal::Invalid(Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into());
     // The item may be -1: its sign is not a separator.
     let text = text.replace("--1-", "-_-");
     let parts: Vec<&str> = text.split('-').collect();
@@ -233,7 +233,7 @@ impl std::str::FromStr for Shown {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
-        let wrong = || Refusal::Invalid(Fault::at("/cursor", "a cursor is the id of an earlier event").into());
+        let wrong = || Refusal::Invalid(Fault::at("/cursor", "`cursor` must be the id of an earlier event").into());
         // Older nodes gave numbers alone.
         let (count, digest) = text.split_once('-').unwrap_or((text, "0"));
         Ok(Self {

@@ -21,10 +21,11 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/nodes",
             Access::View,
-            "The nodes of the cluster",
+            "List the nodes of the cluster",
             nodes,
         )
-        .detail("`position` is how far a node has followed the log of changes, `position_newest` how long it is.")
+        .detail("`position` is the last change that the node has applied, `position_newest` the last change of the \
+            cluster. Both count the entries of the log of changes.")
         .list()
         .answers(200, of::<List<Node>>()),
         Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
@@ -32,23 +33,23 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/audit",
             Access::View,
-            "What people changed, newest first",
+            "List what people changed, newest first",
             audit,
         )
         .list()
         .query("kind", "`group`, `script`, `secret`, ...")
-        .query("name", "The name of the thing; `thing` means the same.")
-        .query("thing", "The name of the thing.")
+        .query("name", "Only entries about the object with this name. `thing` is another name of this parameter.")
+        .query("thing", "Only entries about the object with this name.")
         .query("actor", "Who.")
         .query("action", "`create`, `update`, `delete`, ...")
-        .query("from", "At or after this time.")
-        .query("to", "At or before this time.")
+        .query("from", "Only entries at or after this time.")
+        .query("to", "Only entries at or before this time.")
         .answers(200, of::<List<AuditEntry>>()),
         Route::new(
             Method::Get,
             "/v1/retention",
             Access::View,
-            "How long things are kept",
+            "Get how long data is kept",
             retention,
         )
         .answers(200, of::<Retention>()),
@@ -56,21 +57,23 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Put,
             "/v1/retention",
             Access::Admin,
-            "Change how long things are kept",
+            "Change how long data is kept",
             set_retention,
         )
-        .detail("What is left out takes its default. With `dry_run` nothing changes, and the answer says what would be removed now.")
-        .query("dry_run", "`true`: say what would be removed (`Pruned`).")
+        .detail("A field that is omitted gets its default. With `dry_run`, nothing changes, and the answer says what \
+            would be removed now.")
+        .query("dry_run", "`true`: change nothing, and answer what would be removed (`Pruned`). Default: `false`.")
         .takes_spec(of::<Retention>())
         .answers(200, of::<RetentionOrPruned>()),
         Route::new(
             Method::Post,
             "/v1/retention/prune",
             Access::Admin,
-            "Remove now what is due",
+            "Remove expired data now",
             prune,
         )
-        .detail("Nodes do so by themselves; this does not wait for them. Bounded: `more` says that there is more to do.")
+        .detail("Nodes do this automatically; this call does it immediately. One call removes a limited amount: if \
+            `more` is true, call it again.")
         .takes(of::<Prune>())
         .answers(200, of::<Pruned>()),
     ]

@@ -18,18 +18,19 @@ const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/assignments", Access::View, "List assignments", list)
-            .detail("Newest first; unless `from` is given, those of the last seven days.")
+            .detail("Newest first. Without `from`, only assignments of the last seven days.")
             .list()
-            .query("uid", "Only this user's.")
+            .query("uid", "Only assignments of this user.")
             .query(
                 "gid",
-                "Only those that came by this user group, with or without `gid_`.",
+                "Only assignments from offers to this user group, with or without `gid_`.",
             )
-            .query("audience", "Only those that came by this audience.")
-            .query("offer", "Only of this offer.")
-            .query("state", "Only in this state.")
-            .query("from", "Given at or after; default seven days ago.")
-            .query("to", "Given before.")
+            .query("audience", "Only assignments from offers to this audience.")
+            .query("offer", "Only assignments of this offer.")
+            .query("state", "Only assignments in this state: `assigned`, `completed`, `failed`, `revoked` or \
+                `expired`.")
+            .query("from", "Only assignments that began at or after this time. Default: seven days ago.")
+            .query("to", "Only assignments that began before this time.")
             .answers(200, of::<List<Assignment>>()),
         Route::new(
             Method::Get,
@@ -43,12 +44,12 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/assignments/{id}/revoke",
             Access::Operate,
-            "Take an assignment back",
+            "Revoke an assignment",
             revoke,
         )
-        .detail("Its stock comes back. The user polls for something else.")
+        .detail("Its stock is free again. The next poll of the user returns something else.")
         .answers(200, of::<Assignment>())
-        .problem(409, "it has ended"),
+        .problem(409, "The assignment has already ended."),
     ]
 }
 
@@ -73,7 +74,7 @@ async fn list(request: Request) -> Outcome {
     let state = request
         .query("state")
         .map(|word| {
-            let wrong = || Fault::at("/state", format!("`{word}` is no state of an assignment"));
+            let wrong = || Fault::at("/state", format!("`{word}` is not a state of an assignment"));
             AssignmentState::parse(word).ok_or_else(|| Problem::invalid(wrong()))
         })
         .transpose()?;
@@ -120,7 +121,7 @@ async fn revoke(request: Request) -> Outcome {
     match request.app.store.assignment(id).await? {
         None => Err(Problem::not_found("assignment", &id.to_string())),
         Some(row) => Err(Problem::conflict(format!(
-            "the assignment is {} already",
+            "the assignment is already {}",
             row.state.as_str()
         ))),
     }

@@ -21,7 +21,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/audiences", Access::View, "List user groups", list)
             .list()
-            .query("uid", "Only those that this user is in (`x` or `uid_x`).")
+            .query("uid", "Only user groups with this user as a member (`x` or `uid_x`).")
             .answers(200, of::<List<Audience>>()),
         Route::new(
             Method::Get,
@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "List an audience's members",
             get,
         )
-        .detail("A user group that nobody has made has no members. At most 10,000 at a time.")
+        .detail("A user group that nobody has created has no members. `limit` is 1 to 10,000.")
         .list()
         .answers(200, of::<heddle_api::Members>()),
         Route::new(
@@ -40,7 +40,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Replace a user group's members",
             replace,
         )
-        .detail("The next poll on this node goes by it, on the others within two seconds.")
+        .detail("On this node the change takes effect at the next poll, on the other nodes within two seconds.")
         .takes_spec(of::<MembersSpec>())
         .answers_put(of::<heddle_api::Members>()),
         Route::new(
@@ -71,7 +71,7 @@ fn group(request: &Request) -> Result<String, Problem> {
     if !audience.starts_with("gid_") {
         return Err(Problem::invalid_at(
             "",
-            "a user (`uid_x`) has no members; user groups are `gid_x`",
+            "a user (`uid_x`) cannot have members; only a user group (`gid_x`) can",
         ));
     }
     Ok(audience.to_owned())
@@ -81,7 +81,7 @@ fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
     if given.len() > NAMED_MAX {
         return Err(Problem::invalid(Fault::at(
             place,
-            format!("at most {NAMED_MAX} users at a time"),
+            format!("there must be at most {NAMED_MAX} users in one call"),
         )));
     }
     let mut faults = Faults::default();
@@ -144,7 +144,7 @@ async fn get(request: Request) -> Outcome {
         Some(limit) => {
             return Err(Problem::invalid(Fault::at(
                 "/limit",
-                format!("`limit` is from 1 to {MEMBERS_MAX}, not {limit}"),
+                format!("`limit` must be from 1 to {MEMBERS_MAX}, not {limit}"),
             )));
         }
     };

@@ -19,25 +19,30 @@ pub(crate) fn routes() -> Vec<Route> {
             change(request, action)
         })
         .answers(200, of::<Backfill>())
-        .problem(409, "the backfill's state does not allow it")
+        .problem(409, "The state of the backfill does not allow it.")
     };
     vec![
         Route::new(Method::Post, "/v1/groups/{name}/backfills", Access::Operate, "Start a backfill", start)
-            .detail("One run for each instant of the group's `cron`, `every` and `daily` schedules (or each `step`) from `from` to `to`, both included; without `to` up to now, with what comes due meanwhile. `on_existing: skip` (default) fills gaps only. `dry_run: true` answers 200 with the instants that would get a run, and stores nothing.")
+            .detail("Creates one run for each instant of the group's `cron`, `every` and `daily` schedules (or for \
+                each `step`) from `from` to `to`, both included. Without `to`, it ends at the current time and \
+                includes instants that become due in the meantime. `on_existing: skip` (default) creates only missing \
+                runs. `dry_run: true` answers 200 with the instants that would get a run, and stores nothing.")
             .takes(of::<BackfillRequest>())
             .answers(202, of::<Backfill>())
             .answers(200, of::<BackfillPlan>())
-            .problem(409, "the group keeps no history, or is disabled (`force: true` goes on nevertheless)")
-            .problem(422, "`to` in the future, `from` after `to`, no instants to go by, more than 1,000,000 of them"),
+            .problem(409, "The group does not have `history: true`, or it is disabled (use `force: true` to start the \
+                backfill anyway).")
+            .problem(422, "`to` is in the future, `from` is after `to`, the group has no schedule with instants and \
+                `step` is missing, or there are more than 1,000,000 instants."),
         Route::new(Method::Get, "/v1/backfills", Access::View, "List backfills, newest first", list)
-            .query("group", "Of these groups (several times, or with commas).")
+            .query("group", "Only backfills of these groups. For several, repeat the parameter or use commas.")
             .list()
             .answers(200, of::<List<Backfill>>()),
-        Route::new(Method::Get, "/v1/backfills/{id}", Access::View, "Get a backfill, with its runs counted by state", get)
+        Route::new(Method::Get, "/v1/backfills/{id}", Access::View, "Get a backfill with its number of runs by state", get)
             .answers(200, of::<Backfill>()),
-        control("/v1/backfills/{id}/cancel", "Make no more runs, and cancel the active ones", BackfillAction::Cancel),
-        control("/v1/backfills/{id}/pause", "Make no more runs until it is resumed", BackfillAction::Pause),
-        control("/v1/backfills/{id}/resume", "Go on", BackfillAction::Resume),
+        control("/v1/backfills/{id}/cancel", "Cancel a backfill: create no more runs and cancel its active runs", BackfillAction::Cancel),
+        control("/v1/backfills/{id}/pause", "Pause a backfill: create no more runs until it is resumed", BackfillAction::Pause),
+        control("/v1/backfills/{id}/resume", "Resume a paused backfill", BackfillAction::Resume),
     ]
 }
 

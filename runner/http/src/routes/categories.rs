@@ -31,7 +31,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a category",
             save,
         )
-        .detail("A category that a group names exists from then on, too.")
+        .detail("A category is also created when a group names it.")
         .takes_spec(of::<CategorySpec>())
         .answers_put(of::<Category>()),
         Route::new(
@@ -50,7 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "groups are in it: names them"),
+        .problem(409, "The category has groups; `detail` names them."),
     ]
 }
 
@@ -71,7 +71,7 @@ async fn save(mut request: Request) -> Outcome {
     if body.description.chars().count() > DESCRIPTION_CHARS_MAX {
         return Err(Problem::invalid_at(
             "/description",
-            format!("a description may have at most {DESCRIPTION_CHARS_MAX} characters"),
+            format!("`description` must have at most {DESCRIPTION_CHARS_MAX} characters"),
         ));
     }
     let done = request

@@ -26,7 +26,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/channels",
             Access::View,
-            "List channels, without what is secret of them",
+            "List channels, without their secrets",
             list,
         )
         .list()
@@ -39,17 +39,18 @@ pub(crate) fn routes() -> Vec<Route> {
             save,
         )
         .detail(
-            "Secrets, passwords and the URLs of chat robots are kept encrypted and never shown again; what a change \
-                 leaves out of them, or gives as it was shown, stays as it is. An empty secret stands for none.",
+            "Secrets, passwords and the URLs of chat robots are stored encrypted and never shown again. If a change \
+            omits such a value, or sends it as an answer showed it, the value stays the same. An empty secret removes \
+            it.",
         )
         .takes_spec(of::<ChannelSpec>())
         .answers_put(of::<Channel>())
-        .problem(409, "there are as many channels as there may be"),
+        .problem(409, "The maximum number of channels is reached."),
         Route::new(
             Method::Get,
             "/v1/channels/{name}",
             Access::View,
-            "Get a channel, without what is secret of it",
+            "Get a channel, without its secrets",
             get,
         )
         .answers(200, of::<Channel>()),
@@ -60,16 +61,17 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a channel",
             delete,
         )
-        .detail("Groups that name it go on; what is to be told there fails and says so.")
+        .detail("Groups that name the channel continue to run. Notifications to it fail and say why.")
         .answers_empty(204),
         Route::new(
             Method::Post,
             "/v1/channels/{name}/test",
             Access::Operate,
-            "Send a test message, and see what comes of it",
+            "Send a test message and return the result",
             test,
         )
-        .detail("Tried once, at once: the answer is the notification, `sent` or `failed` with the reason.")
+        .detail("The message is sent immediately and not retried. The answer is the notification with the state \
+            `sent`, or `failed` with the reason.")
         .answers(200, of::<Notification>())
         .pace(Pace::Waits),
     ]
@@ -93,7 +95,8 @@ async fn save(mut request: Request) -> Outcome {
         .await?;
     match done {
         ChannelPut::Invalid(faults) => Err(Problem::invalid(faults)),
-        ChannelPut::TooMany => Err(Problem::conflict(format!("there are {CHANNELS_MAX} channels already"))),
+        ChannelPut::TooMany => Err(Problem::conflict(format!("there are already {CHANNELS_MAX} channels, which is the \
+            maximum"))),
         ChannelPut::Done(done) => put(done.created, &shown(done.row)),
     }
 }

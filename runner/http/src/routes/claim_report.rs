@@ -21,7 +21,7 @@ fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut
     let level = match given.level.as_deref() {
         None => 2,
         Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
-            faults.add(format!("{place}/level"), format!("one of {}", LEVELS.join(", ")));
+            faults.add(format!("{place}/level"), format!("must be one of {}", LEVELS.join(", ")));
             2
         }),
     };
@@ -34,12 +34,12 @@ fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut
         }
     };
     if given.message.len() > LINE_BYTES_MAX {
-        faults.add(format!("{place}/message"), format!("at most {LINE_BYTES_MAX} bytes"));
+        faults.add(format!("{place}/message"), format!("must have at most {LINE_BYTES_MAX} bytes"));
     }
     let fields = given.fields.filter(|fields| !fields.is_empty());
     let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
     if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
-        faults.add(format!("{place}/fields"), format!("at most {LINE_BYTES_MAX} bytes"));
+        faults.add(format!("{place}/fields"), format!("must have at most {LINE_BYTES_MAX} bytes"));
     }
     ReportLine {
         at,
@@ -59,14 +59,14 @@ pub(super) fn read(
     faults: &mut Faults,
 ) -> ClaimReport {
     if progress.is_some_and(|progress| !(0.0..=1.0).contains(&progress)) {
-        faults.add("/progress", "from 0 to 1");
+        faults.add("/progress", "must be from 0 to 1");
     }
     if note.as_ref().is_some_and(|note| note.chars().count() > NOTE_CHARS_MAX) {
-        faults.add("/note", format!("at most {NOTE_CHARS_MAX} characters"));
+        faults.add("/note", format!("must have at most {NOTE_CHARS_MAX} characters"));
     }
     let log = log.unwrap_or_default();
     if log.len() > LINES_MAX {
-        faults.add("/log", format!("at most {LINES_MAX} lines at once"));
+        faults.add("/log", format!("must have at most {LINES_MAX} lines"));
         return ClaimReport::default();
     }
     let lines = log

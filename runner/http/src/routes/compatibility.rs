@@ -58,15 +58,16 @@ pub(crate) fn routes() -> Vec<Route> {
         F: Fn(Request) -> R + Clone + Send + Sync + 'static,
         R: Future<Output = Result<Well, Problem>> + Send + 'static,
     {
-        const TASK_ID: &str = "The number of the task, where the body does not say it.";
+        const TASK_ID: &str = "The number of the task, if the body does not give it.";
         [
             call(Method::Post, path, summary, handler.clone())
-                .detail("`taskId` as JSON, as a field of a form, as the whole body, or in the query.")
+                .detail("Give `taskId` as JSON, as a form field, as the whole body, or in the query.")
                 .query("taskId", TASK_ID)
                 .takes("TimerTaskId")
                 .takes_as("application/x-www-form-urlencoded", "TimerTaskId"),
             call(Method::Get, path, summary, handler)
-                .detail("The same by GET, for clients that send it so. A session's cookie does not suffice.")
+                .detail("The same call with GET, for existing clients. It needs a token; a session cookie is not \
+                    accepted.")
                 .query("taskId", TASK_ID)
                 .acts(),
         ]
@@ -78,13 +79,14 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a tree of timer tasks",
             submit,
         )
-        .detail("Without `taskId` it creates. The tree becomes a group `timer-task-<taskId>`, child after parent.")
+        .detail("Without `taskId`, it creates a tree. The tree becomes the group `timer-task-<taskId>`, in which a \
+            child starts after its parent has succeeded.")
         .takes("TimerTaskSubmission"),
         Route::new(
             Method::Get,
             "/checkstatus",
             Access::Open,
-            "Whether the node answers",
+            "Check that the node answers",
             check_status,
         )
         .answers_as(200, "text/plain", "Text"),
@@ -161,7 +163,7 @@ async fn task_id(request: &mut Request) -> Result<i64, Problem> {
         given => given,
     };
     timer_task::number(&given, "taskId")?
-        .ok_or_else(|| Problem::invalid_at("/taskId", "which task: `taskId` is missing"))
+        .ok_or_else(|| Problem::invalid_at("/taskId", "`taskId` is missing"))
 }
 
 /// What a body says of `taskId`, whatever it calls itself: many send JSON as a form.
@@ -226,7 +228,7 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
             let (root, rows) = tree_of(&request, id).await?;
             if root != id {
                 return Err(Problem::conflict(format!(
-                    "task {id} is a part of the tree of task {root}: submit that"
+                    "task {id} is part of the tree of task {root}; submit the whole tree"
                 )));
             }
             rows.into_iter().map(|row| row.task_id).collect()
@@ -287,7 +289,7 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec
     match store.put_group(request.by(), write).await? {
         GroupPut::Done(_) => Ok(notes),
         // Neither links nor scripts nor `If-Match` are asked for.
-        _ => Err(Problem::conflict("the group was changed meanwhile; try again")),
+        _ => Err(Problem::conflict("the group was changed at the same time; try again")),
     }
 }
 
@@ -300,12 +302,12 @@ async fn delete(mut request: Request) -> Result<Well, Problem> {
         GroupDelete::Missing => return Err(no_task(id)),
         GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
             return Err(Problem::conflict(format!(
-                "other groups hold on to it: {}",
+                "other groups use it: {}",
                 groups.join(", ")
             )));
         }
         GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
-        GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("it stands at revision {revision}"))),
+        GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("its current revision is {revision}"))),
         GroupDelete::Deleted { id, .. } => {
             adapter::runs::cancel_group(&request.app.engine, id, request.caller.actor.clone()).await?;
         }
@@ -319,7 +321,7 @@ fn only_root(id: i64, root: i64) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::conflict(format!(
-        "task {id} is a part of the tree of task {root}, which goes as a whole"
+        "task {id} is part of the tree of task {root}; delete the whole tree"
     )))
 }
 

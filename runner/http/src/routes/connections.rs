@@ -41,7 +41,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a connection",
             save,
         )
-        .detail("The URL is kept encrypted and never shown again; a change that gives none keeps it.")
+        .detail("The URL is stored encrypted and never shown again. A change without `url` keeps the stored URL.")
         .takes_spec(of::<ConnectionSpec>())
         .answers_put(of::<Connection>()),
         Route::new(
@@ -60,7 +60,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "groups name it: says which"),
+        .problem(409, "Groups use the connection; `detail` names them."),
     ]
 }
 
@@ -83,20 +83,20 @@ async fn save(mut request: Request) -> Outcome {
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(Problem::invalid_at(
                 "/url",
-                "the URL has to begin with postgres:// or postgresql://",
+                "the URL must begin with postgres:// or postgresql://",
             ));
         }
         if url.len() > SECRET_BYTES_MAX {
             return Err(Problem::invalid_at(
                 "/url",
-                format!("a URL may have at most {SECRET_BYTES_MAX} bytes"),
+                format!("a URL must have at most {SECRET_BYTES_MAX} bytes"),
             ));
         }
     }
     if !(1..=CONNECTION_POOL_MAX).contains(&body.max_connections) {
         return Err(Problem::invalid_at(
             "/max_connections",
-            format!("from 1 to {CONNECTION_POOL_MAX}"),
+            format!("must be from 1 to {CONNECTION_POOL_MAX}"),
         ));
     }
     let options = ConnectionOptions {
@@ -117,7 +117,7 @@ async fn save(mut request: Request) -> Outcome {
         )
         .await?;
     match done {
-        ConnectionPut::UrlMissing => Err(Problem::invalid_at("/url", "a new connection needs a URL")),
+        ConnectionPut::UrlMissing => Err(Problem::invalid_at("/url", "a new connection needs `url`")),
         ConnectionPut::Done(done) => put(done.created, &shown(done.row)),
     }
 }

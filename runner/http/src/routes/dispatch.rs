@@ -29,32 +29,33 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/dispatch/{uid}/next",
             Access::Work,
-            "What a user has to do now",
+            "Poll: get the work that a user has to do now",
             next,
         )
         .detail(
-            "An assignment that the user has not finished is given again, with `redo: true`. With `wait` the \
-                 answer is held back until there is something. 204 has `Retry-After`.",
+            "If the user has an unfinished assignment, the poll returns it again, with `redo: true`. With `wait`, the \
+            answer comes as soon as there is something, or after this time. 204 means that there is nothing; its \
+            header `Retry-After` is the number of seconds to wait before the next poll.",
         )
-        .query("wait", "The same as `wait` of the body, which goes first.")
+        .query("wait", "The same as `wait` in the body. If both are given, the body counts.")
         .takes(of::<Poll>())
         .answers(200, of::<Assignment>())
         .answers_empty(204)
-        .problem(403, "the token is for other users")
+        .problem(403, "The token is for other users.")
         .pace(Pace::Waits),
         Route::new(
             Method::Get,
             "/v1/dispatch/{uid}/peek",
             Access::View,
-            "What a poll would give a user now",
+            "Show what a poll would return to a user now",
             peek,
         )
         .detail(
-            "Nothing is given: the database is asked as by a poll, and what it would do is undone. With it stands what each \
-             offer to the user comes to, and why. Right at that moment; a poll that comes later may be given something else. \
-             For people, not for programs: a node does two at a time.",
+            "Nothing is assigned. The answer also has the result for each offer to this user, and the reason. It is \
+            valid only at this moment: a later poll can return something else. The call is meant for people, not for \
+            programs: a node does two of them at the same time.",
         )
-        .problem(429, "more look than a node comes to")
+        .problem(429, "Too many of these calls at the same time.")
         .answers(200, of::<Peek>()),
         Route::new(
             Method::Post,
@@ -63,11 +64,11 @@ pub(crate) fn routes() -> Vec<Route> {
             "Finish a user's assignment",
             complete,
         )
-        .detail("A repeat with the same status answers the same.")
+        .detail("If you repeat the call with the same status, you get the same answer.")
         .takes(of::<Completion>())
         .answers(200, of::<Assignment>())
-        .problem(403, "the token is for other users")
-        .problem(409, "it is not this user's current one; nothing is changed")
+        .problem(403, "The token is for other users.")
+        .problem(409, "It is not the current assignment of this user. Nothing has changed.")
         .pace(Pace::Waits),
     ]
 }

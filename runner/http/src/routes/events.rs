@@ -46,20 +46,22 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/events",
             Access::View,
-            "What has happened, in order",
+            "List events, in order",
             events,
         )
         .detail(
-            "One JSON object a line: `{cursor, kind, at, ...}`. Resumed behind `cursor`, at least once, never \
-                 skipping what was committed late. Ends at the newest unless `follow=true`.",
+            "The answer has one JSON object per line: `{cursor, kind, at, ...}`. To continue later, send the last \
+            `cursor` as `after`. Each event is delivered at least once, and none is skipped, even if it was committed \
+            late. The answer ends with the newest event, unless `follow=true`.",
         )
-        .query("after", "The cursor of the last line that was dealt with.")
-        .query("limit", "How many lines at most; default as many as there are.")
+        .query("after", "The `cursor` of the last event that you have processed. Default: from the oldest event.")
+        .query("limit", "The maximum number of lines. Default: no limit.")
         .query(
             "kinds",
-            "Only these kinds, such as `run.failed,assignment.completed`; `run.*` means all of runs.",
+            "Only these kinds, for example `run.failed,assignment.completed`. `run.*` means all kinds that begin with \
+            `run.`.",
         )
-        .query("follow", "Goes on with what happens from now on.")
+        .query("follow", "`true`: keep the connection open and continue with new events. Default: `false`.")
         .answers_as(200, "application/x-ndjson", of::<Event>())
         .pace(Pace::Waits),
     ]
@@ -161,7 +163,8 @@ impl Feed {
                 Ok(page) => page,
                 Err(error) => {
                     // The reader comes back with its cursor.
-                    tracing::warn!(error = %Chain(&error), "the feed of events breaks off");
+                    tracing::warn!(error = %Chain(&error), "a stream of events ends early; its reader can continue \
+                        from its last cursor");
                     return Some((
                         Err(std::io::Error::other("the database is not available")),
                         self.ended(),
@@ -173,7 +176,7 @@ impl Feed {
             let mut found = Vec::new();
             let after = self.after;
             if let Err(error) = page.rows.iter().try_for_each(|row| lines(row, after, &mut found)) {
-                tracing::error!(%error, "a row of the feed of events cannot be read");
+                tracing::error!(%error, "cannot read a row of the events");
                 return Some((Err(std::io::Error::other("an event cannot be read")), self.ended()));
             }
             if full {
@@ -230,7 +233,7 @@ async fn events(request: Request) -> Outcome {
     let after = match request.query("after") {
         None => EventPosition::default(),
         Some(text) => parse_position(text)
-            .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` is the `cursor` of an earlier line")))?,
+            .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` must be the `cursor` of an earlier line")))?,
     };
     let left = match request.query_as::<u64>("limit", "a number")? {
         None => u64::MAX,
@@ -238,7 +241,7 @@ async fn events(request: Request) -> Outcome {
         Some(_) => {
             return Err(Problem::invalid(Fault::at(
                 "/limit",
-                format!("`limit` is from 1 to {LIMIT_MAX}"),
+                format!("`limit` must be from 1 to {LIMIT_MAX}"),
             )));
         }
     };
@@ -255,7 +258,7 @@ async fn events(request: Request) -> Outcome {
             let known = KINDS.join(", ");
             return Err(Problem::invalid(Fault::at(
                 "/kinds",
-                format!("there are no events of the kind `{kind}`; there are {known}"),
+                format!("unknown kind of event `{kind}`; the kinds are {known}"),
             )));
         }
     }

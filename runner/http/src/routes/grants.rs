@@ -16,7 +16,7 @@ pub(crate) fn grant(groups: Vec<String>, categories: Vec<String>) -> Result<Gran
     let mut faults = Faults::default();
     let mut clean = |field: &str, names: Vec<String>| {
         if names.len() > GRANTEES_MAX {
-            faults.add(format!("/{field}"), format!("at most {GRANTEES_MAX} may be named"));
+            faults.add(format!("/{field}"), format!("must have at most {GRANTEES_MAX} entries"));
             return Vec::new();
         }
         let mut known = Vec::with_capacity(names.len());
@@ -47,7 +47,7 @@ pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem>
 pub(crate) fn same_name_at(pointer: &str, name: &Name, given: Option<&str>) -> Result<(), Problem> {
     match given {
         Some(given) if Name::new(given).ok().as_ref() != Some(name) => {
-            Err(Problem::invalid_at(pointer, format!("the path says `{name}`")))
+            Err(Problem::invalid_at(pointer, format!("the name must be the one in the path, `{name}`")))
         }
         _ => Ok(()),
     }
@@ -64,7 +64,7 @@ pub(crate) fn as_put(mut value: Value, name: &Name) -> Result<Value, Problem> {
     match fields.remove("name") {
         None | Some(Value::Null) => {}
         Some(Value::String(given)) => same_name(name, Some(&given))?,
-        Some(_) => return Err(Problem::invalid_at("/name", "a name is a string")),
+        Some(_) => return Err(Problem::invalid_at("/name", "a name must be a string")),
     }
     Ok(value)
 }
@@ -81,7 +81,7 @@ pub(crate) fn removed(removal: Removal, what: &str, name: &Name) -> Outcome {
                 .map(|(noun, names)| quoted(noun, names))
                 .collect();
             Err(Problem::conflict(format!(
-                "{what} `{name}` is named by {}",
+                "the {what} `{name}` is used by {}",
                 named.join(" and ")
             )))
         }

@@ -23,25 +23,29 @@ pub(crate) fn routes() -> Vec<Route> {
             switch(request, enabled)
         })
         .detail(
-            "Changes `enabled` of the schedule in the group's spec, and so makes a revision, unless it stands so already. \
-             The disabled time is never made up.",
+            "Changes `enabled` of the schedule in the group's spec. This creates a new revision, unless `enabled` \
+            already has this value. Instants during the disabled time are never made up.",
         )
         .answers(200, of::<Group>())
-        .problem(412, "`If-Match` names another revision")
+        .problem(412, "`If-Match` names another revision.")
     };
     vec![
         Route::new(Method::Patch, "/v1/groups/{name}", Access::Operate, "Change a part of a group", patch)
-            .detail("A JSON merge patch (RFC 7396) of the spec: objects change members, null removes them, anything else replaces. `enabled` may be given as with a PUT. The result is checked as a whole; if it is the spec that stands, no revision is made. `If-Match` with the revision guards against changes made meanwhile; without it the patch is applied to whatever stands.")
+            .detail("The body is a JSON merge patch (RFC 7396) of the spec: an object changes fields, null removes a \
+                field, any other value replaces the field. `enabled` is allowed, as with PUT. The whole result is \
+                checked. If it is the same as the current spec, no revision is created. Send `If-Match` with the \
+                revision to refuse the patch if somebody has changed the group since; without it, the patch is \
+                applied to the current spec.")
             .takes_spec(of::<GroupPatch>())
             .answers(200, of::<Group>())
-            .problem(412, "`If-Match` names another revision")
-            .problem(422, "each error of the result with its place"),
+            .problem(412, "`If-Match` names another revision.")
+            .problem(422, "The result is not valid; `errors` has each error with its place."),
         switch(
             "/v1/groups/{name}/schedules/{schedule}/enable",
             "Enable a schedule",
             true,
         )
-        .problem(409, "it has fired for its only time"),
+        .problem(409, "The schedule fires only once, and it has fired."),
         switch(
             "/v1/groups/{name}/schedules/{schedule}/disable",
             "Disable a schedule",
@@ -82,7 +86,7 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
 async fn patch(mut request: Request) -> Outcome {
     let patch = request.spec().await?;
     if !patch.is_object() {
-        return Err(Problem::invalid_at("", "a patch of a group is an object"));
+        return Err(Problem::invalid_at("", "the patch of a group must be an object"));
     }
     change(&request, |_, spec| {
         merge_patch(spec, patch.clone());
@@ -97,7 +101,7 @@ async fn switch(mut request: Request, enabled: bool) -> Outcome {
     let row = find(&request).await?;
     if enabled && next_of(&request, &row, 0).await?.fired.contains_key(name.as_str()) {
         return Err(Problem::conflict(format!(
-            "the schedule `{name}` has fired for its only time; give it another instant"
+            "the schedule `{name}` has already fired, and it fires only once; give it another instant"
         )));
     }
     change(&request, |row, spec| {

@@ -33,44 +33,53 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/groups", Access::View, "List groups", list)
             .list()
-            .query("category", "Only groups of this category.")
-            .query("q", "Only groups with this text in their name or description, in any case.")
-            .query("label", "Only groups with this label: `name=value`, or `name` alone; all of them when given several times.")
-            .query("last_state", "Only groups whose latest run is in one of these states; `none`: that have no run. Looked up for 250 groups for each answer: a page may have fewer groups than `limit`, or none, and yet a `next_cursor`, which goes on.")
-            .query("enabled", "`true` or `false`: only groups that are, or are not.")
+            .query("category", "Only groups in this category.")
+            .query("q", "Only groups with this text in the name or description. Upper and lower case are the same.")
+            .query("label", "Only groups with this label: `name=value`, or `name` for any value. Several labels must \
+                all match.")
+            .query("last_state", "Only groups whose latest run is in one of these states; `none`: groups without a \
+                run. One answer examines 250 groups. So a page may have fewer groups than `limit`, or none, although \
+                `next_cursor` continues.")
+            .query("enabled", "`true`: only enabled groups. `false`: only disabled groups. Default: all.")
             .answers(200, of::<List<Group>>()),
         Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
-            .detail("The whole spec. Every change makes a new revision; the same spec makes none. `If-Match` with the revision guards against changes made meanwhile. What only answers have (revision, times, `next`) is ignored, so that a group that was read can be put again.")
+            .detail("The body is the whole spec. Each change creates a new revision; the same spec creates none. Send \
+                `If-Match` with the revision to refuse the change if somebody has changed the group since. Fields \
+                that only answers have (revision, times, `next`) are ignored, so you can send a group as you have \
+                read it.")
             .takes_spec(of::<heddle_api::GroupPut>())
             .answers_put(of::<Group>())
-            .problem(412, "`If-Match` names another revision")
-            .problem(422, "each error with its place"),
+            .problem(412, "`If-Match` names another revision.")
+            .problem(422, "The spec is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, of::<Group>()),
         Route::new(Method::Delete, "/v1/groups/{name}", Access::Operate, "Delete a group", delete)
-            .detail("Groups that follow it are detached: they get a revision that no longer names it.")
-            .query("force", "`true`: also while runs are active; they are cancelled.")
+            .detail("Groups that depend on this group are detached: they get a new revision without this dependency.")
+            .query("force", "`true`: delete the group even if runs are active, and cancel these runs. Default: \
+                `false`.")
             .answers(200, of::<Detached>())
-            .problem(409, "it has upstreams, tasks of other groups start it, or runs are active")
-            .problem(412, "`If-Match` names another revision"),
-        Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without putting it", validate)
+            .problem(409, "The group depends on other groups, tasks of other groups start it, or runs are active.")
+            .problem(412, "`If-Match` names another revision."),
+        Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without saving it", validate)
             .takes_spec(of::<heddle_api::GroupPut>())
             .answers(200, of::<Validation>())
-            .problem(422, "each error with its place, as a PUT would say it"),
+            .problem(422, "The spec is not valid; `errors` has each error with its place, as with PUT."),
         Route::new(Method::Get, "/v1/groups/{name}/revisions", Access::View, "List revisions, newest first", revisions)
             .list()
             .answers(200, of::<List<Revision>>()),
         Route::new(Method::Get, "/v1/groups/{name}/revisions/{revision}", Access::View, "Get a revision", revision)
             .answers(200, of::<Revision>()),
-        Route::new(Method::Get, "/v1/groups/{name}/graph", Access::View, "The DAG, and the groups around it", graph)
+        Route::new(Method::Get, "/v1/groups/{name}/graph", Access::View, "Get the graph of tasks, and the groups \
+            upstream and downstream", graph)
             .answers(200, of::<Graph>()),
         Route::new(Method::Post, "/v1/groups/{name}/enable", Access::Operate, "Enable a group", enable)
             .answers(200, of::<Group>()),
         Route::new(Method::Post, "/v1/groups/{name}/disable", Access::Operate, "Disable a group", disable)
-            .detail("`drain` (default) lets active runs end, `stop` cancels them.")
+            .detail("`mode`: `drain` (default) lets active runs end, `stop` cancels them.")
             .takes(of::<DisableRequest>())
             .answers(200, of::<Group>()),
-        Route::new(Method::Get, "/v1/groups/{name}/next", Access::View, "The next instants of its schedules", next)
-            .query("count", "How many: 1 to 1000, default 5.")
+        Route::new(Method::Get, "/v1/groups/{name}/next", Access::View, "Get the next instants of the group's \
+            schedules", next)
+            .query("count", "The number of instants, 1 to 1000. Default: 5.")
             .answers(200, of::<heddle_api::NextInstants>()),
     ]
 }
@@ -114,12 +123,12 @@ fn view(row: &GroupRow, next: &NextInstants) -> Group {
 /// Takes what only answers have out of a spec; `enabled` is handed back.
 fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
     let Value::Object(fields) = value else {
-        return Err(Problem::invalid_at("", "a group is an object"));
+        return Err(Problem::invalid_at("", "a group must be an object"));
     };
     let given = match fields.remove("name") {
         None | Some(Value::Null) => None,
         Some(Value::String(given)) => Some(given),
-        Some(_) => return Err(Problem::invalid_at("/name", "a name is a string")),
+        Some(_) => return Err(Problem::invalid_at("/name", "a name must be a string")),
     };
     super::grants::same_name(name, given.as_deref())?;
     for field in ["revision", "created_at", "updated_at", "warnings"] {
@@ -128,7 +137,7 @@ fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
     let enabled = match fields.remove("enabled") {
         None | Some(Value::Null) => None,
         Some(Value::Bool(enabled)) => Some(enabled),
-        Some(_) => return Err(Problem::invalid_at("/enabled", "`true` or `false`")),
+        Some(_) => return Err(Problem::invalid_at("/enabled", "must be `true` or `false`")),
     };
     if let Some(Value::Object(schedules)) = fields.get_mut("schedules") {
         for schedule in schedules.values_mut().filter_map(Value::as_object_mut) {
@@ -292,18 +301,18 @@ async fn delete(request: Request) -> Outcome {
     {
         GroupDelete::Missing => Err(Problem::not_found("group", &name)),
         GroupDelete::Stale(revision) => Err(Problem::precondition(format!(
-            "the group `{name}` stands at revision {revision}"
+            "the current revision of the group `{name}` is {revision}"
         ))),
         GroupDelete::Upstreams(groups) => Err(Problem::conflict(format!(
-            "the group `{name}` depends on {}; take that out of its spec first",
+            "the group `{name}` depends on {}; remove them from `depends_on` in its spec first",
             quoted("group", &groups)
         ))),
         GroupDelete::UsedBy(groups) => Err(Problem::conflict(format!(
-            "tasks of {} start runs of the group `{name}`",
+            "tasks of {} start runs of the group `{name}`; change these tasks first",
             quoted("group", &groups)
         ))),
         GroupDelete::Active(runs) => Err(Problem::conflict(format!(
-            "{runs} run{} of the group `{name}` {} active; cancel them, or use ?force=true",
+            "{runs} run{} of the group `{name}` {} active; wait until they end, or use `force=true` to cancel them",
             if runs == 1 { "" } else { "s" },
             if runs == 1 { "is" } else { "are" },
         ))),
@@ -433,7 +442,7 @@ async fn next(request: Request) -> Outcome {
     if !(1..=NEXT_MAX).contains(&count) {
         return Err(Problem::invalid_at(
             "/count",
-            format!("`count` is from 1 to {NEXT_MAX}, not {count}"),
+            format!("`count` must be from 1 to {NEXT_MAX}, not {count}"),
         ));
     }
     let next = next_of(&request, &row, count).await?;

@@ -25,7 +25,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/healthz",
             Access::Open,
-            "Whether the process lives",
+            "Check that the process is alive",
             healthz,
         )
         .answers(200, of::<Health>())
@@ -34,20 +34,20 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/readyz",
             Access::Open,
-            "Whether the node takes work",
+            "Check that the node is ready for work",
             readyz,
         )
         .answers(200, of::<Health>())
-        .problem(503, "says what is missing")
+        .problem(503, "The node is not ready; the answer says why.")
         .pace(Pace::Free),
-        Route::new(Method::Get, "/metrics", Access::View, "Prometheus metrics", metrics)
+        Route::new(Method::Get, "/metrics", Access::View, "Get Prometheus metrics", metrics)
             .answers_as(200, "text/plain", "Text")
             .pace(Pace::Free),
         Route::new(
             Method::Get,
             "/v1/openapi.json",
             Access::Open,
-            "This description, as OpenAPI 3.1",
+            "Get this description as OpenAPI 3.1",
             openapi_json,
         )
         .answers(200, "Any"),
@@ -55,7 +55,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/docs",
             Access::Open,
-            "This description, as a page",
+            "Read this description as a page",
             docs_page,
         )
         .answers_as(200, "text/html", "Text"),
@@ -94,7 +94,7 @@ fn cluster(page: &Page, stats: &serde_json::Value) {
     let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
     page.gauges(
         "heddle_runs",
-        "Runs of the cluster that have not ended, by state.",
+        "Runs in the cluster that have not ended, by state.",
         "state",
         ["waiting", "running", "paused"].map(|state| (state, count(&stats["runs"][state]))),
     );
@@ -102,17 +102,17 @@ fn cluster(page: &Page, stats: &serde_json::Value) {
         (
             "heddle_task_runs_ready",
             "ready",
-            "Task runs of the cluster that a node may take.",
+            "Task runs in the cluster that are ready for a node.",
         ),
         (
             "heddle_task_runs_running",
             "running",
-            "Attempts of the cluster under way.",
+            "Running attempts in the cluster.",
         ),
         (
             "heddle_task_runs_retrying",
             "retrying",
-            "Task runs of the cluster that are to be tried again later.",
+            "Task runs in the cluster that wait for a retry.",
         ),
     ] {
         page.gauge(name, help, count(&stats[key]) as f64);
@@ -120,13 +120,13 @@ fn cluster(page: &Page, stats: &serde_json::Value) {
     let waiting = stats["notifications"]["waiting"].as_object();
     page.gauges(
         "heddle_notifications_waiting",
-        "Notifications of the cluster that wait to be sent, by kind of channel.",
+        "Notifications in the cluster that wait to be sent, by kind of channel.",
         "kind",
         waiting.into_iter().flatten().map(|(kind, waits)| (kind, count(waits))),
     );
     page.gauge(
         "heddle_notices_waiting",
-        "Events of the cluster that are not turned into notifications yet.",
+        "Events in the cluster that have not been processed for notifications yet.",
         count(&stats["notifications"]["notices"]) as f64,
     );
 }

@@ -53,31 +53,33 @@ pub(crate) fn routes() -> Vec<Route> {
             take,
         )
         .detail(
-            "One object, an array of them, or (as `application/x-ndjson`) a stream of lines of any length. Accepted \
-             means committed. A repeat of a `key` within its day counts as accepted, and as `repeated`. At most 1,000 \
-             rejected lines are named, `rejected_total` counts all. If a stream breaks off, what was committed stays.",
+            "The body is one message, an array of messages, or (as `application/x-ndjson`) a stream with one message \
+            per line and no limit on its length. Accepted messages are committed. A message with a `key` that already \
+            exists on its day counts as `accepted` and as `repeated`. `rejected` has at most 1,000 lines, \
+            `rejected_total` is the number of all. If the stream breaks, messages that were committed stay.",
         )
         .takes(of::<Messages>())
         .takes_as("application/x-ndjson", of::<Message>())
         .answers(200, of::<MessagesAccepted>())
-        .problem(422, "a single object that is rejected"),
+        .problem(422, "The body is a single message, and it is rejected."),
         Route::new(
             Method::Get,
             "/v1/topics/{topic}/messages",
             Access::View,
-            "Look messages up",
+            "List messages",
             list,
         )
         .detail(
-            "By day, bucket and id. A sender leads to one bucket of each day; by receiver alone, days are read through.",
+            "In the order of day, bucket and id. A search by `sender` reads one bucket of each day. A search by \
+            `receiver` alone reads all messages of the days.",
         )
         .list()
-        .query("day", "Only those due on this day.")
-        .query("bucket", "Only those of this bucket.")
-        .query("sender", "Only those from this sender.")
-        .query("receiver", "Only those to this receiver.")
+        .query("day", "Only messages that are due on this day, for example 2026-11-21.")
+        .query("bucket", "Only messages in this bucket, 0 to 9999.")
+        .query("sender", "Only messages from this sender.")
+        .query("receiver", "Only messages to this receiver.")
         .answers(200, of::<List<MessageView>>())
-        .problem(422, "it takes too long: name a day, or a sender"),
+        .problem(422, "The search takes too long; add `day` or `sender`."),
         Route::new(
             Method::Get,
             "/v1/topics/{topic}/messages/{id}",
@@ -94,7 +96,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "it was sent, has failed, or is in hand"),
+        .problem(409, "The message was sent, has failed, or is being sent."),
     ]
 }
 
@@ -161,7 +163,7 @@ async fn take(mut request: Request) -> Outcome {
     match serde_json::from_str::<&RawValue>(text) {
         Ok(whole) if whole.get().starts_with('[') => take_array(ingestion, whole.get()).await,
         Ok(whole) if whole.get().starts_with('{') => take_one(ingestion, whole.get()).await,
-        Ok(_) => Err(Problem::invalid_at("", "a message is an object")),
+        Ok(_) => Err(Problem::invalid_at("", "a message must be an object")),
         // Lines that were not announced as such.
         Err(_) if is_several(text) => take_stream(&request, ingestion, Body::from(bytes.clone())).await,
         Err(error) => Err(Problem::malformed(format!("the body is not JSON: {error}"))),
@@ -290,7 +292,7 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
 
 fn so_far(report: &IngestReport) -> String {
     format!(
-        "{} messages are committed, {} lines before that were rejected",
+        "{} messages were accepted, {} lines were rejected before the stream ended",
         report.accepted, report.rejected_total
     )
 }
@@ -346,7 +348,7 @@ impl Reader {
                     self.settle().await
                 }
                 Err(_) => {
-                    let late = Piece::Broken(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive");
+                    let late = Piece::Broken(StatusCode::REQUEST_TIMEOUT, "the body arrived too slowly");
                     let _ = self.pieces.send(late).await;
                     return;
                 }
@@ -361,7 +363,8 @@ impl Reader {
                 Ok(Some(Err(_))) => {
                     // What came in whole lines is taken, as if it had been sent before.
                     self.hand_on(true).await;
-                    let broken = Piece::Broken(StatusCode::BAD_REQUEST, "the body broke off");
+                    let broken = Piece::Broken(StatusCode::BAD_REQUEST, "the connection closed before the body was \
+                        complete");
                     let _ = self.pieces.send(broken).await;
                     return;
                 }
@@ -476,13 +479,13 @@ async fn list(request: Request) -> Outcome {
     let number = |key: &str| -> Result<Option<i64>, Problem> {
         let given = request.query_as::<i64>(key, "a number from 0 to 9223372036854775807")?;
         match given {
-            Some(id) if id < 0 => Err(Problem::malformed(format!("`{key}` is not negative"))),
+            Some(id) if id < 0 => Err(Problem::malformed(format!("`{key}` must not be negative"))),
             given => Ok(given),
         }
     };
     let bucket = match request.query_as::<i64>("bucket", "a number")? {
         Some(bucket) if !(0..BUCKETS).contains(&bucket) => {
-            return Err(Problem::malformed(format!("`bucket` is from 0 to {}", BUCKETS - 1)));
+            return Err(Problem::malformed(format!("`bucket` must be from 0 to {}", BUCKETS - 1)));
         }
         bucket => bucket.map(|bucket| bucket as i16),
     };
@@ -498,14 +501,14 @@ async fn list(request: Request) -> Outcome {
     };
     let after = request.cursor_as::<Uuid>()?;
     if after.is_some_and(|after| address_of(after).is_none()) {
-        return Err(Problem::malformed("`cursor` is what `next_cursor` said"));
+        return Err(Problem::malformed("`cursor` must be the `next_cursor` of an earlier answer"));
     }
     let page = request
         .app
         .store
         .messages(topic.id, filter, after, request.limit()?)
         .await?
-        .ok_or_else(|| Problem::invalid_at("", "this takes too long: name a `day`, or a `sender`"))?;
+        .ok_or_else(|| Problem::invalid_at("", "the search takes too long; add `day` or `sender`"))?;
     ok(&List {
         items: page.items.into_iter().map(shown).collect(),
         next_cursor: page.next,
@@ -534,14 +537,14 @@ async fn delete(request: Request) -> Outcome {
         Cancelled::Done => no_content(),
         Cancelled::Missing => Err(missing()),
         Cancelled::InHand => Err(Problem::conflict(
-            "the message is in hand and may be sent; it is not tried again if it fails",
+            "the message is being sent, so it cannot be cancelled; if it fails, it is not retried",
         )),
         Cancelled::Ended => {
             let state = store
                 .message(topic.id, id)
                 .await?
                 .map_or("gone", |row| row.state.as_str());
-            Err(Problem::conflict(format!("the message has ended: it is {state}")))
+            Err(Problem::conflict(format!("the message is already {state}")))
         }
     }
 }

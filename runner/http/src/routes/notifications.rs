@@ -59,16 +59,16 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("Newest first.")
         .list()
-        .query("channel", "Only those of this channel.")
-        .query("event", "Only of these events; several with commas.")
+        .query("channel", "Only notifications through this channel.")
+        .query("event", "Only notifications about these events. For several, use commas.")
         .query(
             "state",
-            "Only in these states: `pending`, `sent`, `failed`; several with commas.",
+            "Only notifications in these states: `pending`, `sent`, `failed`. For several, use commas.",
         )
-        .query("group", "Only those about this group.")
-        .query("run", "Only those about this run.")
-        .query("from", "Made at or after.")
-        .query("to", "Made before.")
+        .query("group", "Only notifications about this group.")
+        .query("run", "Only notifications about this run.")
+        .query("from", "Only notifications created at or after this time.")
+        .query("to", "Only notifications created before this time.")
         .answers(200, of::<List<Notification>>()),
         Route::new(
             Method::Get,
@@ -85,7 +85,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Send a notification again",
             resend,
         )
-        .detail("To all its recipients, whatever came of it before; one that waits for its next try is sent now.")
+        .detail("The notification is sent to all its recipients again, even if it was sent before. A notification \
+            that waits for a retry is sent now.")
         .answers(200, of::<Notification>()),
     ]
 }
@@ -93,19 +94,19 @@ pub(crate) fn routes() -> Vec<Route> {
 async fn list(request: Request) -> Outcome {
     let mut states = Vec::new();
     for word in request.query_all("state") {
-        let wrong = || Fault::at("/state", format!("`{word}` is no state of a notification"));
+        let wrong = || Fault::at("/state", format!("`{word}` is not a state of a notification"));
         let state = NotificationState::ALL.iter().position(|state| state.as_str() == word);
         states.push(state.ok_or_else(|| Problem::invalid(wrong()))? as i16);
     }
     let mut events = Vec::new();
     for word in request.query_all("event") {
-        let wrong = || Fault::at("/event", format!("`{word}` is no event"));
+        let wrong = || Fault::at("/event", format!("`{word}` is not an event"));
         let event = Event::from_word(word).ok_or_else(|| Problem::invalid(wrong()))?;
         events.push(event.as_str().to_owned());
     }
     let run = match request.query("run") {
         Some(text) => {
-            let wrong = |_| Problem::invalid_at("/run", format!("`{text}` is no run's id"));
+            let wrong = |_| Problem::invalid_at("/run", format!("`{text}` is not the id of a run"));
             Some(text.parse::<Uuid>().map_err(wrong)?)
         }
         None => None,

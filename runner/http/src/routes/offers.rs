@@ -34,30 +34,31 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/offers", Access::View, "List offers", list)
             .list()
-            .query("audience", "Only those to this audience.")
+            .query("audience", "Only offers to this audience.")
             .answers(200, of::<List<Offer>>()),
         Route::new(Method::Post, "/v1/offers", Access::Operate, "Create an offer", create)
-            .detail("Without `id` one is made up.")
+            .detail("Without `id`, Heddle generates one.")
             .takes_spec(of::<OfferSpec>())
             .answers(201, of::<Offer>())
             .problem(
                 409,
-                "there is one of this id, or the audience has too many repeating offers",
+                "An offer with this id exists, or the audience has too many repeating offers.",
             )
-            .problem(422, "what is wrong, with pointers"),
+            .problem(422, "The offer is not valid; `errors` has each error with its place."),
         Route::new(
             Method::Get,
             "/v1/offers/occurrences",
             Access::View,
-            "List due instants",
+            "List occurrences: the instants at which offers are due",
             occurrences,
         )
-        .detail("Repeating offers are expanded. At most a year, and of a hundred thousand offers that may be due in it, at a time.")
+        .detail("A repeating offer gives one item for each instant. The range is at most 366 days, and at most \
+            100,000 offers may be due in it.")
         .list()
-        .query("audience", "Only of offers to this audience.")
-        .query("offer", "Only of this offer.")
-        .query("from", "At or after; default seven days ago.")
-        .query("to", "At or before; default now.")
+        .query("audience", "Only occurrences of offers to this audience.")
+        .query("offer", "Only occurrences of this offer.")
+        .query("from", "Only occurrences at or after this time. Default: seven days ago.")
+        .query("to", "Only occurrences at or before this time. Default: now.")
         .answers(200, of::<List<Occurrence>>()),
         Route::new(
             Method::Put,
@@ -66,14 +67,14 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change an offer",
             save,
         )
-        .detail("What is held of it stays as it was given.")
+        .detail("Existing assignments of the offer do not change.")
         .takes_spec(of::<OfferSpec>())
         .answers_put(of::<Offer>())
         .problem(
             409,
-            "the audience has too many repeating offers, or the offer belongs to a task",
+            "The audience has too many repeating offers, or the offer belongs to a task.",
         )
-        .problem(422, "what is wrong, with pointers"),
+        .problem(422, "The offer is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/offers/{id}", Access::View, "Get an offer", get).answers(200, of::<Offer>()),
         Route::new(
             Method::Delete,
@@ -82,9 +83,9 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete an offer",
             delete,
         )
-        .detail("What is held of it stays, and may be completed.")
+        .detail("Existing assignments of the offer stay, and users can complete them.")
         .answers_empty(204)
-        .problem(409, "it belongs to a task"),
+        .problem(409, "The offer belongs to a task."),
     ]
 }
 
@@ -115,7 +116,7 @@ async fn create(mut request: Request) -> Outcome {
     let body = request.spec().await?;
     let id = match body.get("id").and_then(Value::as_str) {
         // Its path is the list's, so nobody could look at it again, or delete it.
-        Some("occurrences") => return Err(Problem::invalid_at("/id", "no offer is called `occurrences`")),
+        Some("occurrences") => return Err(Problem::invalid_at("/id", "an offer cannot have the id `occurrences`")),
         Some(id) => Name::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
         None => {
             let made = heddle_domain::id::uuid_v7(request.now, request.app.chance.bits()).to_string();
@@ -177,14 +178,14 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
         .await?
     {
         OfferPut::Done(done) => Ok((done.row, done.created)),
-        OfferPut::Exists => Err(Problem::conflict(format!("there is an offer `{id}` already")).existing(id.as_str())),
+        OfferPut::Exists => Err(Problem::conflict(format!("an offer `{id}` already exists")).existing(id.as_str())),
         OfferPut::OfTask => Err(of_task(id)),
         OfferPut::NoTemplate => Err(Problem::invalid(Fault::at(
             "/template",
-            "the template has been deleted meanwhile",
+            "the template was deleted in the meantime",
         ))),
         OfferPut::TooMany(count) => Err(Problem::conflict(format!(
-            "`{}` has {count} repeating offers already, and may have {offers_max}",
+            "`{}` already has {count} repeating offers; the maximum is {offers_max}",
             offer.audience
         ))),
     }
@@ -218,7 +219,7 @@ async fn delete(request: Request) -> Outcome {
 
 /// A cursor is the last occurrence in microseconds and its offer's number.
 fn parse_cursor(request: &Request) -> Result<Option<(Time, i64)>, Problem> {
-    let wrong = || Problem::malformed("`cursor` is what `next_cursor` said");
+    let wrong = || Problem::malformed("`cursor` must be the `next_cursor` of an earlier answer");
     let Some(text) = request.cursor() else { return Ok(None) };
     // From the end: what was due before 1970 has a sign.
     let (at, offer) = text.rsplit_once('-').ok_or_else(wrong)?;
@@ -235,12 +236,12 @@ fn stretch(request: &Request) -> Result<(Time, Time), Problem> {
     let to = request.query_time("to")?.unwrap_or(request.now);
     let from = request.query_time("from")?.unwrap_or(to - LISTED);
     if to < from {
-        return Err(Problem::invalid(Fault::at("/to", "`to` is before `from`")));
+        return Err(Problem::invalid(Fault::at("/to", "`to` must not be before `from`")));
     }
     if to - from > STRETCH_MAX {
         return Err(Problem::invalid(Fault::at(
             "/from",
-            "at most 366 days are listed at a time",
+            "the range must be at most 366 days",
         )));
     }
     Ok((from, to))
@@ -320,7 +321,8 @@ impl FirstOccurrences {
             if seen >= OFFERS_MAX {
                 return Err(Problem::invalid(Fault::at(
                     "/audience",
-                    format!("more than {OFFERS_MAX} offers may be due then: say which `audience`, or less time"),
+                    format!("more than {OFFERS_MAX} offers can be due in this range; add `audience`, or use a shorter \
+                        range"),
                 )));
             }
         }

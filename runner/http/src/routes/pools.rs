@@ -31,7 +31,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a pool",
             save,
         )
-        .detail("Slots that are taken stay so: a pool made smaller fills up again once enough are free.")
+        .detail("If you make a pool smaller, slots that are in use stay in use. New slots are given only when fewer \
+            than `slots` are in use.")
         .takes_spec(of::<PoolSpec>())
         .answers_put(of::<Pool>()),
         Route::new(Method::Get, "/v1/pools/{name}", Access::View, "Get a pool", get).answers(200, of::<Pool>()),
@@ -43,7 +44,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "groups name it: says which"),
+        .problem(409, "Groups use the pool; `detail` names them."),
     ]
 }
 
@@ -61,7 +62,7 @@ async fn save(mut request: Request) -> Outcome {
     let slots = i32::try_from(body.slots)
         .ok()
         .filter(|slots| (0..=POOL_SLOTS_MAX).contains(slots))
-        .ok_or_else(|| Problem::invalid_at("/slots", format!("from 0 to {POOL_SLOTS_MAX}")))?;
+        .ok_or_else(|| Problem::invalid_at("/slots", format!("must be from 0 to {POOL_SLOTS_MAX}")))?;
     let done = request.app.store.put_pool(request.by(), &name, slots).await?;
     put(done.created, &shown(done.row))
 }

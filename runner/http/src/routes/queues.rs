@@ -50,12 +50,12 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/queues",
             Access::View,
-            "List queues: depth, oldest, workers",
+            "List queues with depth, oldest task run and workers",
             list,
         )
         .detail(
-            "All queues that a group names, that hold something, that workers poll, or that were paused or limited. \
-             `workers` counts those that have polled within the last minute, or hold a claim.",
+            "Contains each queue that a group names, that has task runs, that workers poll, or that was paused or \
+            limited. `workers` is the number of workers that polled in the last minute or hold a claim.",
         )
         .list()
         .answers(200, of::<List<Queue>>()),
@@ -65,12 +65,13 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/queues/{queue}/tasks",
             Access::View,
-            "Look into a queue: what is held and what waits",
+            "List the task runs of a queue: claimed and waiting",
             tasks,
         )
         .detail(
-            "First what workers hold (`state: running`: since when, by whom, until when), then what waits (`ready`) in the \
-             order in which workers get it, but for the tags that they carry. Nothing is claimed by looking.",
+            "First the claimed task runs (`state: running`) with the worker, the start and the end of the lease, then \
+            the waiting ones (`state: ready`) in the order in which workers get them, without regard to tags. This \
+            call does not claim anything.",
         )
         .list()
         .answers(200, of::<List<QueueTask>>()),
@@ -78,25 +79,25 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/queues/{queue}/minutes",
             Access::View,
-            "Get how a queue stood, minute by minute",
+            "Get the statistics of a queue by minute",
             minutes,
         )
         .detail(
-            "Oldest first. A minute in which nothing waited, was held or ended may be missing. Minutes are kept for three \
-             hours; they are for pictures, and tell of ends what nodes had counted.",
+            "Oldest first. A minute can be missing if no task run waited, was claimed or ended in it. The statistics \
+            are kept for three hours. They are meant for charts: the numbers of ended task runs are approximate.",
         )
-        .query("from", "From this time on; default an hour ago.")
+        .query("from", "Only minutes from this time. Default: an hour ago.")
         .answers(200, of::<List<QueueMinute>>()),
         Route::new(
             Method::Put,
             "/v1/queues/{queue}",
             Access::Operate,
-            "Pause a queue, or limit its rate",
+            "Pause a queue or limit its rate",
             save,
         )
         .detail(
-            "`rate: {count, per}` lets a bucket of `count` claims fill evenly in `per`; null takes the limit away. What \
-             is left out stays as it is.",
+            "`rate: {count, per}` allows `count` claims per duration `per` (a token bucket that fills evenly). null \
+            removes the limit. Omitted fields do not change.",
         )
         .takes_spec(of::<QueueSpec>())
         .answers_put(of::<Queue>()),
@@ -104,16 +105,16 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/queues/{queue}/pause",
             Access::Operate,
-            "Hand out nothing from a queue",
+            "Pause a queue: workers get no task runs",
             |request| control(request, true),
         )
-        .detail("What is claimed already goes on.")
+        .detail("Claimed task runs continue.")
         .answers(200, of::<Queue>()),
         Route::new(
             Method::Post,
             "/v1/queues/{queue}/resume",
             Access::Operate,
-            "Hand out again",
+            "Resume a paused queue",
             |request| control(request, false),
         )
         .answers(200, of::<Queue>()),
@@ -125,10 +126,10 @@ pub(crate) fn routes() -> Vec<Route> {
             claim,
         )
         .detail(
-            "Waits up to `wait` (at most 60 s) for the first; fewer than `max`, or none, is no error. An answer carries at \
-             most 4 MiB of params and contexts, so large task runs come in smaller batches; a single one is given \
-             however large it is. A claim is the worker's until `lease_expires_at`, which heartbeats move. Task runs \
-             with tags go to workers that carry all of them.",
+            "Waits up to `wait` (at most 60 s) for the first task run. An answer with fewer than `max` claims, or \
+            none, is not an error. An answer has at most 4 MiB of params and contexts, so large task runs come in \
+            smaller batches; a single task run can be larger. The worker holds a claim until `lease_expires_at`; \
+            heartbeats extend it. A task run with tags goes only to workers that have all of them.",
         )
         .pace(Pace::Waits)
         .takes(of::<ClaimRequest>())
@@ -140,7 +141,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 /// What is said of one claim, and of many.
 fn words() -> Vec<Route> {
-    const OLD: &str = "The token is wrong or old; the detail says why. Nothing has changed.";
+    const OLD: &str = "The token is wrong or no longer valid; `detail` says why. Nothing has changed.";
     let one = |path, summary, takes: Shape, verb| {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
             on_one(request, verb)
@@ -153,7 +154,8 @@ fn words() -> Vec<Route> {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
             on_many(request, verb)
         })
-        .detail("Up to 1,000 at once, each with an answer of its own: `status` is what the single call would answer.")
+        .detail("At most 1,000 claims per call. Each has its own answer: `status` is the status of the call for a \
+            single claim.")
         .takes(takes)
         .answers(200, of::<ClaimAnswers>())
     };
@@ -164,7 +166,9 @@ fn words() -> Vec<Route> {
             of::<Heartbeat>(),
             Verb::Heartbeat,
         )
-        .detail("A cancelled or paused run's worker learns of it here: 409 with the reason. A heartbeat may carry `progress` (0 to 1) and a `note`, which the task run shows, and up to 1,000 lines for the attempt's `log`, which is bounded by the task's `max_log`."),
+        .detail("If the run was cancelled or paused, the answer is 409 with the reason. A heartbeat can contain \
+            `progress` (0 to 1) and a `note`, which are shown on the task run, and `log`, at most 1,000 lines for the \
+            log of the attempt. The task's `max_log` limits the whole log."),
         one(
             "/v1/claims/{id}/complete",
             "Report success",
@@ -172,20 +176,20 @@ fn words() -> Vec<Route> {
             Verb::Complete,
         )
         .detail(
-            "Of a batch of messages the output may name `{failed: [id]}`; all others were sent. An output that names none \
-             in this way, but could be meant to (an array; a `failed` that is no list of ids of this batch), is refused.",
+            "For a batch of messages, the output may be `{failed: [id]}`; all other messages were sent. An ambiguous \
+            output (an array, or a `failed` that is not a list of ids of this batch) is refused.",
         )
         .problem(413, "The output has more bytes than the task's `max_output`.")
-        .problem(422, "It cannot be read which messages of a batch failed. Nothing has changed."),
+        .problem(422, "The output does not say clearly which messages of a batch failed. Nothing has changed."),
         one("/v1/claims/{id}/fail", "Report a failure", of::<ClaimFailure>(), Verb::Fail)
-            .detail("`error` is a message or `{message}`. A `fatal` one is never tried again."),
+            .detail("`error` is a message or `{message}`. With `fatal: true`, the task run is not retried."),
         one(
             "/v1/claims/{id}/release",
-            "Give a claim back undone",
+            "Release a claim without a result",
             of::<ClaimToken>(),
             Verb::Release,
         )
-        .detail("It is handed out again at once, as another attempt, without using up a retry."),
+        .detail("The task run is available again immediately, as a new attempt. This does not use up a retry."),
         many(
             "/v1/claims/heartbeat",
             "Extend many claims",
@@ -201,7 +205,7 @@ fn words() -> Vec<Route> {
         many("/v1/claims/fail", "Report many failures", of::<Items<OfClaim<ClaimFailure>>>(), Verb::Fail),
         many(
             "/v1/claims/release",
-            "Give many claims back",
+            "Release many claims",
             of::<Items<OfClaim<ClaimToken>>>(),
             Verb::Release,
         ),
@@ -309,11 +313,11 @@ async fn save(mut request: Request) -> Outcome {
 fn checked(rate: &Rate) -> Result<heddle_store::queue::Rate, Problem> {
     let mut faults = Faults::default();
     if !(1..=RATE_COUNT_MAX).contains(&rate.count) {
-        faults.add("/rate/count", format!("from 1 to {RATE_COUNT_MAX}"));
+        faults.add("/rate/count", format!("must be from 1 to {RATE_COUNT_MAX}"));
     }
     let per = rate.per.std();
     if per < Duration::from_millis(1) || per > RATE_PER_MAX {
-        faults.add("/rate/per", "from 1ms to 1d");
+        faults.add("/rate/per", "must be from 1ms to 1d");
     }
     faults
         .or(heddle_store::queue::Rate {
@@ -348,16 +352,16 @@ async fn claim(mut request: Request) -> Outcome {
     if name.is_empty() || name.chars().count() > WORKER_CHARS_MAX || name.chars().any(char::is_control) {
         faults.add(
             "/worker",
-            format!("a worker's name has 1 to {WORKER_CHARS_MAX} characters, no control characters"),
+            format!("the name of a worker must have 1 to {WORKER_CHARS_MAX} characters and no control characters"),
         );
     }
     let max = body.max.unwrap_or(1);
     if !(1..=CLAIMS_MAX as i64).contains(&max) {
-        faults.add("/max", format!("from 1 to {CLAIMS_MAX}"));
+        faults.add("/max", format!("must be from 1 to {CLAIMS_MAX}"));
     }
     let lease = checked_lease(body.lease, "/lease", &mut faults).unwrap_or(LEASE_DEFAULT);
     if body.tags.len() > TAGS_MAX {
-        faults.add("/tags", format!("at most {TAGS_MAX}"));
+        faults.add("/tags", format!("must have at most {TAGS_MAX} entries"));
     }
     for (place, _) in body
         .tags
@@ -368,7 +372,7 @@ async fn claim(mut request: Request) -> Outcome {
     {
         faults.add(
             format!("/tags/{place}"),
-            format!("a tag has 1 to {TAG_CHARS_MAX} characters, no control characters"),
+            format!("a tag must have 1 to {TAG_CHARS_MAX} characters and no control characters"),
         );
     }
     faults.or(()).map_err(Problem::invalid)?;
@@ -391,7 +395,7 @@ async fn claim(mut request: Request) -> Outcome {
 fn checked_lease(lease: Option<Span>, pointer: &str, faults: &mut Faults) -> Option<Duration> {
     let lease = lease?.std();
     if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
-        faults.add(pointer, "a lease is from 100ms to 1d");
+        faults.add(pointer, "`lease` must be from 100ms to 1d");
     }
     Some(lease)
 }
@@ -440,7 +444,7 @@ impl Verb {
             ("log", body.log.is_some(), matches!(self, Self::Heartbeat)),
         ];
         for (field, _, _) in foreign.iter().filter(|(_, there, own)| *there && !own) {
-            faults.add(format!("/{field}"), "this does not belong here");
+            faults.add(format!("/{field}"), "this call does not accept this field");
         }
         let action = match self {
             Self::Heartbeat => ClaimAction::Heartbeat {
@@ -483,7 +487,7 @@ fn message_of(error: Option<Value>, faults: &mut Faults) -> String {
             _ => Value::Object(object).to_string(),
         },
         Some(_) => {
-            faults.push(Fault::at("/error", "a message, or an object with a `message`"));
+            faults.push(Fault::at("/error", "`error` must be a message, or an object with a `message`"));
             String::new()
         }
     };
@@ -493,7 +497,7 @@ fn message_of(error: Option<Value>, faults: &mut Faults) -> String {
 /// The queues that a caller is bound to; none: all. Who is bound to users does no queued work at all.
 fn bound(caller: &Caller) -> Result<Vec<String>, Problem> {
     if caller.queues.is_empty() && !caller.uids.is_empty() {
-        return Err(Problem::forbidden("this token is for users only"));
+        return Err(Problem::forbidden("this token is only for users, not for queues"));
     }
     Ok(caller.queues.clone())
 }
@@ -502,7 +506,7 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     let id: Uuid = request.id("id", "claim")?;
     let body: WordBody = request.body(false).await?;
     if body.id.is_some_and(|given| given != id) {
-        return Err(Problem::invalid_at("/id", "this is not the claim in the path"));
+        return Err(Problem::invalid_at("/id", "`id` must be the id of the claim in the path"));
     }
     let word = verb.word(id, body, request.now).map_err(Problem::invalid)?;
     let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], bound(&request.caller)?).await?;
@@ -523,13 +527,13 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     let bytes_max = request.app.config.batch_bytes_max;
     let body: WordsBody = typed(request.json_up_to(bytes_max).await?, "")?;
     if body.items.len() > CLAIMS_MAX {
-        return Err(Problem::invalid_at("/items", format!("at most {CLAIMS_MAX} at once")));
+        return Err(Problem::invalid_at("/items", format!("must have at most {CLAIMS_MAX} entries")));
     }
     let mut faults = Faults::default();
     let mut words = Vec::with_capacity(body.items.len());
     for (place, item) in body.items.into_iter().enumerate() {
         let Some(id) = item.id else {
-            faults.add(format!("/items/{place}/id"), "which claim?");
+            faults.add(format!("/items/{place}/id"), "`id` is missing: the id of the claim");
             continue;
         };
         match verb.word(id, item, request.now) {

@@ -29,32 +29,37 @@ pub(crate) fn routes() -> Vec<Route> {
             simple(request, control.clone())
         })
         .answers(200, of::<Run>())
-        .problem(409, "the run's state does not allow it")
+        .problem(409, "The state of the run does not allow it.")
     };
     vec![
-        control("/v1/runs/{id}/cancel", "Cancel a run, and what runs in it", Control::Cancel),
-        control("/v1/runs/{id}/pause", "Pause a run: nothing new starts", Control::Pause),
+        control("/v1/runs/{id}/cancel", "Cancel a run and interrupt its running attempts", Control::Cancel),
+        control("/v1/runs/{id}/pause", "Pause a run: no new task run starts", Control::Pause),
         control("/v1/runs/{id}/resume", "Resume a paused run", Control::Resume),
-        Route::new(Method::Post, "/v1/runs/{id}/restart", Access::Operate, "Go on where a run failed", restart)
-            .detail("Failed or cancelled runs only; keeps succeeded task runs. `scripts`: `pinned` (default) or `active`.")
+        Route::new(Method::Post, "/v1/runs/{id}/restart", Access::Operate, "Restart a run from where it failed", restart)
+            .detail("Only for failed or cancelled runs. Task runs that succeeded are kept. `scripts`: `pinned` \
+                (default: the script versions recorded on the run) or `active`.")
             .takes(of::<ScriptsChoice>())
             .answers(200, of::<Run>())
-            .problem(409, "the run has not failed and was not cancelled"),
-        Route::new(Method::Post, "/v1/runs/{id}/rerun", Access::Operate, "Make a new run like this one", rerun)
+            .problem(409, "The run is not failed or cancelled."),
+        Route::new(Method::Post, "/v1/runs/{id}/rerun", Access::Operate, "Create a new run with the same params and \
+            logical time", rerun)
             .takes(of::<ScriptsChoice>())
             .answers(202, of::<Run>()),
         Route::new(Method::Put, "/v1/runs/{id}/state", Access::Operate, "Override a run's state", set_state)
             .takes(of::<StateOverride>())
             .answers(200, of::<Run>())
-            .problem(409, "the run's state does not allow it"),
-        Route::new(Method::Delete, "/v1/runs/{id}", Access::Operate, "Forget an ended run", delete)
+            .problem(409, "The state of the run does not allow it."),
+        Route::new(Method::Delete, "/v1/runs/{id}", Access::Operate, "Delete a run that has ended", delete)
             .answers_empty(204)
-            .problem(409, "the run has not ended"),
-        Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs of a filter", bulk)
-            .detail("`action`: cancel, pause, resume, restart, rerun, state (or override: with `state` and `reason`), clear (with `task`, and `item`, `downstream` and `reason` as for one run) or delete. `dry_run: true` only says what would happen: `refused` has the runs that the action would leave as they are.")
+            .problem(409, "The run has not ended."),
+        Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs that match a filter", bulk)
+            .detail("`action`: `cancel`, `pause`, `resume`, `restart`, `rerun`, `state` (or `override`; with `state` \
+                and `reason`), `clear` (with `task`; optionally `item`, `downstream` and `reason`, as for one run) or \
+                `delete`. `dry_run: true` changes nothing and answers what would happen: `refused` has the runs that \
+                the action would not change.")
             .takes(of::<Bulk>())
             .answers(200, of::<BulkReport>())
-            .problem(422, "the filter is empty, or the action unknown"),
+            .problem(422, "The filter is empty, or the action is unknown."),
     ]
 }
 
@@ -99,7 +104,7 @@ pub(crate) fn checked_reason(reason: &str) -> Result<String, Problem> {
     if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
         return Err(Problem::invalid_at(
             "/reason",
-            format!("an override needs a reason, of up to {REASON_CHARS_MAX} characters"),
+            format!("an override needs a `reason` of 1 to {REASON_CHARS_MAX} characters"),
         ));
     }
     Ok(reason.to_owned())
@@ -109,7 +114,7 @@ pub(crate) fn checked_reason(reason: &str) -> Result<String, Problem> {
 pub(crate) fn bounded_reason(reason: &str) -> Result<String, Problem> {
     let reason = reason.trim();
     if reason.chars().count() > REASON_CHARS_MAX {
-        let detail = format!("a reason has up to {REASON_CHARS_MAX} characters");
+        let detail = format!("`reason` must have at most {REASON_CHARS_MAX} characters");
         return Err(Problem::invalid_at("/reason", detail));
     }
     Ok(reason.to_owned())
@@ -179,7 +184,7 @@ fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
     if filter == RunFilter::default() {
         return Err(Problem::invalid_at(
             "/filter",
-            "an empty filter would mean all runs; say which",
+            "the filter must not be empty, because it would match all runs",
         ));
     }
     Ok(filter)
@@ -197,7 +202,7 @@ async fn bulk(mut request: Request) -> Outcome {
         body.action == BulkAction::Clear,
         of_clear.iter().find(|(_, given)| *given),
     ) {
-        return Err(Problem::invalid_at(*place, "this goes with the action `clear`"));
+        return Err(Problem::invalid_at(*place, "only the action `clear` accepts this field"));
     }
     let control = match body.action {
         BulkAction::Cancel => Control::Cancel,
@@ -209,7 +214,7 @@ async fn bulk(mut request: Request) -> Outcome {
         BulkAction::Clear => Control::Clear(Clear {
             task: body
                 .task
-                .ok_or_else(|| Problem::invalid_at("/task", "the action `clear` needs a task's name"))?,
+                .ok_or_else(|| Problem::invalid_at("/task", "the action `clear` needs `task`, the name of a task"))?,
             item: body.item,
             downstream: body.downstream.unwrap_or(true),
             reason: bounded_reason(&body.reason)?,
@@ -217,7 +222,7 @@ async fn bulk(mut request: Request) -> Outcome {
         BulkAction::State | BulkAction::Override => {
             let state = body
                 .state
-                .ok_or_else(|| Problem::invalid_at("/state", "the action `state` needs a state"))?;
+                .ok_or_else(|| Problem::invalid_at("/state", "the action `state` needs `state`"))?;
             override_to(state, &body.reason)?
         }
     };

@@ -35,33 +35,51 @@ pub(crate) const ENDED_BYTES_MAX: usize = 8 * 1_024 * 1_024;
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Post, "/v1/groups/{name}/runs", Access::Operate, "Submit a run", submit)
-            .detail("Answered once it is committed. `key` is unique per group for as long as the run is kept; `dedupe` guards against runs with the same params.")
-            .query("force", "`true`: also while the group is disabled.")
+            .detail("The answer comes after the commit. `key` is unique in the group for as long as the run is kept. \
+                `dedupe` refuses runs with the same params.")
+            .query("force", "`true`: submit even if the group is disabled. Default: `false`.")
             .takes(of::<Submission>())
             .answers(202, of::<Run>())
-            .problem(409, "the key or the params are taken (`existing` has the run's id), or the group is disabled"),
+            .problem(409, "A run with this key or these params exists (`existing` is its id), or the group is \
+                disabled."),
         Route::new(Method::Post, "/v1/groups/{name}/runs/batch", Access::Operate, "Submit up to 10,000 runs", batch)
-            .detail("One result for each, in order: `{status: 202, id}`, or a status and a problem, with the id of the existing run.")
-            .query("force", "`true`: also while the group is disabled.")
+            .detail("The answer has one result for each run, in order: `{status: 202, id}`, or another status with a \
+                problem and, if the run exists, its id.")
+            .query("force", "`true`: submit even if the group is disabled. Default: `false`.")
             .takes(of::<Batch>())
             .answers(202, of::<BatchResults>()),
         filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
-            .detail("Without another filter than `group`, runs that ended longer ago than `hot` of the retention (3 days) are left out; any other filter, or `history`, finds them too. What no index leads to (triggers, times that runs are about, scripts and queues that more than 30 groups use, labels that many runs have) is looked for among some thousand runs for each answer: a page may have fewer runs than `limit`, or none, and yet a `next_cursor`, which goes on. Only where there is none is the list at its end.")
-            .query("history", "`true`: also runs that have left the hot view.")
+            .detail("With no filter except `group`, the list omits runs that ended longer ago than the retention's \
+                `hot` period (default 3 days). Any other filter, or `history=true`, includes them. Some filters have \
+                no index: `trigger`, `logical_from` and `logical_to`, a script or queue that more than 30 groups use, \
+                a label that many runs have. For these, one answer examines a few thousand runs. So a page may have \
+                fewer runs than `limit`, or none, although `next_cursor` continues. The list ends when `next_cursor` \
+                is null.")
+            .query("history", "`true`: include runs that ended longer ago than the retention's `hot` period. Default: \
+                `false`.")
             .list()
             .answers(200, of::<List<Run>>()),
-        filters(Route::new(Method::Get, "/v1/runs/latest", Access::View, "Get the run that was made last, with its task runs", latest))
-            .detail("Of a group, or of whatever else a filter finds; without one of all runs.")
+        filters(Route::new(Method::Get, "/v1/runs/latest", Access::View, "Get the newest run that matches the \
+            filters, with its task runs", latest))
+            .detail("Without a filter: the newest of all runs.")
             .answers(200, of::<Run>())
-            .problem(404, "no run is found"),
+            .problem(404, "No run matches."),
         Route::new(Method::Get, "/v1/runs/{id}", Access::View, "Get a run with its task runs", get)
-            .query("wait", "Answer once it has ended, or after this time (such as `20s`, at most a minute).")
+            .query("wait", "Wait until the run has ended, at most for this duration, for example `20s`. At most 1m. \
+                Default: answer immediately.")
             .answers(200, of::<Run>())
             .pace(Pace::Waits),
         Route::new(Method::Get, "/v1/runs/{id}/events", Access::View, "Follow a run (server-sent events)", events)
-            .detail("Begins with how the run stands, an event for each task run (`task.running`, ...) and one for the run (`run.running`, ...), goes on with what changes, and ends with an event `end` once the run has ended. Each has the whole task run, and `at`: when it came to that, or where that is not recorded (a pause, a retry, progress) when it was seen. `Last-Event-ID` resumes: if nothing has changed since that event the beginning is left out, else it shows how the run stands now; what came and went in between is not told.")
-            .query("cursor", "The id of an event, as `Last-Event-ID`, which goes first.")
-            .query("follow", "May be said; it always does.")
+            .detail("The stream begins with the current state: one event for each task run (`task.running`, ...) and \
+                one for the run (`run.running`, ...). It continues with the changes, and ends with an event `end` \
+                when the run has ended. Each event has the whole task run or run, and `at`, the time of the change. \
+                If Heddle does not record the time of a change (a pause, a retry, progress), `at` is the time when \
+                the server saw it. The header `Last-Event-ID` resumes a broken connection: if nothing has changed \
+                since that event, the beginning is omitted; otherwise it shows the current state. Changes in between \
+                that were undone are not reported.")
+            .query("cursor", "The id of an event, the same as the header `Last-Event-ID`. If both are given, the \
+                header counts.")
+            .query("follow", "Accepted but has no effect: this call always follows.")
             .answers_as(200, "text/event-stream", "Text")
             .pace(Pace::Waits),
     ]
@@ -69,30 +87,34 @@ pub(crate) fn routes() -> Vec<Route> {
 
 fn filters(route: Route) -> Route {
     route
-        .query("group", "Of these groups (several times, or with commas).")
-        .query("state", "In these states.")
-        .query("trigger", "Made for these reasons.")
+        .query("group", "Only runs of these groups. For several, repeat the parameter or use commas.")
+        .query("state", "Only runs in these states: `waiting`, `running`, `paused`, `succeeded`, `failed`, \
+            `cancelled`.")
+        .query("trigger", "Only runs with these triggers: `manual`, `schedule`, `backfill`, `upstream`, `task`, \
+            `rerun`.")
         .query(
             "label",
-            "With this label: `name=value`, or `name` alone; all of them when given several times.",
+            "Only runs with this label: `name=value`, or `name` for any value. Several labels must all match.",
         )
-        .query("key", "With this key.")
+        .query("key", "Only runs with this key.")
         .query(
             "param",
-            "With this param for all tasks, as it was submitted: `name=value` (a text, or JSON of which the param has all), or \
-             `name` alone; all of them when given several times. Looked for among 2,000 runs at a time: there may be fewer \
-             than `limit`, or none, and still a `next_cursor`, which goes on.",
+            "Only runs that were submitted with this param for all tasks: `name=value`, or `name` for any value. The \
+            value is text or JSON; of an object or array, a part is enough. Several params must all match. One answer \
+            examines 2,000 runs. So a page may have fewer runs than `limit`, or none, although `next_cursor` \
+            continues.",
         )
-        .query("queue", "With a task for one of these queues.")
+        .query("queue", "Only runs of groups with a task for one of these queues.")
         .query(
             "script",
-            "With a task for one of these scripts: `name`, or `name@version` for runs that resolved it to that.",
+            "Only runs of groups with a task for one of these scripts: `name`, or `name@version` for runs that \
+            resolved the script to this version.",
         )
-        .query("id", "Whose id begins with these 8 or more characters.")
-        .query("from", "Created at or after this time.")
-        .query("to", "Created at or before this time.")
-        .query("logical_from", "With a logical time at or after this.")
-        .query("logical_to", "With a logical time at or before this.")
+        .query("id", "Only runs whose id begins with these characters. At least 8.")
+        .query("from", "Only runs created at or after this time.")
+        .query("to", "Only runs created at or before this time.")
+        .query("logical_from", "Only runs with a logical time at or after this time.")
+        .query("logical_to", "Only runs with a logical time at or before this time.")
 }
 
 /// `name=value`, `name:value` or `name`.
@@ -162,13 +184,13 @@ fn id_range(prefix: &str) -> Result<(Uuid, Uuid), Problem> {
     let digits: String = prefix.chars().filter(|letter| *letter != '-').collect();
     let whole = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !whole || digits.len() < ID_CHARS_MIN {
-        let detail = format!("the beginning of an id has {ID_CHARS_MIN} or more characters of a UUID");
+        let detail = format!("`id` must be at least the first {ID_CHARS_MIN} characters of a UUID");
         return Err(Problem::invalid_at("/id", detail));
     }
     let filled = |with: &str| Uuid::parse_str(&format!("{digits}{}", with.repeat(32 - digits.len())));
     match (filled("0"), filled("f")) {
         (Ok(first), Ok(last)) => Ok((first, last)),
-        _ => Err(Problem::invalid_at("/id", "this is no beginning of a UUID")),
+        _ => Err(Problem::invalid_at("/id", "`id` must be the beginning of a UUID")),
     }
 }
 
@@ -285,7 +307,7 @@ async fn batch(mut request: Request) -> Outcome {
     if runs.len() > Batch::MAX {
         return Err(Problem::invalid_at(
             "/runs",
-            format!("at most {} runs, not {}", Batch::MAX, runs.len()),
+            format!("there must be at most {} runs, not {}", Batch::MAX, runs.len()),
         ));
     }
     date_it(&request, &name, &mut runs).await?;
@@ -335,7 +357,7 @@ async fn batch(mut request: Request) -> Outcome {
                     }
                 }
                 Some((Err(refusal), key)) => refused(&refusal.into(), key),
-                None => refused(&Problem::unavailable("there was no answer for this run", 1), None),
+                None => refused(&Problem::unavailable("internal error: no result for this run; submit it again", 1), None),
             },
         })
         .collect();

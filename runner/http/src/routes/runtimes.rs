@@ -52,15 +52,20 @@ fn rechecked(script: Recheck) -> RecheckedScript {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/runtimes", Access::View, "List runtimes of text scripts", list)
-            .detail("Those that a script was checked with, by tag.")
+        Route::new(Method::Get, "/v1/runtimes", Access::View, "List the runtimes of scripts that are source text", list)
+            .detail("The runtimes with which scripts were checked, by tag.")
             .list()
             .answers(200, of::<List<Runtime>>()),
         Route::new(Method::Post, "/v1/runtimes/{tag}/retire", Access::Admin, "Retire a runtime", retire)
-            .detail("Its scripts run on the runtime of the program that answers, on all nodes and without a restart. Those in use (the active versions, those that groups and topics name, those that runs under way have taken) are checked with that one before.")
-            .query("force", "`true`: also if scripts would change or not be accepted any more.")
+            .detail("From then on, the scripts of this runtime run on the current runtime (that of the node that \
+                answers), on all nodes and without a restart. First, the script versions in use (active versions, \
+                versions that groups and topics name, versions that active runs resolved) are checked with the \
+                current runtime.")
+            .query("force", "`true`: retire it even if scripts would change or would no longer be accepted. Default: \
+                `false`.")
             .answers(200, of::<RetiredRuntime>())
-            .problem(409, "it is the runtime of the program that answers; or scripts would change, or not be accepted: `errors` says which")
+            .problem(409, "It is the current runtime; or scripts would change or would no longer be accepted, and \
+                `errors` names them.")
             .pace(Pace::Waits),
     ]
 }
@@ -104,10 +109,11 @@ async fn retire(request: Request) -> Outcome {
         ),
         Retirement::Missing => Err(Problem::not_found("runtime", &tag)),
         Retirement::Current => Err(Problem::conflict(format!(
-            "`{tag}` is this program's own runtime: a program that has another can retire it"
+            "`{tag}` is the runtime of this version of Heddle; it can be retired only by a version with a newer \
+            runtime"
         ))),
         Retirement::Contended => Err(Problem::conflict(format!(
-            "scripts on the runtime `{tag}` are uploaded or activated faster than they can be checked: try again"
+            "scripts on the runtime `{tag}` were uploaded or activated during the check; try again"
         ))),
         Retirement::Refused(scripts) => Err(refused(&tag, &scripts)),
     }
@@ -120,7 +126,8 @@ fn refused(tag: &str, scripts: &[Recheck]) -> Problem {
         more => format!(" and {more} more"),
     };
     let detail = format!(
-        "without the runtime `{tag}` scripts would change or not be accepted any more (`force` does it nevertheless): {}{more}",
+        "without the runtime `{tag}`, these scripts would change or would no longer be accepted (`force` retires it \
+        anyway): {}{more}",
         named.join("; ")
     );
     let mut problem = Problem::conflict(detail);

@@ -59,51 +59,59 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, of::<List<Script>>()),
         Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
-            .detail("A component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI command; WebAssembly text, too. Or source: with `Content-Type: text/javascript` or `text/typescript`, a module that exports `default function run(params, ctx)`, with `text/x-python` one that has `def run(params, ctx)`; of a fault, `errors[0]` says `line`, `column` and the line as `source`. The digest of the newest version makes no new one, unless that was checked with another runtime.")
-            .query("activate", "`false`: the version that is active stays so.")
+            .detail("The body is a component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI \
+                command, as binary or as WebAssembly text. Or it is source text: with `Content-Type: text/javascript` \
+                or `text/typescript` a module that exports `default function run(params, ctx)`, with `text/x-python` \
+                a module that has `def run(params, ctx)`. If the source has an error, `errors[0]` has its `line`, its \
+                `column` and the line as `source`. If the body is the same as the newest version, no new version is \
+                created, unless that version was checked with another runtime.")
+            .query("activate", "`false`: do not activate the new version. Default: `true`.")
             .takes_as("application/wasm", "Wasm")
             .takes_as("text/javascript", "Source")
             .takes_as("text/typescript", "Source")
             .takes_as("text/x-python", "Source")
             .answers_put(of::<ScriptVersion>())
-            .problem(413, "more than 64 MiB of wasm, or 1 MiB of source")
-            .problem(415, "source in a language that this build has no runtime for")
-            .problem(422, "not a script: says what it is and what is missing")
+            .problem(413, "The body has more than 64 MiB of wasm, or more than 1 MiB of source text.")
+            .problem(415, "Source text in a language for which this build has no runtime.")
+            .problem(422, "The body is not a valid script; `detail` says what is wrong.")
             .pace(Pace::Uploads),
         Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, of::<Script>()),
         Route::new(Method::Delete, "/v1/scripts/{name}", Access::Author, "Delete a script", delete)
-            .detail("Numbering goes on if the name is used again: a version never comes to mean other code.")
+            .detail("If the name is used again, the version numbers continue. So a version number never means other \
+                code.")
             .answers_empty(204)
-            .problem(409, "groups use it: names them"),
+            .problem(409, "Groups or topics use the script; `detail` names them."),
         Route::new(Method::Get, "/v1/scripts/{name}/versions", Access::View, "List versions", versions)
             .list()
             .answers(200, of::<List<ScriptVersion>>()),
         Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}", Access::View, "Get a version", version)
             .answers(200, of::<ScriptVersion>()),
-        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/wasm", Access::View, "Download a version", wasm)
-            .detail("What was uploaded; 404 for a version that is source, which has no wasm of its own.")
+        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/wasm", Access::View, "Download the wasm of a \
+            version", wasm)
+            .detail("The wasm as it was uploaded. 404 for a version that was uploaded as source text.")
             .answers_as(200, "application/wasm", "Wasm"),
-        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/source", Access::View, "Read a version's source", source)
-            .detail("The text as it was uploaded; 404 for a version that is wasm.")
+        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/source", Access::View, "Get the source text of \
+            a version", source)
+            .detail("The text as it was uploaded. 404 for a version that was uploaded as wasm.")
             .answers_as(200, "text/javascript", "Source")
             .answers_as(200, "text/typescript", "Source")
             .answers_as(200, "text/x-python", "Source"),
-        Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Try a script without a run", invoke)
+        Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Run a script once without creating a run", invoke)
             .takes(of::<InvokeRequest>())
             .answers(200, of::<Invocation>())
-            .problem(422, "the params do not satisfy the script's schema")
+            .problem(422, "The params do not match the script's schema.")
             .pace(Pace::Waits),
         Route::new(Method::Put, "/v1/scripts/{name}/active", Access::Author, "Activate a version", activate)
             .takes(of::<ActivateRequest>())
             .answers(200, of::<Script>()),
-        Route::new(Method::Post, "/v1/scripts/{name}/fetch", Access::Author, "Upload from an address", fetch)
-            .detail("The node gets the address itself, within its outbound policy.")
-            .query("activate", "`false`: the version that is active stays so.")
+        Route::new(Method::Post, "/v1/scripts/{name}/fetch", Access::Author, "Upload a version from a URL", fetch)
+            .detail("The node downloads the URL itself, if its outbound policy allows it.")
+            .query("activate", "`false`: do not activate the new version. Default: `true`.")
             .takes(of::<FetchRequest>())
             .answers(201, of::<ScriptVersion>())
             .answers(200, of::<ScriptVersion>())
-            .problem(403, "the outbound policy does not allow the address")
-            .problem(422, "another digest, or not a script")
+            .problem(403, "The outbound policy does not allow the URL.")
+            .problem(422, "The content has another digest, or it is not a valid script.")
             .pace(Pace::Uploads),
     ]
 }
@@ -141,7 +149,7 @@ fn language(request: &Request) -> Result<Option<Language>, Problem> {
     let found = Language::of_media_type(&media_type);
     if found.is_none() && (media_type.starts_with("text/x-") || media_type == "text/python") {
         let detail = format!(
-            "this build has no runtime for {media_type}: it runs {}, and wasm of any language",
+            "this build has no runtime for {media_type}; it accepts {}, and wasm of any language",
             Language::ALL
                 .map(|language| language.media_type().split(';').next().unwrap_or_default())
                 .join(", ")
@@ -280,7 +288,7 @@ async fn wasm(request: Request) -> Outcome {
     let row = find_version(&request, &script, Some(version)).await?;
     if Language::of_world(&row.world).is_some() {
         let detail = format!(
-            "`{}@{version}` is source, which has no wasm of its own: see `.../source`",
+            "`{}@{version}` was uploaded as source text, so it has no wasm; use `.../source`",
             script.name
         );
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
@@ -294,7 +302,7 @@ async fn source(request: Request) -> Outcome {
     let row = find_version(&request, &script, Some(version)).await?;
     let Some(language) = Language::of_world(&row.world) else {
         let detail = format!(
-            "`{}@{version}` is wasm, of which Heddle has no source: see `.../wasm`",
+            "`{}@{version}` was uploaded as wasm, so it has no source text; use `.../wasm`",
             script.name
         );
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
@@ -317,7 +325,7 @@ async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'stati
 /// What is wrong with params. The schema was checked when it was uploaded.
 fn check_params(schema: &Value, params: &Value) -> Result<Faults, Problem> {
     let found = or_trouble(|| Schema::compile(schema).map(|schema| schema.check(params)))?
-        .map_err(|error| Problem::conflict(format!("the script's own schema cannot be used: {error}")))?;
+        .map_err(|error| Problem::conflict(format!("the schema of the script is not valid: {error}")))?;
     Ok(Faults(
         found.0.into_iter().map(|fault| fault.below("/params")).collect(),
     ))
@@ -329,7 +337,7 @@ async fn invoke(mut request: Request) -> Outcome {
     let timeout = body.timeout.map_or(INVOKE_TIMEOUT_DEFAULT, |timeout| timeout.std());
     if timeout.is_zero() || timeout > INVOKE_TIMEOUT_MAX {
         let detail = format!(
-            "the timeout is more than 0 and at most {}s",
+            "`timeout` must be more than 0 and at most {}s",
             INVOKE_TIMEOUT_MAX.as_secs()
         );
         return Err(Problem::invalid_at("/timeout", detail));
@@ -393,7 +401,7 @@ async fn fetch(mut request: Request) -> Outcome {
     let body: FetchRequest = request.body(false).await?;
     let sha256 = body.sha256.trim().trim_start_matches("sha256:").to_ascii_lowercase();
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(Problem::invalid_at("/sha256", "a SHA-256 is 64 hexadecimal digits"));
+        return Err(Problem::invalid_at("/sha256", "`sha256` must have 64 hexadecimal digits"));
     }
     let bytes = adapter::scripts::fetch(&request.app.engine, body.url, sha256).await?;
     store(&request, &name, bytes, None, activate).await

@@ -26,7 +26,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .list()
             .answers(200, of::<List<Secret>>()),
         Route::new(Method::Put, "/v1/secrets/{name}", Access::Admin, "Create or change a secret", save)
-            .detail("Kept encrypted; never shown again. Only the groups and categories that it names may use it; `*` stands for all, and nobody may if it names none.")
+            .detail("The value is stored encrypted and never shown again. Only the groups and categories that the \
+                secret names may use it. `*` means all. If it names none, nothing can use it.")
             .takes_spec(of::<SecretSpec>())
             .answers_put(of::<Secret>()),
         Route::new(Method::Get, "/v1/secrets/{name}", Access::Admin, "Get a secret, without its value", get)
@@ -35,14 +36,14 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/secrets-key/reseal",
             Access::Admin,
-            "Seal secrets, connections and channels with the current key",
+            "Encrypt secrets, connections and channels again with the current key",
             reseal,
         )
-        .detail("The last step of changing the key, once every node seals with the new one.")
+        .detail("The last step of a change of the secrets key. Do it when all nodes use the new key.")
         .answers(200, of::<Resealed>()),
         Route::new(Method::Delete, "/v1/secrets/{name}", Access::Admin, "Delete a secret", delete)
             .answers_empty(204)
-            .problem(409, "groups name it: says which"),
+            .problem(409, "Groups use the secret; `detail` names them."),
     ]
 }
 
@@ -76,7 +77,7 @@ async fn save(mut request: Request) -> Outcome {
     if body.value.len() > SECRET_BYTES_MAX {
         return Err(Problem::invalid_at(
             "/value",
-            format!("a secret may have at most {SECRET_BYTES_MAX} bytes"),
+            format!("a secret must have at most {SECRET_BYTES_MAX} bytes"),
         ));
     }
     let grant = grants::grant(body.groups, body.categories)?;

@@ -24,27 +24,28 @@ fn shown(caller: &Caller) -> Session {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/session", Access::Any, "Who one is", get).answers(200, of::<Session>()),
+        Route::new(Method::Get, "/v1/session", Access::Any, "Get who you are", get).answers(200, of::<Session>()),
         Route::new(
             Method::Post,
             "/v1/session",
             Access::Open,
-            "Sign in with a token: a cookie for browsers",
+            "Sign in with a token: get a session cookie for a browser",
             sign_in,
         )
         .detail(
-            "The cookie is HttpOnly and SameSite=Lax, and ends after 12 hours or with its token. What a cookie vouches \
-             for may write only when the request comes from a page of the same origin. `heddle dev` needs none.",
+            "The cookie is HttpOnly and SameSite=Lax. It expires after 12 hours, or when its token expires or is \
+            revoked. With a cookie, only requests from pages of the same origin can change something. `heddle dev` \
+            needs no cookie.",
         )
         .takes(of::<SignIn>())
         .answers(201, of::<Session>())
-        .problem(401, "the token is not in force"),
+        .problem(401, "The token is unknown, revoked or expired."),
         Route::new(Method::Delete, "/v1/session", Access::Open, "Sign out", sign_out).answers_empty(204),
         Route::new(
             Method::Get,
             "/v1/sessions",
             Access::Admin,
-            "List who is signed in",
+            "List the people who are signed in",
             list,
         )
         .list()
@@ -57,12 +58,12 @@ pub(crate) fn routes() -> Vec<Route> {
             end,
         )
         .detail(
-            "By the name that the list and the audit have, such as `person:ann@example.com`. They end on all nodes, and \
-             all open pages with them. A token stays in force, and somebody who still has an account at the provider may \
-             sign in again: revoke the token, or remove the account, first.",
+            "The name is the one in the list of sessions and in the audit, for example `person:ann@example.com`. The \
+            sessions end on all nodes; open pages must sign in again. A token stays valid, and a person with an \
+            account at the provider can sign in again. To prevent this, first revoke the token or remove the account.",
         )
         .answers(200, of::<SessionsEnded>())
-        .problem(404, "nobody of that name is signed in"),
+        .problem(404, "Nobody with this name is signed in."),
     ]
 }
 

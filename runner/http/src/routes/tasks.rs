@@ -20,19 +20,20 @@ use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
-    let item = |route: Route| route.query("item", "Which item of a mapped task, from 0.");
+    let item = |route: Route| route.query("item", "The item of a mapped task, counted from 0.");
     let logs = |route: Route| {
         route
             .detail(
-                "`Accept: text/event-stream` or `?follow=true` follows by server-sent events, until an event `end`.",
+                "With `Accept: text/event-stream` or `?follow=true`, the answer is a stream of server-sent events \
+                that ends with an event `end`.",
             )
-            .query("item", "Which item of a mapped task, from 0.")
-            .query("attempt", "Which attempt, from 1.")
+            .query("item", "The item of a mapped task, counted from 0.")
+            .query("attempt", "Only this attempt, counted from 1. Default: all attempts.")
             .query("follow", "`true`: follow.")
             .query(
                 "last",
-                "`true`: the last `limit` lines instead of the first, in the order of their time; the next page is what was \
-                 before them. Not with `follow`.",
+                "`true`: the last `limit` lines instead of the first ones, in the order of their time. The next page \
+                has the lines before them. Not allowed with `follow`.",
             )
             .list()
             .answers(200, of::<List<LogLine>>())
@@ -41,22 +42,26 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![
         item(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}", Access::View, "Get a task run with its attempts", get))
             .answers(200, of::<TaskDetail>()),
-        logs(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}/logs", Access::View, "A task's log", task_logs)),
-        logs(Route::new(Method::Get, "/v1/runs/{id}/logs", Access::View, "The log of all tasks", run_logs))
-            .query("task", "Of this task only."),
+        logs(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}/logs", Access::View, "Get the log of a task", task_logs)),
+        logs(Route::new(Method::Get, "/v1/runs/{id}/logs", Access::View, "Get the log of all tasks of a run", run_logs))
+            .query("task", "Only lines of this task."),
         item(Route::new(Method::Put, "/v1/runs/{id}/tasks/{task}/state", Access::Operate, "Override a task run's state", set_state))
-            .detail("To `succeeded`, `failed` or `skipped`. What runs is cancelled first; dependants are settled or revived, and a failed run is reopened.")
+            .detail("Sets the state to `succeeded`, `failed` or `skipped`. A running attempt is cancelled first. \
+                Dependent tasks are evaluated again, and a failed run is reopened.")
             .takes(of::<TaskOverride>())
             .answers(200, of::<TaskDetail>())
-            .problem(409, "its state does not allow it"),
-        item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/retry", Access::Operate, "Try a task run again, now", retry))
+            .problem(409, "The state of the task run does not allow it."),
+        item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/retry", Access::Operate, "Start the next attempt of \
+            a task run now", retry))
             .answers(200, of::<TaskDetail>())
-            .problem(409, "its state does not allow it"),
+            .problem(409, "The state of the task run does not allow it."),
         item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/clear", Access::Operate, "Run a task again within an ended run", clear))
-            .detail("Runs the task run again whatever came of it and, with `downstream` (the default), everything that depends on it, directly or indirectly. The attempts' history stays, and their numbers go on. The run is reopened.")
+            .detail("Runs the task run again, whatever its result was. With `downstream` (default `true`), also all \
+                tasks that depend on it, directly or indirectly. The history of attempts is kept, and their numbers \
+                continue. The run is reopened.")
             .takes(of::<ClearTask>())
             .answers(200, of::<TaskDetail>())
-            .problem(409, "the run has not ended"),
+            .problem(409, "The run has not ended."),
     ]
 }
 
@@ -111,7 +116,7 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
     let run = request.id("id", "run")?;
     if request.wants_events()? {
         if query.last {
-            return Err(Problem::invalid_at("/last", "what is followed has no last lines yet"));
+            return Err(Problem::invalid_at("/last", "`last` cannot be combined with `follow`"));
         }
         let lines = adapter::streams::follow_logs(request.app.engine.clone(), RunId(run), query).await?;
         return Ok(server_sent(
@@ -134,7 +139,7 @@ async fn set_state(mut request: Request) -> Outcome {
         ));
     }
     if body.output.is_some() && body.state != TaskState::Succeeded {
-        return Err(Problem::invalid_at("/output", "only `succeeded` has an output"));
+        return Err(Problem::invalid_at("/output", "only the state `succeeded` can have an `output`"));
     }
     let reason = checked_reason(&body.reason)?;
     let actor = request.caller.actor.clone();

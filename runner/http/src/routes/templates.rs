@@ -36,7 +36,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("The body is the JSON Schema itself.")
         .takes_spec(of::<TemplateSpec>())
         .answers_put(of::<Template>())
-        .problem(422, "not a JSON Schema"),
+        .problem(422, "The body is not a valid JSON Schema."),
         Route::new(Method::Get, "/v1/templates/{name}", Access::View, "Get a template", get)
             .answers(200, of::<Template>()),
         Route::new(
@@ -47,7 +47,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "groups or offers name it: says which"),
+        .problem(409, "Groups or offers use the template; `detail` names them."),
     ]
 }
 
@@ -63,7 +63,7 @@ async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let schema = request.spec().await?;
     if !(schema.is_object() || schema.is_boolean()) {
-        return Err(Problem::invalid_at("", "a JSON Schema is an object or a boolean"));
+        return Err(Problem::invalid_at("", "a JSON Schema must be an object or a boolean"));
     }
     or_trouble(|| Schema::compile(&schema))?.map_err(|error| match error.split_once(": ") {
         // It begins with the place, where it has one.

@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/tokens",
             Access::Admin,
-            "List tokens, without their texts",
+            "List tokens, without their values",
             list,
         )
         .list()
@@ -39,12 +39,12 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/tokens",
             Access::Admin,
-            "Make a token; its text is shown this once",
+            "Create a token; its value is shown only once",
             create,
         )
         .takes(of::<NewToken>())
         .answers(201, of::<MadeToken>())
-        .problem(409, "there is a token of that name"),
+        .problem(409, "A token with this name exists."),
         Route::new(
             Method::Get,
             "/v1/tokens/{token}",
@@ -95,7 +95,7 @@ async fn create(mut request: Request) -> Outcome {
         ),
         None => {
             let existing = app.store.token(&spec.name).await?;
-            let problem = Problem::conflict(format!("there is a token `{}` already", spec.name));
+            let problem = Problem::conflict(format!("a token `{}` already exists", spec.name));
             Err(match existing {
                 Some(row) => problem.existing(row.id.to_string()),
                 None => problem,

@@ -40,16 +40,16 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a topic",
             save,
         )
-        .detail("Binds a script of the world `heddle:task/consumer`, or a queue.")
+        .detail("A topic sends its messages to a script of the world `heddle:task/consumer`, or to a queue.")
         .takes_spec(of::<TopicSpec>())
         .answers_put(of::<heddle_api::Topic>())
         .problem(
             409,
-            "it has messages: `granularity`, `timezone` and `send_at` stay as they are",
+            "The topic has messages, so `granularity`, `timezone` and `send_at` cannot change.",
         )
-        .problem(422, "what is wrong, with pointers"),
+        .problem(422, "The topic is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/topics/{topic}", Access::View, "Get a topic", get)
-            .detail("`problem` says why nothing is sent, if something is wrong.")
+            .detail("If messages cannot be sent, `problem` says why.")
             .answers(200, of::<heddle_api::Topic>()),
         Route::new(
             Method::Delete,
@@ -67,17 +67,18 @@ pub(crate) fn routes() -> Vec<Route> {
             cancel,
         )
         .detail(
-            "All that the filter finds and that is neither sent nor in hand; nothing is sent after the batches in hand. \
-             What waits in a queue, claimed by nobody, is in nobody's hands. Answers when that holds.",
+            "Cancels all messages that match the filter and are neither sent nor being sent. When the answer arrives, \
+            none of them is sent any more, except those in batches that are being sent. A batch that waits in a queue \
+            without a claim is cancelled too.",
         )
         .takes(of::<MessageFilter>())
         .answers(200, of::<Cancelled>())
-        .problem(422, "an empty filter, or values that cannot be"),
+        .problem(422, "The filter is empty, or a value is not valid."),
         Route::new(
             Method::Get,
             "/v1/topics/{topic}/days",
             Access::View,
-            "List days that have, or had, messages",
+            "List the days that have or had messages",
             days,
         )
         .list()
@@ -86,12 +87,12 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Get,
             "/v1/topics/{topic}/days/{day}",
             Access::View,
-            "How far a day has come, by bucket",
+            "Get the progress of a day, by bucket",
             day,
         )
-        .detail("Buckets that never had a message are left out. A day without messages has none.")
+        .detail("Only buckets that have or had messages are listed.")
         .answers(200, of::<Day>())
-        .problem(422, "`day` is no day"),
+        .problem(422, "`day` is not a valid day."),
     ]
 }
 
@@ -161,11 +162,11 @@ async fn save(mut request: Request) -> Outcome {
     };
     let done = match request.app.store.put_topic(request.by(), write, &FIXED).await? {
         TopicPut::Done(done) => done,
-        TopicPut::NoScript => return Err(Problem::invalid_at("/script", "the script was deleted meanwhile")),
+        TopicPut::NoScript => return Err(Problem::invalid_at("/script", "the script was deleted in the meantime")),
         TopicPut::Fixed(field) => {
             return Err(Problem::conflict(format!(
-                "the topic `{name}` has messages, so its `{field}` stays as it is; cancel them and wait for their \
-                 retention, or make another topic"
+                "the topic `{name}` has messages, so its `{field}` cannot change; cancel the messages and wait until \
+                their retention has passed, or create another topic"
             )));
         }
     };
@@ -202,8 +203,8 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                         faults.add(
                             "/script",
                             format!(
-                                "`{script}@{version}` exports no `handle`, and messages need a function \
-                                 `handle(batch, ctx)`"
+                                "`{script}@{version}` does not export `handle`; a topic needs a function \
+                                `handle(batch, ctx)`"
                             ),
                         );
                     }
@@ -211,7 +212,7 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                 Some(row) if row.world != CONSUMER_WORLD => faults.add(
                     "/script",
                     format!(
-                        "`{script}@{version}` is made for {}, and messages need {CONSUMER_WORLD}",
+                        "`{script}@{version}` has the world {}; a topic needs {CONSUMER_WORLD}",
                         row.world
                     ),
                 ),
@@ -246,7 +247,7 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
         if host.parse::<HostPattern>().is_err() {
             faults.add(
                 format!("/allow_hosts/{place}"),
-                format!("`{host}` is no host such as api.example.com or *.example.com"),
+                format!("`{host}` is not a valid host; write for example api.example.com or *.example.com"),
             );
         }
     }
@@ -271,7 +272,7 @@ async fn put_group(request: &Request, id: i32, name: &Name, topic: &Topic) -> Re
     match request.app.store.put_group(request.by(), write).await? {
         GroupPut::Done(_) => Ok(()),
         // Neither links nor scripts nor `If-Match` are asked for.
-        _ => Err(Problem::conflict("the topic was changed meanwhile; try again")),
+        _ => Err(Problem::conflict("the topic was changed at the same time; try again")),
     }
 }
 
@@ -300,17 +301,17 @@ async fn cancel(mut request: Request) -> Outcome {
     if let Some(bucket) = body.bucket {
         match (0..BUCKETS).contains(&bucket) {
             true => filter.bucket = Some(bucket as i16),
-            false => faults.add("/bucket", format!("from 0 to {}", BUCKETS - 1)),
+            false => faults.add("/bucket", format!("must be from 0 to {}", BUCKETS - 1)),
         }
     }
     for (pointer, given) in [("/sender", body.sender), ("/receiver", body.receiver)] {
         if given.is_some_and(|id| id < 0) {
-            faults.add(pointer, "ids are from 0 to 9223372036854775807");
+            faults.add(pointer, "must be from 0 to 9223372036854775807");
         }
     }
     (filter.sender, filter.receiver) = (body.sender, body.receiver);
     if faults.is_empty() && filter == CancelFilter::default() {
-        faults.add("", "name at least one of `day`, `bucket`, `sender`, `receiver`");
+        faults.add("", "give at least one of `day`, `bucket`, `sender`, `receiver`");
     }
     faults.or(()).map_err(Problem::invalid)?;
     let report = request
@@ -330,7 +331,7 @@ pub(super) async fn end_empty(request: &Request, runs: impl IntoIterator<Item = 
     for run in runs {
         let actor = request.caller.actor.clone();
         if let Err(refusal) = adapter::runs::control(&request.app.engine, RunId(run), Control::Cancel, actor).await {
-            tracing::debug!(%run, ?refusal, "the run of a batch of which nothing is left goes on");
+            tracing::debug!(%run, ?refusal, "the run of an empty batch could not be cancelled");
         }
     }
 }
@@ -383,7 +384,8 @@ async fn days(request: Request) -> Outcome {
     let row = find(&request).await?;
     let limit = request.limit()?;
     let from = match request.cursor() {
-        Some(text) => Some(parse_day(text).map_err(|_| Problem::malformed("`cursor` is what `next_cursor` said"))?),
+        Some(text) => Some(parse_day(text).map_err(|_| Problem::malformed("`cursor` must be the `next_cursor` of an \
+            earlier answer"))?),
         None => None,
     };
     let mut rows = request.app.store.message_days(row.id, from, limit + 1).await?;

@@ -229,7 +229,7 @@ fn a_timer_whose_window_is_over_is_kept() {
     }
     assert_eq!(notes.len(), 3);
     assert!(
-        notes[0].contains("timer 1") && notes[0].contains("window is over"),
+        notes[0].contains("timer 1") && notes[0].contains("window is in the past"),
         "{notes:?}"
     );
 }

@@ -18,7 +18,7 @@ pub(super) fn list(fields: &Map<String, Value>) -> Result<Vec<&Map<String, Value
     let list = match fields.get("taskScheduleConf") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Object(conf)) => conf.get("timerList"),
-        Some(_) => return Err(invalid("taskScheduleConf", "an object is expected".to_owned())),
+        Some(_) => return Err(invalid("taskScheduleConf", "expected an object".to_owned())),
     };
     match list {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -27,12 +27,12 @@ pub(super) fn list(fields: &Map<String, Value>) -> Result<Vec<&Map<String, Value
             .map(|timer| {
                 timer
                     .as_object()
-                    .ok_or_else(|| invalid("taskScheduleConf/timerList", "a timer is an object".to_owned()))
+                    .ok_or_else(|| invalid("taskScheduleConf/timerList", "a timer must be an object".to_owned()))
             })
             .collect(),
         Some(_) => Err(invalid(
             "taskScheduleConf/timerList",
-            format!("a list of at most {TIMERS_MAX} timers is expected"),
+            format!("expected a list of at most {TIMERS_MAX} timers"),
         )),
     }
 }
@@ -68,7 +68,7 @@ fn is_over(spec: &ScheduleSpec, zone: Tz, now: Time) -> bool {
 }
 
 fn written(timer: &Map<String, Value>) -> Result<Map<String, Value>, Problem> {
-    let missing = |field: &str, kind: i64| invalid(field, format!("a timer of type {kind} has a `{field}`"));
+    let missing = |field: &str, kind: i64| invalid(field, format!("a timer of type {kind} needs `{field}`"));
     let kind = count(timer, "timerType")?.or(count(timer, "type")?);
     let mut schedule = Map::new();
     let initial = millis(timer, "initDelay")?;
@@ -96,7 +96,7 @@ fn written(timer: &Map<String, Value>) -> Result<Map<String, Value>, Problem> {
         _ => {
             return Err(invalid(
                 "timerType",
-                "`timerType` is 1 (cron), 2 (fixed rate), 3 (fixed delay) or 4 (one-shot delay)".to_owned(),
+                "`timerType` must be 1 (cron), 2 (fixed rate), 3 (fixed delay) or 4 (one-shot delay)".to_owned(),
             ));
         }
     }
@@ -128,7 +128,7 @@ fn moment(timer: &Map<String, Value>, field: &str) -> Result<Option<String>, Pro
             .as_i64()
             .and_then(chrono::DateTime::from_timestamp_millis)
             .map(|at| Some(at.to_rfc3339()))
-            .ok_or_else(|| invalid(field, "no such time".to_owned())),
-        Some(other) => Err(invalid(field, format!("a time is expected, not {other}"))),
+            .ok_or_else(|| invalid(field, "the time does not exist".to_owned())),
+        Some(other) => Err(invalid(field, format!("expected a time, not {other}"))),
     }
 }

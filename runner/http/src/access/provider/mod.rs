@@ -162,7 +162,7 @@ pub struct Onward {
 
 /// Says why a URL will not do: what passes between a provider and us is not for others to read.
 pub(super) fn check_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("`{text}` is no URL: {error}"))?;
+    let url = Url::parse(text).map_err(|error| format!("`{text}` is not a valid URL: {error}"))?;
     let local = match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost",
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
@@ -181,23 +181,23 @@ impl Provider {
     pub fn new(config: ProviderConfig) -> Result<Arc<Self>, String> {
         let issuer = check_url(&config.issuer)?;
         if issuer.query().is_some() || issuer.fragment().is_some() {
-            return Err(format!("an issuer has neither query nor fragment: `{}`", config.issuer));
+            return Err(format!("the issuer must not have a query or a fragment: `{}`", config.issuer));
         }
         if let Some(url) = &config.redirect_url {
             check_url(url)?;
         }
         if config.client_id.is_empty() {
-            return Err("a provider knows its clients by an id".into());
+            return Err("the client id must not be empty".into());
         }
         if !config.scopes.split(' ').any(|scope| scope == "openid") {
-            return Err("`openid` has to be among the scopes".into());
+            return Err("the scopes must contain `openid`".into());
         }
         let mut roles = config.roles.values().chain(&config.default_role);
         if roles.clone().next().is_none() {
-            return Err("no claim and no default gives anybody a role: nobody could sign in".into());
+            return Err("neither a claim nor a default role is configured, so nobody could sign in".into());
         }
         if roles.any(|role| *role == Role::Worker) {
-            return Err("people are no workers: the roles are viewer, operator, author and admin".into());
+            return Err("people cannot have the role `worker`; the roles are viewer, operator, author and admin".into());
         }
         let remote = Arc::new(Remote::new(&config)?);
         Ok(Arc::new(Self { config, remote }))
@@ -223,7 +223,7 @@ impl Provider {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
         if host.is_empty() || !host.chars().all(plain) {
             return Err(Problem::malformed(
-                "the request does not say by which name it was sent here",
+                "the header `Host` is missing or not valid",
             ));
         }
         let scheme = if session::is_https(headers) { "https" } else { "http" };
@@ -398,7 +398,7 @@ mod tests {
         check(&|config| config.issuer = "id".into(), "no URL");
         check(&|config| config.scopes = "email".into(), "openid");
         check(&|config| config.roles.clear(), "nobody");
-        check(&|config| config.default_role = Some(Role::Worker), "no workers");
+        check(&|config| config.default_role = Some(Role::Worker), "cannot have the role `worker`");
         check(&|config| config.client_id.clear(), "id");
         check(&|config| config.redirect_url = Some("/sign-in".into()), "no URL");
         for local in ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"] {

@@ -136,7 +136,7 @@ impl Remote {
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .build()
-            .map_err(|error| format!("there is no HTTP client: {}", Chain(&error)))?;
+            .map_err(|error| format!("cannot create the HTTP client: {}", Chain(&error)))?;
         Ok(Self {
             issuer: config.issuer.clone(),
             client_id: config.client_id.clone(),
@@ -151,7 +151,7 @@ impl Remote {
 
     /// The provider is away: why is for whoever runs the node.
     fn away(&self, what: &str, why: &str) -> Astray {
-        tracing::warn!(issuer = self.issuer, why, "the provider of sign-ins {what}");
+        tracing::warn!(issuer = self.issuer, why, "the sign-in provider {what}");
         Astray::Away
     }
 
@@ -198,7 +198,7 @@ impl Remote {
             }
             Err(why) => {
                 known.away = Some(now);
-                let astray = self.away("cannot be asked what it is", &why);
+                let astray = self.away("does not give its configuration", &why);
                 // What it said before will do for as long as it says nothing else.
                 known.described.as_ref().map(|(old, _)| old.clone()).ok_or(astray)
             }
@@ -209,12 +209,12 @@ impl Remote {
         let url = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
         let said = ask(self.http.get(&url)).await?;
         if said.status != StatusCode::OK {
-            return Err(format!("{url} answers {}", said.status));
+            return Err(format!("{url} answered {}", said.status));
         }
         let issuer = said.body["issuer"].as_str().unwrap_or_default();
         if issuer != self.issuer {
             return Err(format!(
-                "{url} says that the issuer is `{issuer}`, not `{}`: the two have to be the same to the letter",
+                "{url} gives the issuer `{issuer}`, not `{}`; both must be exactly the same",
                 self.issuer
             ));
         }
@@ -249,7 +249,7 @@ impl Remote {
         let described = self.described(clock).await?;
         let turn = tokio::time::timeout(ANSWER_TIMEOUT, self.exchanges.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
-            return Err(self.away("has too many codes to exchange", "other sign-ins wait for it"));
+            return Err(self.away("does not answer fast enough", "too many other sign-ins wait for it"));
         };
         let mut fields = vec![
             ("grant_type", "authorization_code"),
@@ -274,7 +274,7 @@ impl Remote {
             .header("content-type", "application/x-www-form-urlencoded")
             .header("accept", "application/json")
             .body(form);
-        let said = ask(request).await.map_err(|why| self.away("takes no code", &why))?;
+        let said = ask(request).await.map_err(|why| self.away("did not accept a code", &why))?;
         if said.status.is_success() {
             let text = |name: &str| said.body[name].as_str().map(str::to_owned);
             let id = text("id_token").ok_or(Astray::Wrong(Wrong::Form))?;
@@ -283,7 +283,7 @@ impl Remote {
         }
         match said.body["error"].as_str() {
             _ if said.status.is_server_error() => {
-                Err(self.away("takes no code", &format!("it answers {}", said.status)))
+                Err(self.away("did not accept a code", &format!("it answered {}", said.status)))
             }
             Some("invalid_grant") => Err(Astray::Wrong(Wrong::Code)),
             Some(error) => {
@@ -293,11 +293,11 @@ impl Remote {
                     issuer = self.issuer,
                     error,
                     why,
-                    "the provider of sign-ins refuses a code"
+                    "the sign-in provider refused a code; check the client id, the client secret and the redirect URL"
                 );
                 Err(Astray::Denied(error))
             }
-            None => Err(self.away("takes no code", &format!("it answers {}", said.status))),
+            None => Err(self.away("did not accept a code", &format!("it answered {}", said.status))),
         }
     }
 
@@ -319,12 +319,12 @@ impl Remote {
             .header("accept", "application/json");
         let said = ask(request)
             .await
-            .map_err(|why| self.away("tells nothing of people", &why))?;
+            .map_err(|why| self.away("did not return information about a person", &why))?;
         match (said.status, said.body) {
             (StatusCode::OK, Value::Object(all)) => Ok(Some(all)),
             (status, _) => Err(self.away(
-                "tells nothing of people",
-                &format!("{url} answers {status}, or no JSON object"),
+                "did not return information about a person",
+                &format!("{url} answered {status}, or no JSON object"),
             )),
         }
     }
@@ -364,13 +364,13 @@ impl Remote {
         }
         let said = self.read_keys(described).await;
         self.known.lock().keys_away = said.is_err().then(|| clock.now());
-        said.map_err(|why| self.away("does not tell its keys", &why))
+        said.map_err(|why| self.away("did not return its keys", &why))
     }
 
     async fn read_keys(&self, described: &Described) -> Result<Vec<Jwk>, String> {
         let said = ask(self.http.get(described.keys.clone())).await?;
         let keys = said.body["keys"].as_array().filter(|_| said.status == StatusCode::OK);
-        let keys = keys.ok_or_else(|| format!("{} answers {} and no keys", described.keys, said.status))?;
+        let keys = keys.ok_or_else(|| format!("{} answered {} and no keys", described.keys, said.status))?;
         // Those of kinds that nobody here knows are of no use, and no reason to refuse the others.
         let read = |key: &Value| serde_json::from_value(key.clone()).ok();
         Ok(keys.iter().take(KEYS_MAX).filter_map(read).collect())
