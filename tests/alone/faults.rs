@@ -229,7 +229,7 @@ async fn what_cannot_be_handled_holds_nobody_up() {
     .await
     .unwrap();
     set_aside("settlements", 1).await;
-    let names_it = format!("unreadable row {child} in settlements: state is 99");
+    let names_it = format!("cannot read row {child} in settlements: state is 99");
     assert!(node.log().contains(&names_it), "{}", node.log());
     node.put_group("child", one(json!({"script": "hello"}))).await;
     node.put_group("parent", one(json!({"group": "child"}))).await;

@@ -106,7 +106,7 @@ async fn failures() {
     let path = format!("/v1/runs/{slow}/tasks/t/clear");
     let refused = node.post(&path, json!({})).await.expect_problem(409, &[]);
     assert!(
-        refused["detail"].as_str().unwrap().contains("cancel the run"),
+        refused["detail"].as_str().unwrap().contains("Cancel the run"),
         "{refused:#}"
     );
     for (path, status) in [

@@ -273,7 +273,7 @@ async fn is_bounded(sql: &Client, run: &Value) {
         .expect("the lines");
     let numbers = rows.iter().map(|row| row.get::<_, i32>(0));
     assert!(numbers.eq(0..rows.len() as i32), "no gaps");
-    let left_out = |row: &&Row| row.get::<_, i16>(1) == 3 && row.get::<_, &str>(2).contains("are left out here");
+    let left_out = |row: &&Row| row.get::<_, i16>(1) == 3 && row.get::<_, &str>(2).contains("are omitted here");
     let told = rows.iter().filter(left_out).count();
     let last = rows.iter().map(|row| row.get::<_, DateTime<Utc>>(3)).max();
     let until = last.into_iter().fold(time(&run["finished_at"]), DateTime::max);

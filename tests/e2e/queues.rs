@@ -95,7 +95,7 @@ async fn a_worker_does_a_task() {
     assert_eq!(run["state"], "succeeded", "{run:#}");
     assert_eq!(task(&run, "approve")["output"], json!({"sum": 5}));
     let again = say(&node, &held, "complete", json!({"output": 6})).await;
-    again.expect_said(409, "has ended already");
+    again.expect_said(409, "has already ended");
 }
 
 /// Nothing to claim: no items after `wait`, and a poll that hangs is woken at once, also by another node.

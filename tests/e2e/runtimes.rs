@@ -173,11 +173,11 @@ async fn a_script_keeps_its_runtime() {
     }
     eventually("what the upgraded node says of both", async || {
         let told = upgraded.log();
-        let lines = told.lines().filter(|line| line.contains("run on a kept runtime"));
+        let lines = told.lines().filter(|line| line.contains("run on an older runtime"));
         let named = lines
             .filter(|line| line.contains("js@1") || line.contains("py@1"))
             .count();
-        (named == 2 && told.matches("none of them would change").count() == 2).then_some(())
+        (named == 2 && told.matches("none of these scripts would change").count() == 2).then_some(())
     })
     .await;
     // The same text, checked with this program's, is another version.
@@ -282,7 +282,7 @@ async fn what_would_change_is_refused() {
     drop(node);
 
     let node = world.node().await;
-    let told = logged(&node, "some of them would change").await;
+    let told = logged(&node, "some of these scripts would change").await;
     assert!(
         told.contains("described@1: changes: description") && told.contains("too new"),
         "{told}"

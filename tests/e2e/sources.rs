@@ -419,7 +419,7 @@ async fn a_text_consumes_messages() {
     let refused = node.put("/v1/topics/letters", wrong).await.expect_status(422);
     assert_eq!(refused["errors"][0]["pointer"], "/script", "{refused:#}");
     let said = refused["errors"][0]["detail"].as_str().unwrap();
-    assert!(said.contains("`plain@1` exports no `handle`"), "{said}");
+    assert!(said.contains("`plain@1` does not export `handle`"), "{said}");
     let spec = json!({"script": "post", "granularity": "instant", "batch": 10});
     node.put("/v1/topics/letters", spec).await.expect_status(201);
     let message = |receiver: u64, bad: bool| json!({"sender": 1, "receiver": receiver, "due": "2020-01-01T00:00:00Z", "payload": {"bad": bad}});

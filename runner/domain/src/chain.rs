@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn every_cause_is_told_once() {
         assert_eq!(
-            chain(&["cannot claim", "a statement failed", "no such table"]),
-            "cannot claim: a statement failed: no such table"
+            chain(&["cannot claim", "an SQL statement failed", "no such table"]),
+            "cannot claim: an SQL statement failed: no such table"
         );
         assert_eq!(
             chain(&["wrapped: no such table", "no such table"]),

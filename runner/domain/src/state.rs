@@ -224,7 +224,7 @@ mod tests {
             ),
             ("TypeError: not granted: host example.com:443: it is not among", true),
             (
-                "the lock is not granted: not granted: connection `shop`: there is none",
+                "the lock is not granted: not granted: connection `shop`: it does not exist",
                 true,
             ),
             ("the lock was not granted: somebody has it", false),

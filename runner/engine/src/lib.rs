@@ -108,7 +108,7 @@ pub enum EngineError {
     #[error(transparent)]
     Store(StoreError),
     /// What stands in the database cannot be used.
-    #[error("unreadable: {0}")]
+    #[error("stored data cannot be read: {0}")]
     Unreadable(String),
     /// A run's progress is of no form that is known here.
     #[error("the progress of run {run} cannot be read or written")]
@@ -129,7 +129,7 @@ pub enum EngineError {
     #[error("this node is shutting down")]
     Stopping,
     /// Another transaction holds what is wanted.
-    #[error("another change is in the way")]
+    #[error("another change happened at the same time")]
     Contended,
     /// There is more waiting than this node takes.
     #[error("this node is overloaded")]
@@ -418,10 +418,11 @@ impl Engine {
         const WARM_MAX: Duration = Duration::from_secs(10);
         match tokio::time::timeout(WARM_MAX, self.runs.warm()).await {
             Ok(Ok(0)) => {}
-            Ok(Ok(scripts)) => tracing::info!(scripts, "scripts are loaded"),
-            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "scripts could not be loaded in advance"),
+            Ok(Ok(scripts)) => tracing::info!(scripts, "loaded the scripts of the enabled groups"),
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; each one is \
+                loaded when a run needs it"),
             Err(_) => {
-                tracing::info!("some scripts are still being compiled: runs of these wait for it");
+                tracing::info!("some scripts are still compiling; their runs wait until they are ready");
                 self.runs.node.signals.raise(Signal::Scripts);
             }
         }
@@ -562,15 +563,18 @@ impl Engine {
         }
         let left = async {
             if let Err(error) = self.runs.hand_back().await {
-                tracing::warn!(error = %Chain(&error), "attempts could not be given back; other nodes take them over as lost");
+                tracing::warn!(error = %Chain(&error), "cannot release the running attempts; other nodes take them \
+                    over as lost");
             }
             node.store.release_node(node.lease()).await
         };
         match tokio::time::timeout(HAND_BACK_MAX, left).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "the lease could not be given back; it runs out"),
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "cannot release the lease of this node; it \
+                expires by itself"),
             Err(_) => tracing::warn!(
-                "the database does not answer; what is left here is taken over when the lease has run out"
+                "the database does not answer during shutdown; other nodes take over the remaining work when the \
+                lease of this node has expired"
             ),
         }
         node.state.give_up_lease();

@@ -45,7 +45,7 @@ pub enum GroupRefused {
     #[error("there is no group `{0}`")]
     Missing(Name),
     /// `If-Match` names another revision.
-    #[error("the group `{name}` stands at revision {revision}")]
+    #[error("the current revision of the group `{name}` is {revision}")]
     Stale {
         /// The group's name.
         name: Name,
@@ -53,7 +53,7 @@ pub enum GroupRefused {
         revision: i32,
     },
     /// What the group names was deleted and made again behind each of [`TRIES_MAX`] checks.
-    #[error("what the group names is being changed by others; try again")]
+    #[error("objects that this group names are being changed at the same time; try again")]
     Outdated,
     /// Our own trouble with what checks schemas and templates: another try may do better.
     #[error("{0}")]
@@ -62,7 +62,7 @@ pub enum GroupRefused {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Our own fault.
-    #[error("a group could not be checked")]
+    #[error("the group could not be checked")]
     Internal(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 

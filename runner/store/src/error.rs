@@ -17,16 +17,16 @@ pub enum StoreError {
     #[error("the database is read-only")]
     ReadOnly(#[source] Failed),
     /// Two transactions were in each other's way (deadlock, serialisation): repeat the whole transaction.
-    #[error("the transaction has to be repeated")]
+    #[error("the transaction must be repeated")]
     Conflict(#[source] Failed),
     /// A statement failed: our fault.
-    #[error("a statement failed")]
+    #[error("an SQL statement failed")]
     Database(#[source] Failed),
     /// The schema could not be brought up to date.
     #[error("migration failed")]
     Migration(#[source] Box<MigrateError>),
     /// A row holds what this version cannot read: our fault, or a newer node's.
-    #[error("unreadable row {row} in {table}: {column} is {found}")]
+    #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
         /// Where it stands.
         table: &'static str,

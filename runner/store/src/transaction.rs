@@ -54,12 +54,12 @@ impl Default for Transactions {
     fn default() -> Self {
         let seconds = HistogramOpts::new(
             "heddle_transaction_seconds",
-            "How long this node's transactions took, by name, each try by itself.",
+            "Duration of this node's database transactions, by name, in seconds. Each try counts separately.",
         )
         .buckets(BUCKETS.to_vec());
         let repeated = Opts::new(
             "heddle_transactions_repeated_total",
-            "Of these, those that met another transaction and were tried again.",
+            "Database transactions of this node that conflicted with another transaction and were retried, by name.",
         );
         Self {
             seconds: HistogramVec::new(seconds, &["transaction"]).expect("the name is a metric's"),

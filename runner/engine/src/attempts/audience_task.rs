@@ -53,7 +53,7 @@ impl Attempts {
         };
         let audience = match or_trouble(|| self.templates.render(&asked.audience, scope))? {
             Ok(Value::String(audience)) => audience,
-            Ok(other) => return invalid(format!("audience: {other} is no audience")),
+            Ok(other) => return invalid(format!("audience: {other} is not an audience")),
             Err(error) => return invalid(format!("audience: {error}")),
         };
         if let Some(template) = &asked.template {

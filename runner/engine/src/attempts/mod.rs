@@ -230,13 +230,13 @@ impl Attempts {
                 end
             }
             Prepared::Offer(offer) => {
-                let handed = self.runs.patient("make an offer", until(held.since, None), || {
+                let handed = self.runs.patient("create an offer", until(held.since, None), || {
                     self.hand_to_offer(&context, at, (*offer).clone())
                 });
                 match handed.await {
                     // The offer holds the attempt now; its end settles it.
                     Ok(()) => End::Dropped,
-                    Err(error) => End::plain(Ending::ours("make the offer", &error)),
+                    Err(error) => End::plain(Ending::ours("create the offer", &error)),
                 }
             }
             Prepared::SubRun { group, spec } => {
@@ -277,7 +277,7 @@ impl Attempts {
             parent: Some((context.facts.id, at, due)),
         };
         // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
-        let submitted = self.runs.patient("make a sub-run", until, || async {
+        let submitted = self.runs.patient("create a sub-run", until, || async {
             match self.runs.submit(submission.clone()).await {
                 Err(SubmitError::Engine(error)) => Err(error),
                 decided => Ok(decided),
@@ -287,7 +287,7 @@ impl Attempts {
             // The sub-run holds the attempt now; its end settles it.
             Ok(Ok(_) | Err(SubmitError::Fenced)) => End::Dropped,
             Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
-            Err(error) => End::plain(Ending::ours("make the sub-run", &error)),
+            Err(error) => End::plain(Ending::ours("create the sub-run", &error)),
         }
     }
 

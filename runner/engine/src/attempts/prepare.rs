@@ -140,7 +140,7 @@ impl Attempts {
             Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
         };
         match (task.executor, script) {
-            (Executor::Script, None) => Ok(Err(invalid("its script has been deleted"))),
+            (Executor::Script, None) => Ok(Err(invalid("the script of the task was deleted"))),
             (Executor::Script, Some(script)) => {
                 let params = match checked_params(&script, effective)? {
                     Ok(params) => params,
@@ -186,7 +186,7 @@ impl Attempts {
     ) -> Step<Prepared> {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         match task.executor {
-            Executor::Script => Ok(Err(invalid("its script has been deleted"))),
+            Executor::Script => Ok(Err(invalid("the script of the task was deleted"))),
             Executor::Http => self.prepare_call(context, at, scope, effective, item),
             Executor::Query => Ok(match task.spec.query.as_ref() {
                 Some(spec) => or_trouble(|| Query::render(spec, task, scope, &self.templates))?
@@ -282,7 +282,7 @@ impl Attempts {
                     Value::Array(items) => items,
                     Value::String(text) => match serde_json::from_str(&text) {
                         Ok(Value::Array(items)) => items,
-                        _ => return Err(invalid("for_each gave text that is no JSON array")),
+                        _ => return Err(invalid("for_each gave text that is not a JSON array")),
                     },
                     other => return Err(invalid(format!("for_each gave {}, not an array", kind_of(&other)))),
                 }
@@ -291,20 +291,20 @@ impl Attempts {
             // With nobody there now, one item waits for whoever comes.
             (None, Some(Shards::Workers(_))) => match workers {
                 Some(workers) => (0..workers.clamp(1, i64::from(ITEMS_MAX))).map(Value::from).collect(),
-                None => return Err(invalid("shards by workers are for tasks of a queue")),
+                None => return Err(invalid("only a task with a queue can have `shards: workers`")),
             },
             _ => return Err(invalid("the number of shards is not known")),
         };
         if items.len() > ITEMS_MAX as usize {
             return Err(invalid(format!(
-                "{} items; a mapped task has at most {ITEMS_MAX}",
+                "there are {} items; a mapped task can have at most {ITEMS_MAX}",
                 items.len()
             )));
         }
         let text = serde_json::to_string(&items).map_err(|error| invalid(error.to_string()))?;
         if text.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
             return Err(invalid(format!(
-                "items of {} bytes; at most {JOINED_OUTPUT_BYTES_MAX}",
+                "the items have {} bytes together; the maximum is {JOINED_OUTPUT_BYTES_MAX}",
                 text.len()
             )));
         }

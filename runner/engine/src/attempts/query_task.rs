@@ -80,7 +80,7 @@ impl Attempts {
                 Err(_) => Ending::failed(
                     ErrorKind::Timeout,
                     format!(
-                        "the statement took longer than {} ms, and was cancelled",
+                        "the statement took longer than {} ms and was cancelled",
                         timeout.as_millis()
                     ),
                 ),
@@ -122,7 +122,7 @@ impl Attempts {
             Ok(output) => match serde_json::from_str::<Value>(&output) {
                 Ok(_) => Ending::Succeeded(output),
                 // A column of the type json is handed on as it is, and may be nested deeper than anybody reads.
-                Err(error) => Ending::fatal(ErrorKind::Output, format!("the rows are no JSON to be read: {error}")),
+                Err(error) => Ending::fatal(ErrorKind::Output, format!("the rows cannot be converted to JSON: {error}")),
             },
             Err(failure) => match failure.class {
                 QueryClass::Passing => Ending::failed(ErrorKind::Failed, failure.message),

@@ -212,7 +212,8 @@ fn candidate(row: OfferRow) -> Option<Candidate> {
     let spec: OfferSpec = match serde_json::from_value(row.spec) {
         Ok(spec) => spec,
         Err(error) => {
-            tracing::warn!(error = %Chain(&error), offer = row.name, "an offer cannot be read; it is not given out here");
+            tracing::warn!(error = %Chain(&error), offer = row.name, "cannot read an offer; this node does not return \
+                it to users");
             return None;
         }
     };
@@ -225,7 +226,7 @@ fn candidate(row: OfferRow) -> Option<Candidate> {
             of_task: row.run.is_some(),
         }),
         Err(faults) => {
-            tracing::warn!(%faults, offer = row.name, "an offer cannot be read; it is not given out here");
+            tracing::warn!(%faults, offer = row.name, "cannot read an offer; this node does not return it to users");
             None
         }
     }

@@ -84,10 +84,10 @@ impl Default for DispatchConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum DispatchError {
     /// More polls are under way than this node takes.
-    #[error("this node has as many polls under way as it takes")]
+    #[error("too many polls on this node at the same time; try again later")]
     Overloaded,
     /// More peeks wait than this node comes to.
-    #[error("this node has as many looks at what polls would give under way as it takes")]
+    #[error("too many `peek` calls on this node at the same time; try again later")]
     Peeks,
     /// The database does not answer, or the node stops.
     #[error("the database is not available; try again")]
@@ -284,7 +284,7 @@ impl Dispatcher {
         match dispatch.node.store.assignment(id).await? {
             Some(row) if row.uid == uid && row.state == state => Ok(row),
             Some(row) if row.uid == uid => Err(DispatchError::Conflict(format!(
-                "the assignment is {} already",
+                "the assignment is already {}",
                 row.state.as_str()
             ))),
             _ => Err(DispatchError::Conflict("the user does not hold this assignment".into())),

@@ -41,7 +41,7 @@ impl Reaper {
 }
 
 impl Service for Reaper {
-    const FAILED: &'static str = "the dispatcher's reaper failed; trying again";
+    const FAILED: &'static str = "cannot end expired assignments; trying again";
     const NEEDS: Needs = Needs::Lease;
     const WOKEN_BY: Option<Signal> = Some(Signal::Holds);
 
@@ -102,7 +102,8 @@ impl Dispatch {
                 Ok(progress) => progress,
                 Err(error) => {
                     // The others of this look are not to wait for it.
-                    tracing::error!(error = %Chain(&error), offer = held.id, "a hold cannot be judged");
+                    tracing::error!(error = %Chain(&error), offer = held.id, "cannot decide whether an assignment has \
+                        expired; it stays");
                     continue;
                 }
             };

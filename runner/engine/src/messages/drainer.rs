@@ -136,7 +136,8 @@ impl Drainer {
                     claimed
                 }
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages");
+                    tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages; \
+                        trying again");
                     // What was sent is recorded as soon as may be; without a lease it is not ours to record.
                     if last.is_none() || own.node.is_fenced() || !self.pauses(AGAIN_AFTER).await {
                         return;
@@ -252,7 +253,8 @@ impl Drainer {
     fn count(&self, pending: &Pending<'_>, finished: &Finished) {
         let (messages, finish) = (&self.messages, &pending.finish);
         if *finished == Finished::Lost {
-            tracing::warn!(batch = %finish.batch, topic = self.row.name, "a batch was taken over before it was recorded");
+            tracing::warn!(batch = %finish.batch, topic = self.row.name, "another node took over a batch of messages \
+                before its result was recorded; its messages may be sent twice");
             return;
         }
         let sent: i64 = finish.sent.iter().map(|entry| entry.1).sum();
@@ -291,7 +293,8 @@ impl Drainer {
         match self.find_consumer().await {
             Ok(consumer) => consumer,
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot send messages");
+                tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot send the messages of a topic; \
+                    trying again");
                 None
             }
         }
@@ -324,15 +327,16 @@ impl Drainer {
             Some(facts) => match own.runs.load_script(&facts).await? {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
                 Ok(script) => match script.world() {
-                    World::Source(_) => format!("the script `{shown}` exports no `handle`"),
-                    world => format!("the script `{shown}` is made for {world}"),
+                    World::Source(_) => format!("the script `{shown}` does not export `handle`"),
+                    world => format!("the script `{shown}` has the world {world}; a topic needs the world \
+                        heddle:task/consumer"),
                 },
                 Err(Ending::Failed { message, .. }) => message,
                 Err(_) => format!("the script `{shown}` cannot be loaded"),
             },
         };
         if own.node.store.note_problem(self.row.id, &problem).await? {
-            tracing::warn!(topic = self.row.name, problem, "nothing is sent");
+            tracing::warn!(topic = self.row.name, problem, "a topic sends no messages; correct the problem");
         }
         Ok(None)
     }
@@ -342,7 +346,7 @@ impl Drainer {
         if batch.hopeless {
             let ends = vec![
                 MessageEnd::Failed {
-                    message: "the nodes that worked on its batch were lost, again and again".into(),
+                    message: "too many nodes were lost while they worked on the batch of this message".into(),
                     fatal: true,
                     retry_after: None,
                 };
@@ -358,7 +362,7 @@ impl Drainer {
                     effects = read;
                     result.messages.into_iter().map(MessageEnd::from).collect()
                 }
-                Ok(_) => every(batch, &MessageEnd::failed("it did not say what became of its messages")),
+                Ok(_) => every(batch, &MessageEnd::failed("the script did not return an outcome for each message")),
                 Err(detail) => every(batch, &MessageEnd::failed(detail)),
             },
             // There was nothing to do.
@@ -392,7 +396,8 @@ impl Drainer {
 
     async fn give_back(&self, batch: &MessageBatch, lease: i64) {
         if let Err(error) = self.messages.node.store.give_batch_back(batch.id, lease).await {
-            tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
+            tracing::warn!(error = %Chain(&error), "cannot release a batch of messages; it is taken over when the \
+                lease of this node has expired");
         }
     }
 

@@ -41,7 +41,7 @@ impl ConsumerHost {
 
 impl HostServices for ConsumerHost {
     fn refusal(&self, what: &str) -> String {
-        format!("{what}: a batch of messages has none")
+        format!("{what}: not available for a batch of messages")
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {

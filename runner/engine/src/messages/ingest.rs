@@ -219,7 +219,7 @@ impl Ingestion {
                 false => Some(open.slice_of_instant(&own, &message, now)),
             };
             let Some(slice) = slice else {
-                let detail = format!("{} is being sent already", message.day);
+                let detail = format!("the messages of {} are already being sent", message.day);
                 self.report.reject(number, detail);
                 continue;
             };
@@ -352,6 +352,6 @@ impl Ingestion {
                 break;
             }
         }
-        Err(EngineError::Unreadable(format!("a day of the topic {} cannot be prepared", self.row.name)).into())
+        Err(EngineError::Unreadable(format!("cannot prepare a day of the topic {}", self.row.name)).into())
     }
 }

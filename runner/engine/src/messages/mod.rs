@@ -284,7 +284,7 @@ impl Messages {
             let topic = match compile(&row) {
                 Ok(topic) => Arc::new(topic),
                 Err(error) => {
-                    tracing::error!(error = %Chain(&error), "a topic cannot be used");
+                    tracing::error!(error = %Chain(&error), "the spec of a topic is not valid; it sends no messages");
                     continue;
                 }
             };
@@ -315,7 +315,7 @@ impl Drain {
 }
 
 impl Service for Drain {
-    const FAILED: &'static str = "cannot look for messages that are due";
+    const FAILED: &'static str = "cannot look for messages that are due; trying again";
     const NEEDS: Needs = Needs::Active;
     const WOKEN_BY: Option<Signal> = Some(Signal::Messages);
 
@@ -347,8 +347,9 @@ impl Messages {
         let held: Vec<Uuid> = self.held.lock().iter().copied().collect();
         match self.node.store.disown_batches(self.node.lease(), &held).await {
             Ok(0) => {}
-            Ok(batches) => tracing::warn!(batches, "batches whose claims went unanswered are given back"),
-            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches that nobody works on"),
+            Ok(batches) => tracing::warn!(batches, "released batches of messages whose claims got no answer"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches of messages that no node \
+                works on; trying again"),
         }
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, S
             }),
             Effect::Notify { channel, subject, body } => Ok(MessageEffect::Notify { channel, subject, body }),
             Effect::StateSet { .. } | Effect::StateCompareAndSet { .. } | Effect::StateDelete { .. } => {
-                Err("a consumer of messages has no state: that belongs to groups".into())
+                Err("a consumer of messages has no state; only scripts of groups have it".into())
             }
         })
         .collect()

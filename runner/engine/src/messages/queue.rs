@@ -44,7 +44,7 @@ pub(super) async fn hand_over(
     {
         // It stands alone because it fits into no batch.
         let end = MessageEnd::Failed {
-            message: format!("written out for its queue it has {bytes} bytes; at most {BATCH_BYTES_MAX}"),
+            message: format!("the message has {bytes} bytes as JSON for its queue; the maximum is {BATCH_BYTES_MAX}"),
             fatal: true,
             retry_after: None,
         };
@@ -62,12 +62,14 @@ pub(super) async fn hand_over(
     let run = match submit(messages, row, batch).await {
         Ok(run) => run,
         Err(error) => {
-            tracing::warn!(error = %Chain(&error), topic = row.name, "a batch cannot be handed to its queue");
+            tracing::warn!(error = %Chain(&error), topic = row.name, "cannot put a batch of messages into its queue; \
+                trying again");
             if !matches!(error, SubmitError::Engine(_)) {
                 let _ = messages.node.store.note_problem(row.id, &error.to_string()).await;
             }
             if let Err(error) = messages.node.store.give_batch_back(batch.id, lease).await {
-                tracing::warn!(error = %Chain(&error), "a batch could not be given back; it is taken over when the lease ends");
+                tracing::warn!(error = %Chain(&error), "cannot release a batch of messages; it is taken over when the \
+                    lease of this node has expired");
             }
             tokio::time::sleep(super::LOOK_EVERY).await;
             return None;
@@ -75,7 +77,7 @@ pub(super) async fn hand_over(
     };
     // Whoever takes the batch over after a failure here finds the run by its key.
     if let Err(error) = messages.node.store.hand_batch_to_run(batch.id, lease, run.0).await {
-        tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot note which run has a batch");
+        tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot record which run has a batch of messages");
     }
     None
 }
@@ -106,7 +108,7 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
     if ended.state != RunState::Succeeded.number() {
         let why = ended.error.as_deref().unwrap_or("it ended without success");
         let end = MessageEnd::Failed {
-            message: format!("its batch was not done: {why}"),
+            message: format!("the batch of this message failed: {why}"),
             fatal: ended.fatal,
             retry_after: None,
         };
@@ -119,7 +121,7 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         .unwrap_or_default();
     // Workers' outputs have been looked at when they came; this one came another way.
     let Ok(failed) = failed_of(&output) else {
-        let end = MessageEnd::failed("which of its batch failed cannot be read of its worker's output");
+        let end = MessageEnd::failed("the output of the worker does not say which messages of the batch failed");
         return vec![end; ended.ids.len()];
     };
     let failed: HashSet<Uuid> = failed.into_iter().collect();
@@ -127,7 +129,7 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         .ids
         .iter()
         .map(|id| match failed.contains(id) {
-            true => MessageEnd::failed("its worker says that it failed"),
+            true => MessageEnd::failed("the worker reported this message as failed"),
             false => MessageEnd::Sent,
         })
         .collect()

@@ -31,7 +31,7 @@ pub(crate) struct Days {
 }
 
 impl Service for Days {
-    const FAILED: &'static str = "cannot look after days of messages";
+    const FAILED: &'static str = "cannot maintain the days of messages; trying again";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {
@@ -70,7 +70,7 @@ impl Days {
             let topic = match compile(&row) {
                 Ok(topic) => topic,
                 Err(error) => {
-                    tracing::error!(error = %Chain(&error), "a topic cannot be used");
+                    tracing::error!(error = %Chain(&error), "the spec of a topic is not valid; it sends no messages");
                     continue;
                 }
             };
@@ -84,7 +84,7 @@ impl Days {
             let retention_ms = i64::try_from(topic.spec.retention.millis()).unwrap_or(i64::MAX);
             let released = self.node.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
             if released > 0 {
-                tracing::info!(topic = row.name, days = released, "drained days are let go of");
+                tracing::info!(topic = row.name, days = released, "marked days of messages as drained");
             }
         }
         for _ in 0..RELEASED_MAX {
@@ -112,7 +112,7 @@ impl Days {
         };
         for day in self.node.store.unneeded_days(before).await? {
             if self.node.store.drop_message_day(day).await? {
-                tracing::info!(%day, "a day's messages are dropped");
+                tracing::info!(%day, "removed the messages of a day after its retention");
             }
         }
         Ok(())

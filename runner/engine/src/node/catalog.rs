@@ -369,7 +369,7 @@ impl Catalog {
                 let id = row.id;
                 match self.keep_revision(row, name) {
                     Ok(revision) => drop(revisions.insert(id, revision)),
-                    Err(error) => tracing::error!(error = %Chain(&error), revision = id, "a revision cannot be read"),
+                    Err(error) => tracing::error!(error = %Chain(&error), revision = id, "cannot read a revision"),
                 }
             }
         }

@@ -80,7 +80,7 @@ impl Follower {
 }
 
 impl Service for Follower {
-    const FAILED: &'static str = "cannot follow changes";
+    const FAILED: &'static str = "cannot read changes of other nodes; trying again";
     const NEEDS: Needs = Needs::Nothing;
     const WOKEN_BY: Option<Signal> = Some(Signal::Changes);
 
@@ -124,13 +124,14 @@ impl Ear {
                 // What was told before it listened.
                 self.node.signals.raise(Signal::Changes);
             }
-            Err(error) => tracing::debug!(error = %Chain(&error), "cannot listen; polling goes on"),
+            Err(error) => tracing::debug!(error = %Chain(&error), "cannot listen to notifications of Postgres; \
+                polling continues"),
         }
     }
 }
 
 impl Service for Ear {
-    const FAILED: &'static str = "cannot hear other nodes";
+    const FAILED: &'static str = "cannot receive notifications of other nodes; polling continues";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {

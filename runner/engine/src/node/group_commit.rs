@@ -358,7 +358,8 @@ fn tell(what: &'static str, error: &EngineError, requests: usize) {
     let error_chain = Chain(error);
     match Met::of(error) {
         // What another transaction holds is nobody's fault.
-        Met::Others => tracing::debug!(error = %error_chain, what, requests, "a batch is in somebody's way"),
+        Met::Others => tracing::debug!(error = %error_chain, what, requests, "a batch conflicts with another \
+            transaction"),
         _ => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),
     }
 }

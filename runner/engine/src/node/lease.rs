@@ -46,7 +46,7 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Why a node fences itself that reaches no database.
-const NO_HEARTBEAT: &str = "no heartbeat came through in time";
+const NO_HEARTBEAT: &str = "no heartbeat succeeded in time";
 
 /// How often a lease is asked for that somebody else has taken meanwhile, before the node waits a while.
 const TRIES_MAX: usize = 3;
@@ -98,7 +98,7 @@ impl Node {
         let mut former = Some(self.lease());
         for _ in 0..TRIES_MAX {
             if let Some((lease, sent_at)) = self.take_lease(former).await? {
-                tracing::info!(lease, former = self.lease(), "the node has a new lease, and goes on");
+                tracing::info!(lease, former = self.lease(), "the node has a new lease and continues");
                 self.state.hold(lease);
                 self.signals.raise(Signal::Work);
                 return Ok(Some(sent_at));
@@ -116,7 +116,7 @@ impl Node {
                 lease = self.lease(),
                 stopped = parts.in_hand(),
                 why,
-                "the node has lost its lease, and stops what it has in hand"
+                "the node has lost its lease; it stops its running attempts, and other nodes take them over"
             );
         }
         // Each time: a claim that was under way when the lease was lost may have been answered since.
@@ -209,7 +209,7 @@ impl Keeper {
                 return Some(true);
             }
             Ok(Some(_)) => {}
-            Ok(None) => node.fence(parts, "it has run out, or another process has this node's identity"),
+            Ok(None) => node.fence(parts, "it has expired, or another process uses the same node id"),
             Err(error) => tracing::warn!(error = %Chain(&error), "no heartbeat"),
         }
         Some(false)
@@ -225,16 +225,17 @@ impl Keeper {
                 return Some(true);
             }
             Ok(None) => {
-                tracing::warn!("another process takes this node's leases away: is its --node-id given twice?");
+                tracing::warn!("another process takes over the lease of this node; check that no other node has the \
+                    same --node-id");
             }
-            Err(error) => tracing::warn!(error = %Chain(&error), "cannot take a new lease"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot get a new lease; trying again"),
         }
         Some(false)
     }
 }
 
 impl Service for Keeper {
-    const FAILED: &'static str = "the lease cannot be kept";
+    const FAILED: &'static str = "cannot renew the lease of this node; trying again";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {

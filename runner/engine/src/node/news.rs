@@ -184,7 +184,7 @@ impl Teller {
 }
 
 impl Service for Teller {
-    const FAILED: &'static str = "other nodes cannot be told";
+    const FAILED: &'static str = "cannot notify other nodes; they poll";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {
@@ -222,7 +222,7 @@ impl Service for Teller {
         if !news.is_empty()
             && let Err(error) = self.node.store.notify(CHANNEL, &encode(&news)).await
         {
-            tracing::debug!(error = %Chain(&error), "a wake-up was not sent; polling makes up for it");
+            tracing::debug!(error = %Chain(&error), "a notification to other nodes was not sent; they poll");
         }
         Ok(NEVER)
     }

@@ -98,7 +98,7 @@ impl FromStr for ShortWays {
         names.into_iter().try_fold(Self::ALL, |ways, name| {
             let way = ShortWay::ALL.into_iter().find(|way| way.as_str() == name);
             way.map(|way| ways.without(way))
-                .ok_or_else(|| format!("`{name}` is no short way"))
+                .ok_or_else(|| format!("`{name}` is not the name of a short way"))
         })
     }
 }

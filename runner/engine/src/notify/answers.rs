@@ -88,7 +88,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
             this.came = this.came.saturating_add(came.len());
             if this.came > ANSWER_MAX_BYTES {
                 return Poll::Ready(Err(io::Error::other(format!(
-                    "the mail server answers with more than {ANSWER_MAX_BYTES} bytes"
+                    "the mail server answered with more than {ANSWER_MAX_BYTES} bytes"
                 ))));
             }
             this.raw.extend_from_slice(came);

@@ -75,7 +75,8 @@ impl Notifier {
         }
         let ours = match self.fan_out_of(&notices).await {
             Err(error) if !is_passing(&error) => {
-                tracing::error!(error = %Chain(&error), notices = notices.len(), "not all of these can be told; one by one");
+                tracing::error!(error = %Chain(&error), notices = notices.len(), "cannot create the notifications of \
+                    a batch of events; creating them one by one");
                 self.fan_out_singly(&notices).await?
             }
             done => done?,
@@ -90,7 +91,8 @@ impl Notifier {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error) if !is_passing(&error) => {
-                    tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "nobody can be told of this");
+                    tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "cannot create the notifications \
+                        of an event; it is skipped");
                     let Some(mut tx) = self.node.store.fan_out().await? else {
                         return Ok(false);
                     };
@@ -125,7 +127,7 @@ impl Notifier {
         let written = self.write_drafts(&mut tx, &known, drafts, now).await?;
         tx.commit().await?;
         hopeless.into_iter().for_each(|way| self.counts.failed(way));
-        tracing::debug!(notices = mine.len(), notifications = written, "people are to be told");
+        tracing::debug!(notices = mine.len(), notifications = written, "created notifications");
         Ok(true)
     }
 
@@ -143,7 +145,8 @@ impl Notifier {
                     revisions.insert(id, revision);
                 }
                 // What this node cannot read, nobody can be told of; the others must not wait for it.
-                Err(EngineError::Unreadable(error)) => tracing::error!(revision = id, error, "nobody can be told"),
+                Err(EngineError::Unreadable(error)) => tracing::error!(revision = id, error, "cannot read the revision \
+                    of a group; its events create no notifications"),
                 Err(error) => return Err(error),
             }
         }
@@ -474,7 +477,7 @@ fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bo
     }
     match known.channels.get(channel) {
         None if recipients.is_empty() => Some(format!("there is no channel `{channel}`")),
-        None => Some("there is no email channel to reach these addresses through".to_owned()),
+        None => Some("there is no email channel to send to these addresses".to_owned()),
         Some(ChannelSpec { smtp: None, .. })
             if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && !writes_files =>
         {
@@ -483,7 +486,7 @@ fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bo
             ))
         }
         Some(_) if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && recipients.is_empty() => {
-            Some(format!("nobody is named: the channel `{channel}` has no `to`"))
+            Some(format!("there is no recipient: the channel `{channel}` has no `to`"))
         }
         Some(_) => None,
     }
@@ -555,19 +558,19 @@ fn next(
     let plan = &revision.plan;
     let next_run = match due {
         Some(due) => format!("The group's next run is due at {}.", instant(*due)),
-        None => "No run of the group is due by a schedule.".to_owned(),
+        None => "The group has no scheduled next run.".to_owned(),
     };
     Some(match event {
         NotifyEvent::Failed if notice.notice.task.is_none() => {
-            format!("This run stays failed until somebody restarts or overrides it. {next_run}")
+            format!("This run stays failed until somebody restarts it or overrides its state. {next_run}")
         }
         NotifyEvent::Failed => {
             let going = run.is_some_and(|run| !run.state.is_final());
             match (going, plan.on_failure) {
-                (true, OnFailure::Stop) => "What has not started in this run is cancelled.".to_owned(),
-                (true, OnFailure::Continue) => "The run goes on with what does not need this task.".to_owned(),
+                (true, OnFailure::Stop) => "Tasks of this run that have not started are cancelled.".to_owned(),
+                (true, OnFailure::Continue) => "The run continues with the tasks that do not depend on this task.".to_owned(),
                 (false, _) => {
-                    format!("It is not tried again until somebody retries or overrides it. {next_run}")
+                    format!("It is not retried until somebody retries it or overrides its state. {next_run}")
                 }
             }
         }
@@ -578,19 +581,19 @@ fn next(
         }
         NotifyEvent::DeadlineMissed => match plan.deadline_action {
             DeadlineAction::Cancel => "The run is cancelled.".to_owned(),
-            DeadlineAction::Alert => "The run goes on.".to_owned(),
+            DeadlineAction::Alert => "The run continues.".to_owned(),
         },
         NotifyEvent::ScheduleMissed => {
             let schedule = notice.about.as_ref().and_then(|name| revision.schedules.get(name));
             let made = match schedule.map(|schedule| schedule.misfire()) {
-                Some(Misfire::All) => "A run is made for each instant that was missed.",
-                Some(Misfire::Skip) => "What was missed is not made up for.",
-                _ => "One run is made for what was missed, of the latest instant.",
+                Some(Misfire::All) => "One run is created for each missed instant.",
+                Some(Misfire::Skip) => "No runs are created for the missed instants.",
+                _ => "One run is created for the missed instants, with the latest of them as its logical time.",
             };
             format!("{made} {next_run}")
         }
-        NotifyEvent::Skipped => format!("It is not made up for. {next_run}"),
-        NotifyEvent::QueueStalled => "It waits until a worker claims it, or its `queue_timeout` is over.".to_owned(),
+        NotifyEvent::Skipped => format!("The skipped run is not made up. {next_run}"),
+        NotifyEvent::QueueStalled => "It waits until a worker claims it or its `queue_timeout` has passed.".to_owned(),
         NotifyEvent::Started | NotifyEvent::Succeeded | NotifyEvent::Recovered => return None,
     })
 }

@@ -80,7 +80,7 @@ pub(super) async fn send(
 ) -> Result<(), Failure> {
     if addresses.is_empty() {
         return Err(Failure::Final(
-            "there is no address to mail to: the channel has no `to`".into(),
+            "there is no recipient: the channel has no `to`".into(),
         ));
     }
     let mut connection = None;

@@ -132,7 +132,7 @@ impl Notifier {
 
 /// Turns notices into notifications and sends them.
 impl Service for Arc<Notifier> {
-    const FAILED: &'static str = "people cannot be told; trying again";
+    const FAILED: &'static str = "cannot create or send notifications; trying again";
     const NEEDS: Needs = Needs::Active;
     const WOKEN_BY: Option<Signal> = Some(Signal::Notices);
 
@@ -169,7 +169,7 @@ impl Stalls {
 }
 
 impl Service for Stalls {
-    const FAILED: &'static str = "cannot look for queues that nobody claims from";
+    const FAILED: &'static str = "cannot check for stalled queues; trying again";
     const NEEDS: Needs = Needs::Lease;
 
     fn node(&self) -> &Arc<Node> {

@@ -109,16 +109,16 @@ fn redirected(ways: Ways<'_>, url: &Url, given: &Url, response: &reqwest::Respon
         .headers()
         .get(LOCATION)
         .and_then(|value| value.to_str().ok())
-        .ok_or_else(|| Failure::passing(format!("{status} without a place to go to")))?;
+        .ok_or_else(|| Failure::passing(format!("{status} without a `Location`")))?;
     let next = url
         .join(location)
-        .map_err(|error| Failure::passing(format!("{status} to what is no URL: {error}")))?;
+        .map_err(|error| Failure::passing(format!("{status} with a `Location` that is not a valid URL: {error}")))?;
     if let Err(refused) = ways.to(&next, given).0.check_url(&next) {
-        return Err(Failure::Final(format!("redirected, which is refused: {refused}")));
+        return Err(Failure::Final(format!("the redirect is not allowed: {refused}")));
     }
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
         return Err(Failure::passing(format!(
-            "{status}: only 307 and 308 are followed; the channel needs the new address"
+            "{status}: only the redirects 307 and 308 are followed; set the new URL in the channel"
         )));
     }
     Ok(next)
@@ -140,7 +140,7 @@ async fn refused(status: StatusCode, response: reqwest::Response, now: Time) -> 
     };
     if status == StatusCode::GONE {
         return Failure::Final(format!(
-            "{said}: the receiver wants to hear no more; it is not tried again"
+            "{said}: the receiver does not accept messages any more (410); it is not retried"
         ));
     }
     Failure::Passing(said, again)

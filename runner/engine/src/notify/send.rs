@@ -94,7 +94,7 @@ impl Notifier {
             self.node.tracker.spawn(async move {
                 let (id, destination) = (outgoing.id, outgoing.destination.clone());
                 notifier.send_one(outgoing, lease, &held).await;
-                tracing::debug!(%id, destination, "a notification has been tried");
+                tracing::debug!(%id, destination, "tried to send a notification");
                 drop(held);
                 notifier.node.signals.raise(Signal::Notices);
             });
@@ -140,7 +140,7 @@ impl Notifier {
                         let wait = wait.max(asked.unwrap_or_default());
                         Sent::Later(why, now + chrono::TimeDelta::from_std(wait).unwrap_or_default())
                     }
-                    None => Sent::Failed(format!("{why}; it has been tried {} times", outgoing.attempts + 1)),
+                    None => Sent::Failed(format!("{why}; gave up after {} tries", outgoing.attempts + 1)),
                 }
             }
         };
@@ -154,11 +154,13 @@ impl Notifier {
             Sent::Failed(why) => {
                 counts.try_failed(way);
                 counts.failed(way);
-                tracing::warn!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, "people were not told");
+                tracing::warn!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, "a notification failed \
+                    and is not retried");
             }
             Sent::Later(why, at) => {
                 counts.try_failed(way);
-                tracing::info!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, again = %at, "people were not told yet");
+                tracing::info!(notification = %outgoing.id, channel = shown(&outgoing.channel), why, again = %at, "a notification failed \
+                    and is retried later");
             }
         }
         for attempt in 1..=RECORD_TRIES_MAX {
@@ -171,11 +173,13 @@ impl Notifier {
             {
                 Ok(true) => return,
                 Ok(false) => {
-                    tracing::info!(notification = %outgoing.id, "another node has taken it; it may arrive twice");
+                    tracing::info!(notification = %outgoing.id, "another node has taken over a notification; it may \
+                        arrive twice");
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), attempt, notification = %outgoing.id, "what came of a message cannot be recorded");
+                    tracing::warn!(error = %Chain(&error), attempt, notification = %outgoing.id, "cannot record the result \
+                        of a notification; trying again");
                     tokio::time::sleep(RECORD_AGAIN_AFTER).await;
                 }
             }
@@ -354,7 +358,7 @@ fn headers(id: Uuid, timestamp_seconds: i64, secret: Option<&str>, body: &str) -
     ];
     if let Some(secret) = secret {
         let signature = sign::webhook(secret, &id, timestamp_seconds, body)
-            .ok_or_else(|| Failure::Final("the channel's secret is none".into()))?;
+            .ok_or_else(|| Failure::Final("the secret of the channel is not valid".into()))?;
         pairs.push(("webhook-signature", signature));
     }
     let mut headers = HeaderMap::new();
@@ -378,11 +382,11 @@ async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(),
     std::panic::AssertUnwindSafe(sending)
         .catch_unwind()
         .await
-        .unwrap_or_else(|_| Err(Failure::passing("Heddle could not send it; see the node's log")))
+        .unwrap_or_else(|_| Err(Failure::passing("internal error while sending; the log of the node has the cause")))
 }
 
 fn parse(url: &str) -> Result<Url, Failure> {
-    Url::parse(url).map_err(|error| Failure::Final(format!("this is no URL: {error}")))
+    Url::parse(url).map_err(|error| Failure::Final(format!("this is not a valid URL: {error}")))
 }
 
 /// Whether a callback goes to a URL, not to a channel.

@@ -48,7 +48,7 @@ impl Ends {
 pub(crate) struct Minutes(pub(crate) Arc<Queues>);
 
 impl Service for Minutes {
-    const FAILED: &'static str = "cannot write down how queues stand";
+    const FAILED: &'static str = "cannot write the statistics of queues; trying again";
     const NEEDS: Needs = Needs::Lease;
 
     fn node(&self) -> &Arc<Node> {

@@ -144,7 +144,7 @@ impl Part for Queues {
 pub(crate) struct LookOut(pub(crate) Arc<Queues>);
 
 impl Service for LookOut {
-    const FAILED: &'static str = "cannot look at queues";
+    const FAILED: &'static str = "cannot read queues; trying again";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {

@@ -44,7 +44,7 @@ impl Reaper {
 }
 
 impl Service for Reaper {
-    const FAILED: &'static str = "cannot take back what workers hold";
+    const FAILED: &'static str = "cannot take back expired claims; trying again";
     const NEEDS: Needs = Needs::Nothing;
     const WOKEN_BY: Option<Signal> = Some(Signal::Claims);
 
@@ -66,7 +66,7 @@ impl Service for Reaper {
         if self.prune.is_due(now) {
             self.prune.done(now);
             if let Err(error) = self.queues.node.store.prune_workers(PRUNE_MAX).await {
-                tracing::warn!(error = %Chain(&error), "cannot forget workers that are gone");
+                tracing::warn!(error = %Chain(&error), "cannot remove records of workers that are gone; trying again");
             }
         }
         self.queues.reap().await
@@ -80,7 +80,7 @@ impl Queues {
         if !overdue.claims.is_empty() {
             tracing::info!(
                 claims = overdue.claims.len(),
-                "taking back what workers have not finished in time"
+                "taking back claims whose lease or timeout has passed"
             );
             let ends: Vec<(ClaimKey, Ending)> = overdue
                 .claims
@@ -88,7 +88,7 @@ impl Queues {
                 .map(|expired| {
                     let ending = match expired.timed_out {
                         true => {
-                            let message = format!("worker `{}` did not finish it within its timeout", expired.worker);
+                            let message = format!("worker `{}` did not finish the task run within its timeout", expired.worker);
                             Ending::failed(ErrorKind::Timeout, message)
                         }
                         false => Ending::Lost,
@@ -108,7 +108,7 @@ impl Queues {
                 .waiting
                 .iter()
                 .map(|(run, at, queue)| {
-                    let message = format!("no worker of queue `{queue}` claimed it within its queue_timeout");
+                    let message = format!("no worker of queue `{queue}` claimed the task run within its queue_timeout");
                     applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message))
                 })
                 .collect();

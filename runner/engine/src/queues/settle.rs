@@ -310,13 +310,13 @@ fn reason(status: &ClaimStatus) -> String {
             run: Some(RunState::Paused),
             ..
         } => {
-            "the run is paused: the task run was taken back, and is handed out again when the run is resumed".to_owned()
+            "the run is paused; the task run was taken back, and workers can claim it again when the run is resumed".to_owned()
         }
         ClaimStatus {
             expired_at: Some(at), ..
         } => {
             let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
-            format!("the token is old: its lease ran out at {at}")
+            format!("the token is no longer valid: its lease expired at {at}")
         }
         ClaimStatus {
             attempt: Some(AttemptState::Cancelled),
@@ -326,18 +326,18 @@ fn reason(status: &ClaimStatus) -> String {
         ClaimStatus {
             attempt: Some(AttemptState::Cancelled),
             ..
-        } => "the attempt was cancelled, or given back".to_owned(),
+        } => "the attempt was cancelled or released".to_owned(),
         ClaimStatus {
             attempt: Some(AttemptState::Lost),
             ..
-        } => "the token is old: its lease ran out, and the attempt counts as lost".to_owned(),
+        } => "the token is no longer valid: its lease expired, and the attempt is lost".to_owned(),
         ClaimStatus {
             attempt: Some(AttemptState::TimedOut),
             ..
-        } => "the token is old: the attempt has timed out".to_owned(),
+        } => "the token is no longer valid: the attempt has timed out".to_owned(),
         ClaimStatus {
             attempt: Some(state), ..
-        } => format!("the attempt has ended already: it is {state}"),
+        } => format!("the attempt has already ended: it is {state}"),
         ClaimStatus {
             run: Some(RunState::Cancelled),
             ..
@@ -399,7 +399,8 @@ impl Queues {
     /// seen does not count against the rate limit of its queue, `unseen`.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
         if let Err(error) = self.settle(&claims, false, unseen).await {
-            tracing::warn!(error = %Chain(&error), claims = claims.len(), "claims could not be given back; their leases run out");
+            tracing::warn!(error = %Chain(&error), claims = claims.len(), "cannot release claims; their leases expire \
+                by themselves");
         }
     }
 

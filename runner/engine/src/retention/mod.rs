@@ -82,7 +82,7 @@ impl Rounds {
 }
 
 impl Service for Rounds {
-    const FAILED: &'static str = "pruning failed; trying again";
+    const FAILED: &'static str = "cannot remove expired data; trying again";
     const NEEDS: Needs = Needs::Lease;
 
     fn node(&self) -> &Arc<Node> {
@@ -116,11 +116,12 @@ impl Pruner {
         match self.node.store.make_all_partitions(PARTITION_DAYS).await {
             Ok(()) => true,
             Err(StoreError::Conflict(_)) => {
-                tracing::info!("partitions are made later: somebody has had the tables for long");
+                tracing::info!("cannot create partitions now, because another transaction holds the tables; trying \
+                    again later");
                 false
             }
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), "cannot make partitions");
+                tracing::warn!(error = %Chain(&error), "cannot create partitions; trying again");
                 false
             }
         }
@@ -371,7 +372,7 @@ impl Pruner {
         prune!(store.prune_runtimes(now - RUNTIMES_KEPT, ROWS_MAX), unnamed);
         tracing::debug!(
             rows = unnamed,
-            "pruned storms, changes, sessions, nodes, leases and runtimes"
+            "removed expired records of nodes, leases, sessions, changes, runtimes and combined notifications"
         );
         Ok(())
     }

@@ -366,7 +366,8 @@ impl Runs {
             .apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes)
             .await?
         {
-            done.result = Ending::failed(ErrorKind::Failed, "a compare-and-set was lost to another writer");
+            done.result = Ending::failed(ErrorKind::Failed, "a compare-and-set failed, because another attempt \
+                changed the value");
             return Ok(());
         }
         if !runs.is_empty() {
@@ -484,7 +485,7 @@ fn released_row(ended: EndedAttempt, started_at: Time, now: Time, node: uuid::Uu
         node: Some(node),
         worker: None,
         output: None,
-        error: Some((ErrorKind::Lost, "given back: its node stopped".to_owned(), None)),
+        error: Some((ErrorKind::Lost, "released, because its node stopped".to_owned(), None)),
         memory_bytes: None,
         cpu_micros: None,
     }

@@ -136,7 +136,7 @@ impl Runs {
             match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
                 Ok(()) => {
                     self.pending.aside.remove(kind, run);
-                    tracing::info!(table = kind.name(), %run, "what was set aside has been handled");
+                    tracing::info!(table = kind.name(), %run, "work of a run that was set aside is done");
                 }
                 Err(error) if is_passing(&error) => return Err(error),
                 // That was told when it was set aside.
@@ -183,11 +183,12 @@ impl Runs {
         match fits {
             true => tracing::error!(
                 %error, table, %run,
-                "what stands there for this run cannot be handled by this node; it is set aside, and tried again every 10 s"
+                "this node cannot process a row of this table for this run; the row is set aside and retried every 10 \
+                s"
             ),
             false => tracing::error!(
                 %error, table, %run,
-                "what stands there for this run cannot be handled by this node, and too much is set aside already"
+                "this node cannot process a row of this table for this run, and too many rows are already set aside"
             ),
         }
         fits

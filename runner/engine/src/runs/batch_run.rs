@@ -25,7 +25,7 @@ impl Engine {
     pub fn topic_group(topic: i32, name: &str, spec: &Topic) -> (String, Value) {
         let timeout = format!("{}ms", spec.spec.timeout.millis());
         let group = json!({
-            "description": format!("Carries the batches of the topic {name}; made by Heddle"),
+            "description": format!("Carries the batches of the topic {name}. Created by Heddle."),
             "tasks": {"batch": {"queue": spec.spec.queue, "timeout": timeout}},
         });
         (group_name(topic), group)
@@ -68,7 +68,7 @@ fn without_others(params: &str, kept: &[Uuid]) -> Option<String> {
 /// Which messages failed, by a worker's output: an object's `failed`. Whatever else could be meant to name some is not
 /// guessed at: what is taken for sent is never tried again.
 pub(crate) fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
-    const SHAPE: &str = "what failed of a batch is named as `{failed: [id]}`";
+    const SHAPE: &str = "the output must name the failed messages as `{failed: [id]}`";
     let named = match output {
         Value::Object(fields) => match fields.get("failed") {
             None | Some(Value::Null) => return Ok(Vec::new()),
@@ -83,7 +83,7 @@ pub(crate) fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
     for (place, id) in named.iter().enumerate() {
         match id.as_str().map(Uuid::parse_str) {
             Some(Ok(id)) => failed.push(id),
-            _ => faults.add(format!("/output/failed/{place}"), "the id of a message was expected"),
+            _ => faults.add(format!("/output/failed/{place}"), "expected the id of a message"),
         }
     }
     faults.or(failed)
@@ -107,7 +107,7 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
     for (place, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
         faults.add(
             format!("/output/failed/{place}"),
-            "there is no such message in this batch",
+            "this batch has no message with this id",
         );
     }
     faults.or(())

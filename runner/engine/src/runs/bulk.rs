@@ -63,7 +63,7 @@ impl Engine {
         match ended.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err(EngineError::Stopping),
-            Err(error) => Err(EngineError::Unreadable(format!("the work ended early: {error}"))),
+            Err(error) => Err(EngineError::Unreadable(format!("the bulk control ended early: {error}"))),
         }
     }
 }
@@ -121,7 +121,8 @@ impl Runs {
             match self.control_together(&runs, &action, &actor).await {
                 Ok(done) => known = done,
                 Err(error) => {
-                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "runs are controlled one by one")
+                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "a batch of a bulk control failed; its \
+                        runs are controlled one by one")
                 }
             }
         }

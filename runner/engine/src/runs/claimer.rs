@@ -106,7 +106,7 @@ impl Claimer {
 }
 
 impl Service for Claimer {
-    const FAILED: &'static str = "cannot claim";
+    const FAILED: &'static str = "cannot claim task runs; trying again";
     // A node that may not work has no room, and notes that there is more to claim.
     const NEEDS: Needs = Needs::Nothing;
 

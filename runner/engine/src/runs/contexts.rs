@@ -64,7 +64,7 @@ impl Runs {
             Some(context) => Some(context.clone()),
             None => self.contexts_of(&[run]).await?.remove(&run),
         };
-        context.ok_or_else(|| EngineError::Unreadable(format!("the facts of run {run} are not known")))
+        context.ok_or_else(|| EngineError::Unreadable(format!("run {run} cannot be found")))
     }
 
     /// What is known of runs that may be named twice.
@@ -115,7 +115,7 @@ impl Runs {
             Some((_, items)) => items,
             None => {
                 let Some(text) = self.node.store.map_items(context.facts.id, task).await? else {
-                    return Ok(Err(Ending::invalid("its items are gone")));
+                    return Ok(Err(Ending::invalid("its items were deleted")));
                 };
                 let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
                     .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
@@ -126,7 +126,7 @@ impl Runs {
         };
         Ok(match items.get(item as usize) {
             Some(value) => Ok((value.clone(), items.len() as u32)),
-            None => Err(Ending::invalid("there is no such item")),
+            None => Err(Ending::invalid("the item does not exist")),
         })
     }
 }

@@ -23,7 +23,7 @@ use crate::{Engine, EngineError, RunContext, Runs, SubmitError};
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// There is no such run or task run.
-    #[error("there is no such {0}")]
+    #[error("the {0} does not exist")]
     NotFound(&'static str),
     /// It does not go with how things stand.
     #[error("{0}")]
@@ -265,7 +265,7 @@ impl Runs {
             .store
             .run(run)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("run {run} is gone")))?;
+            .ok_or_else(|| EngineError::Unreadable(format!("run {run} does not exist any more")))?;
         let revision = self.node.catalog.revision(live.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) => self.node.catalog.resolution(id, &revision).await?,
@@ -499,7 +499,7 @@ impl Runs {
         actor: &str,
     ) -> Result<(), ControlError> {
         if !state.is_final() {
-            return Err(ControlError::Refused(format!("a run's state cannot be set to {state}")));
+            return Err(ControlError::Refused(format!("the state of a run cannot be set to {state}")));
         }
         let mark = TaskKey {
             task: u16::MAX,
@@ -567,8 +567,8 @@ fn standing(run: RunId, live: &LiveRun) -> Result<(RunState, Progress), EngineEr
 /// Why nothing of a run in this state is cleared, and what to do instead.
 pub fn not_cleared(state: RunState) -> String {
     format!(
-        "the run is {state}: a task run is cleared once its run has ended; until then cancel the run, retry the task run \
-         or override its state"
+        "the run is {state}; a task run can be cleared only after its run has ended. Cancel the run first, or retry \
+        the task run or override its state"
     )
 }
 

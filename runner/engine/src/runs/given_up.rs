@@ -35,7 +35,7 @@ use crate::runs::transition::Transition;
 use crate::{EngineError, Runs};
 
 /// What people read.
-const WHY: &str = "its outcome could not be recorded; see the node's log";
+const WHY: &str = "the outcome could not be recorded; the log of the node has the cause";
 
 /// How many attempts are set aside at most. With more, this node takes up nothing that it does not know.
 const SET_ASIDE_MAX: usize = 10_000;
@@ -114,7 +114,8 @@ impl Runs {
     pub(crate) async fn give_up(self: &Arc<Self>, ended: EndedAttempt, error: &EngineError) {
         let EndedAttempt { run, at, .. } = ended;
         let task = at.key.task;
-        tracing::error!(error = %Chain(error), %run, task, attempt = at.attempt, "an outcome cannot be recorded; the run is given up");
+        tracing::error!(error = %Chain(error), %run, task, attempt = at.attempt, "cannot record the outcome of an \
+            attempt; its run is set to failed");
         // A newer node knows what to make of it.
         let newer = matches!(
             error,
@@ -131,7 +132,8 @@ impl Runs {
         match self.try_to_end(ended).await {
             Tried::Ended => self.reports.given_up.remove(ended),
             Tried::Aside => {
-                tracing::error!(%run, task, attempt = at.attempt, "a run cannot even be given up; its attempt is set aside, and tried again every 30 s");
+                tracing::error!(%run, task, attempt = at.attempt, "cannot set a run to failed; its attempt is set \
+                    aside and retried every 30 s");
             }
         }
     }
@@ -155,7 +157,8 @@ impl Runs {
                 }
                 let error = match self.end_by_force(ended, in_full).await {
                     Ok(true) => {
-                        tracing::error!(%run, "a run has been given up: it has failed");
+                        tracing::error!(%run, "set a run to failed, because the outcome of an attempt could not be \
+                            recorded");
                         self.reports.given_up.runs.fetch_add(1, Ordering::Relaxed);
                         return Tried::Ended;
                     }
@@ -163,7 +166,7 @@ impl Runs {
                     Err(error) => error,
                 };
                 if !is_passing(&error) {
-                    tracing::error!(error = %Chain(&error), %run, in_full, "a run cannot be given up");
+                    tracing::error!(error = %Chain(&error), %run, in_full, "cannot set a run to failed");
                     break;
                 }
                 tokio::time::sleep(AGAIN_AFTER).await;

@@ -25,8 +25,8 @@ fn read_only(url: &str) -> String {
 
 /// What a consumer is told when Heddle is at fault; the node's log has the rest.
 pub(crate) fn unavailable(error: &EngineError) -> String {
-    tracing::warn!(error = %Chain(error), "a host call failed");
-    "Heddle could not answer; try again".to_owned()
+    tracing::warn!(error = %Chain(error), "a host call of a script failed");
+    "internal error of Heddle; try again".to_owned()
 }
 
 impl Runs {
@@ -41,7 +41,7 @@ impl Runs {
         Ok(match self.node.store.secret_value(&self.scripts.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
             Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
-            None => Err(format!("{NOT_GRANTED}secret `{name}`: there is none")),
+            None => Err(format!("{NOT_GRANTED}secret `{name}`: it does not exist")),
         })
     }
 
@@ -53,7 +53,7 @@ impl Runs {
         category: Option<&str>,
         name: &str,
     ) -> Granted<ConnectionTarget> {
-        let missing = || format!("{NOT_GRANTED}connection `{name}`: there is none");
+        let missing = || format!("{NOT_GRANTED}connection `{name}`: it does not exist");
         let Some(row) = self.node.store.connection(name).await? else {
             return Ok(Err(missing()));
         };

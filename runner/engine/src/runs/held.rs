@@ -250,7 +250,7 @@ impl Runs {
             match self.contexts_of(&runs).await {
                 Ok(contexts) => break contexts,
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), runs = runs.len(), "cannot read the facts of claimed runs; asking again");
+                    tracing::warn!(error = %Chain(&error), runs = runs.len(), "cannot read claimed runs; trying again");
                     tokio::select! {
                         () = tokio::time::sleep(ASK_AGAIN) => {}
                         () = self.node.stop.cancelled() => return,
@@ -281,7 +281,7 @@ impl Runs {
         if left.is_empty() {
             return Ok(());
         }
-        tracing::info!(attempts = left.len(), "giving back attempts that did not end in time");
+        tracing::info!(attempts = left.len(), "releasing attempts that did not end in time");
         let mut runs: Vec<_> = left.iter().map(|entry| entry.0).collect();
         runs.sort_unstable();
         runs.dedup();

@@ -81,7 +81,7 @@ impl Pending {
 pub(crate) struct Inbox(pub(crate) Arc<Runs>);
 
 impl Service for Inbox {
-    const FAILED: &'static str = "the inbox could not be worked off; trying again";
+    const FAILED: &'static str = "cannot process timers and results of sub-runs; trying again";
     const NEEDS: Needs = Needs::Lease;
     const WOKEN_BY: Option<Signal> = Some(Signal::Inbox);
 
@@ -130,13 +130,13 @@ impl Reaper {
         let place = self.place.unwrap_or(i64::MIN);
         match self.runs.node.store.wake_gates(place, SWEPT_GATES_MAX).await {
             Ok(last) => self.place = last,
-            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for gates that were forgotten"),
+            Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for runs that could start; trying again"),
         }
     }
 }
 
 impl Service for Reaper {
-    const FAILED: &'static str = "cannot reap";
+    const FAILED: &'static str = "cannot take over the work of lost nodes; trying again";
     const NEEDS: Needs = Needs::Nothing;
     const WOKEN_BY: Option<Signal> = Some(Signal::Orphans);
 
@@ -411,7 +411,7 @@ impl Runs {
         if !adopted.is_empty() {
             tracing::warn!(
                 attempts = adopted.len(),
-                "taking up attempts whose hand-over was not heard of"
+                "taking up attempts that were assigned to this node without a notification"
             );
             self.take(adopted);
         }
@@ -467,7 +467,7 @@ impl Runs {
         let mut lost = self.node.store.lost_attempts().await?;
         lost.retain(|lost| !self.reports.given_up.knows(lost.ended.run, lost.ended.at));
         if !lost.is_empty() {
-            tracing::info!(attempts = lost.len(), "taking over what a node that is gone held");
+            tracing::info!(attempts = lost.len(), "taking over the attempts of a lost node");
             self.take_over(lost).await?;
         }
         let old = self.held.older_than(YOUNG);
@@ -479,7 +479,7 @@ impl Runs {
             self.adopt(held, strangers);
         }
         for run in self.node.store.orphans(ORPHANS_MAX).await? {
-            let action = BulkAction::CancelFor("the task that it was a sub-run of has ended".into());
+            let action = BulkAction::CancelFor("the task that started this sub-run has ended".into());
             if let Err(crate::ControlError::Engine(error)) = self.control(run, &action, "parent").await {
                 return Err(error);
             }

@@ -129,7 +129,8 @@ impl Lines {
             let told = LogRow {
                 level: LEVEL_OF_DROPPED,
                 message: format!(
-                    "{lines} lines ({bytes} bytes) are left out here: they came faster than they could be kept"
+                    "{lines} lines ({bytes} bytes) are omitted here, because they came faster than they could be \
+                    written"
                 ),
                 fields: None,
                 ..last.clone()
@@ -419,7 +420,7 @@ mod tests {
         assert_eq!(
             messages(&rest),
             [
-                "989 lines (2877 bytes) are left out here: they came faster than they could be kept",
+                "989 lines (2877 bytes) are omitted here, because they came faster than they could be written",
                 "999"
             ]
         );

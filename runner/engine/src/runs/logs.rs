@@ -58,7 +58,7 @@ impl Runs {
         self.held.park();
         // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
         if let Err(mpsc::error::TrySendError::Full(report)) = self.reports.log_writer.try_send(report) {
-            tracing::warn!(run = %report.run, "more attempts with long logs have ended than the node has places for");
+            tracing::warn!(run = %report.run, "too many attempts with long logs have ended at the same time");
             let log_writer = self.reports.log_writer.clone();
             self.node
                 .tracker
@@ -100,7 +100,7 @@ impl LogWriter {
 }
 
 impl Service for LogWriter {
-    const FAILED: &'static str = "log lines cannot be written";
+    const FAILED: &'static str = "cannot write log lines; trying again";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {
@@ -204,7 +204,8 @@ async fn insert(runs: &Runs, lines: &[LogRow]) -> Duration {
         match runs.node.store.insert_logs(lines).await {
             Ok(()) => return began.elapsed(),
             Err(error) if attempt == TRIES_MAX || runs.node.stop.is_cancelled() => {
-                tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost");
+                tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost, because the \
+                    database did not accept them");
             }
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), lines = lines.len(), "cannot write log lines; trying again");

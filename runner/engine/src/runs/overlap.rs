@@ -85,7 +85,7 @@ impl Skipped {
     fn told(self) -> String {
         let why = match self {
             Self::For(earlier) => format!("the earlier run {earlier} was still active (overlap: skip)"),
-            Self::Replaced(later) => format!("the later run {later} takes its place (overlap: cancel_previous)"),
+            Self::Replaced(later) => format!("the later run {later} replaced it (overlap: cancel_previous)"),
             Self::MaxWaiting(max) => format!("more than {max} runs waited for their turn"),
         };
         format!("skipped: {}: {why}", self.reason())
@@ -310,7 +310,7 @@ impl Runs {
             self.node.signals.raise(Signal::Inbox);
         }
         for run in cancelled {
-            let why = BulkAction::CancelFor("cancelled for a later run (overlap: cancel_previous)".into());
+            let why = BulkAction::CancelFor("cancelled because of a later run (overlap: cancel_previous)".into());
             if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
                 return Err(error);
             }

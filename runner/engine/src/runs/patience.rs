@@ -59,7 +59,8 @@ impl Runs {
                 return Err(error);
             }
             if !std::mem::replace(&mut told, true) {
-                tracing::warn!(error = %Chain(&error), what, "an attempt waits for what passes");
+                tracing::warn!(error = %Chain(&error), what, "an attempt waits, because the database or the node is \
+                    temporarily unavailable");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -71,17 +72,18 @@ impl Ending {
     /// An attempt that ends by Heddle's own fault.
     pub(crate) fn ours(what: &str, error: &EngineError) -> Self {
         let passing = is_passing(error);
-        tracing::warn!(error = %Chain(error), what, passing, "an attempt ends by Heddle's own fault; it is run again");
+        tracing::warn!(error = %Chain(error), what, passing, "an attempt failed because of an error in Heddle; it is \
+            run again");
         // Of our own errors people learn what kind; the log has the rest.
         let kind = match error {
             EngineError::Store(error) => match error {
                 heddle_store::StoreError::ReadOnly(_) => "the database is read-only",
                 _ if error.is_passing() => "the database is not available",
-                _ => "see the node's log",
+                _ => "the log of the node has the cause",
             },
-            EngineError::NotComputed(_) => "this node has too much to compute",
+            EngineError::NotComputed(_) => "this node is too busy",
             error if is_passing(error) => "the database is not available",
-            _ => "see the node's log",
+            _ => "the log of the node has the cause",
         };
         Self::Ours {
             message: format!("Heddle could not {what}: {kind}"),

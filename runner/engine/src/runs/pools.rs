@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Admitter(pub(crate) Arc<Runs>);
 
 impl Service for Admitter {
-    const FAILED: &'static str = "slots of pools cannot be given out; trying again";
+    const FAILED: &'static str = "cannot assign slots of pools; trying again";
     const NEEDS: Needs = Needs::Lease;
     const WOKEN_BY: Option<Signal> = Some(Signal::Pools);
 

@@ -188,10 +188,11 @@ impl Commits for Outcomes {
             runs.give_up(ended, error).await;
             return None;
         }
-        tracing::error!(error = %Chain(error), run = %report.run, "an outcome cannot be recorded; a failure takes its place");
+        tracing::error!(error = %Chain(error), run = %report.run, "cannot record the outcome of an attempt; the \
+            attempt is recorded as failed");
         let ending = Ending::fatal(
             ErrorKind::Invalid,
-            "the outcome could not be recorded; see the node's log",
+            "the outcome could not be recorded; the log of the node has the cause",
         );
         // Its log may be what was refused.
         let report = Report {
@@ -214,7 +215,7 @@ impl Runs {
     pub(crate) fn record(&self, report: Report) {
         // The recorder lives as long as the node; without it the lease runs out and the attempt is run again.
         if let Err(outcome) = self.reports.outcomes.put(report.into()) {
-            tracing::warn!(run = %outcome.report.run, "more attempts have ended than the node has places for");
+            tracing::warn!(run = %outcome.report.run, "too many attempts have ended at the same time");
             let outcomes = self.reports.outcomes.clone();
             self.node
                 .tracker
@@ -256,7 +257,7 @@ async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<Aft
     if owned.len() < rows.len() {
         tracing::info!(
             refused = rows.len() - owned.len(),
-            "outcomes were refused: the attempts had been taken away"
+            "outcomes were refused, because other nodes had taken over the attempts"
         );
     }
     let spans = spans_of(runs, reports, &rows, &owned);

@@ -144,7 +144,7 @@ impl Runs {
             runtime = own.tag,
             language = own.language.as_str(),
             bytes = packed.len(),
-            "a runtime is kept"
+            "stored a runtime of source scripts in the database"
         );
         Ok(own)
     }
@@ -162,7 +162,7 @@ impl Runs {
         };
         let text = self.node.store.blob(&version.digest).await?;
         let text = text.ok_or_else(|| {
-            EngineError::Unreadable(format!("the text of {}@{} is gone", version.name, version.version))
+            EngineError::Unreadable(format!("the source text of {}@{} was deleted", version.name, version.version))
         })?;
         match self.scripts.sandbox.check_source(language, text.into()).await {
             Ok(compiled) => Ok(told(changes(version, &compiled), None)),
@@ -256,7 +256,7 @@ impl Engine {
 pub(crate) struct Rechecker(pub(crate) Arc<Runs>);
 
 impl Service for Rechecker {
-    const FAILED: &'static str = "scripts on kept runtimes could not be checked with this program's own";
+    const FAILED: &'static str = "cannot check scripts of older runtimes with the runtime of this version";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {
@@ -291,7 +291,8 @@ impl Rechecker {
         let kept = self.0.node.store.runtime_bytes(&row.tag);
         let sandbox = &self.0.scripts.sandbox;
         if let Err(error) = sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
-            tracing::warn!(runtime = row.tag, error = %Chain(&error), "a kept runtime could not be made ready");
+            tracing::warn!(runtime = row.tag, error = %Chain(&error), "cannot prepare an older runtime; its scripts \
+                compile when a run needs them");
         }
         let own = self.0.own_runtime(language_of(row)).await?;
         let mut scripts = Vec::new();
@@ -316,7 +317,7 @@ impl Rechecker {
             interpreter = row.interpreter,
             own = own.tag,
             scripts = named(names.collect()),
-            "source scripts run on a kept runtime, which is not this program's own"
+            "source scripts run on an older runtime, not on the one of this version"
         );
         let others: Vec<String> = scripts
             .iter()
@@ -324,11 +325,13 @@ impl Rechecker {
             .map(ToString::to_string)
             .collect();
         match others.is_empty() {
-            true => tracing::info!(runtime = row.tag, "none of them would change if it were retired"),
+            true => tracing::info!(runtime = row.tag, "none of these scripts would change if the older runtime were \
+                retired: `heddle runtime retire`"),
             false => tracing::warn!(
                 runtime = row.tag,
                 scripts = named(others),
-                "some of them would change if it were retired"
+                "some of these scripts would change if the older runtime were retired; check them before `heddle \
+                runtime retire`"
             ),
         }
         Ok(())

@@ -39,7 +39,7 @@ impl Warmer {
 }
 
 impl Service for Warmer {
-    const FAILED: &'static str = "scripts could not be loaded in advance";
+    const FAILED: &'static str = "cannot load scripts in advance; each one is loaded when a run needs it";
     const NEEDS: Needs = Needs::Nothing;
     const WOKEN_BY: Option<Signal> = Some(Signal::Scripts);
 
@@ -55,7 +55,7 @@ impl Service for Warmer {
         if std::mem::replace(&mut self.has_begun, true) {
             self.runs.warm().await?;
         } else if let Err(error) = self.runs.scripts.sandbox.warm_runtimes().await {
-            tracing::warn!(%error, "scripts that are text cannot be run");
+            tracing::warn!(%error, "cannot prepare the runtimes of source scripts; runs of these scripts fail or wait");
         }
         Ok(NEVER)
     }
@@ -79,7 +79,7 @@ impl Preparer {
 }
 
 impl Service for Preparer {
-    const FAILED: &'static str = "Python could not be made ready in advance";
+    const FAILED: &'static str = "cannot prepare the Python runtime in advance; it is prepared when a script needs it";
     const NEEDS: Needs = Needs::Nothing;
 
     fn node(&self) -> &Arc<Node> {
@@ -107,7 +107,7 @@ impl Service for Preparer {
             // A node that ends waits for no compiler: it dies with what it was started by.
             () = self.runs.node.stop.cancelled() => {}
             made = sandbox.prepare_python() => match made {
-                Ok(()) => tracing::info!("Python is ready"),
+                Ok(()) => tracing::info!("the Python runtime is ready"),
                 // Whoever uploads a text in Python has it made, or is told why it cannot be.
                 Err(error) => tracing::warn!(%error, "{}", Self::FAILED),
             },
@@ -168,9 +168,9 @@ impl Runs {
             match self.load_script(&facts).await? {
                 Ok(_) => loaded += 1,
                 Err(Ending::Failed { message, .. }) => {
-                    tracing::warn!(script = name, message, "a script cannot be loaded")
+                    tracing::warn!(script = name, message, "cannot load a script; its runs fail")
                 }
-                Err(_) => tracing::warn!(script = name, "a script cannot be loaded"),
+                Err(_) => tracing::warn!(script = name, "cannot load a script; its runs fail"),
             }
         }
         Ok(loaded)
@@ -180,7 +180,7 @@ impl Runs {
 /// Why the bytes of a script cannot be had.
 #[derive(Debug, thiserror::Error)]
 enum LoadTrouble {
-    #[error("its bytes are gone")]
+    #[error("its content was deleted")]
     Gone,
     #[error(transparent)]
     Store(StoreError),

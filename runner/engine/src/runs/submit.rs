@@ -103,10 +103,10 @@ pub enum SubmitError {
     #[error("{0}")]
     Invalid(Faults),
     /// There is one with this key or these params.
-    #[error("run {0} has this key, or these params, already")]
+    #[error("run {0} already has this key or these params")]
     Exists(RunId),
     /// The attempt that wanted a sub-run is not this node's any more.
-    #[error("the parent's attempt is over")]
+    #[error("the attempt that started it has ended")]
     Fenced,
     /// Not the caller's fault.
     #[error(transparent)]
@@ -335,7 +335,7 @@ impl Runs {
             return Ok(callback);
         }
         let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
-        Err(faults(format!("`{shown}` is neither a channel nor a URL")))
+        Err(faults(format!("`{shown}` is neither the name of a channel nor a valid URL")))
     }
 
     /// What of a run may start at once: for nodes, and for workers.
@@ -473,23 +473,24 @@ fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
     {
         faults.add(
             "/key",
-            format!("a key has 1 to {KEY_BYTES_MAX} bytes, none of them zero"),
+            format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte"),
         );
     }
     if let Some(priority) = spec.priority
         && !(-1000..=1000).contains(&priority)
     {
-        faults.add("/priority", "a priority is a number from -1000 to 1000");
+        faults.add("/priority", "`priority` must be a number from -1000 to 1000");
     }
     if spec.labels.len() > LABELS_MAX {
-        faults.add("/labels", format!("a run has at most {LABELS_MAX} labels"));
+        faults.add("/labels", format!("a run must have at most {LABELS_MAX} labels"));
     }
     for (key, value) in spec.labels.iter().take(LABELS_MAX) {
         if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
             let place = format!("/labels/{}", pointer_token(key));
             faults.add(
                 place,
-                format!("a label's key has 1 to {LABEL_CHARS_MAX} characters, its value at most as many"),
+                format!("the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
+                    number"),
             );
         }
     }
@@ -498,7 +499,7 @@ fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
     {
         faults.add(
             "/callback",
-            "a callback is a channel's name or a URL of at most 2048 bytes",
+            "`callback` must be the name of a channel, or a URL of at most 2048 bytes",
         );
     }
 }
@@ -512,14 +513,14 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     if !spec.params.is_empty() && size(&spec.params) > PARAMS_BYTES_MAX {
         faults.add(
             "/params",
-            format!("params have at most {PARAMS_BYTES_MAX} bytes as JSON"),
+            format!("`params` must have at most {PARAMS_BYTES_MAX} bytes as JSON"),
         );
         return Err(faults);
     }
     if !spec.task_params.is_empty() && spec.task_params.values().map(size).sum::<usize>() > PARAMS_BYTES_MAX {
         faults.add(
             "/task_params",
-            format!("task_params have at most {PARAMS_BYTES_MAX} bytes as JSON"),
+            format!("`task_params` must have at most {PARAMS_BYTES_MAX} bytes as JSON"),
         );
         return Err(faults);
     }

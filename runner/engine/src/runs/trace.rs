@@ -186,22 +186,22 @@ impl Default for Counts {
             attempts_ended: AtomicU64::default(),
             run_seconds: histogram(
                 "heddle_run_seconds",
-                "How long runs took that this node has ended, from their creation.",
+                "Duration of runs that ended on this node, from their creation to their end, in seconds.",
                 &seconds,
             ),
             attempt_seconds: histogram(
                 "heddle_attempt_seconds",
-                "How long attempts took that this node has carried out, from the moment at which it took them.",
+                "Duration of attempts on this node, from the claim to the end, in seconds.",
                 &seconds,
             ),
             script_cpu_seconds: histogram(
                 "heddle_script_cpu_seconds",
-                "The processor time of attempts of scripts on this node.",
+                "Processor time of script attempts on this node, in seconds.",
                 &processor,
             ),
             claimed: histogram(
                 "heddle_claimed_task_runs",
-                "How many task runs one claim of this node brought, of those that brought any.",
+                "Number of task runs in one claim of this node, without empty claims.",
                 &sizes,
             ),
         }

@@ -139,7 +139,7 @@ impl Backfiller {
 }
 
 impl Service for Backfiller {
-    const FAILED: &'static str = "backfills cannot be moved on; trying again";
+    const FAILED: &'static str = "cannot continue backfills; trying again";
     const NEEDS: Needs = Needs::Active;
     const WOKEN_BY: Option<Signal> = Some(Signal::Backfills);
 
@@ -220,7 +220,7 @@ impl Schedules {
         let plan = &group.revision.plan;
         if !plan.spec.history {
             return Err(SubmitError::Refused(format!(
-                "group `{name}` keeps no history: `history: true` in its spec allows backfills"
+                "group `{name}` does not allow backfills; set `history: true` in its spec"
             )));
         }
         let given = SubmissionSpec {
@@ -290,7 +290,7 @@ impl Schedules {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
                 return Err(ControlError::Refused(format!(
-                    "the backfill is {state}: it cannot {}",
+                    "the backfill is {state}, so it cannot {}",
                     action.as_str()
                 )));
             }
@@ -340,7 +340,7 @@ impl Schedules {
                 }
                 // One that cannot go on holds no other up.
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), backfill = %id, "a backfill cannot be moved on");
+                    tracing::warn!(error = %Chain(&error), backfill = %id, "cannot continue a backfill; trying again");
                 }
             }
         }
@@ -586,7 +586,7 @@ impl Schedules {
         let created = round.create(&runs, self.node.lease(), &*self.node.clock).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
             return Err(EngineError::Unreadable(format!(
-                "a run of backfill {} was not made: {refused:?}",
+                "a run of backfill {} was not created: {refused:?}",
                 row.id
             )));
         }

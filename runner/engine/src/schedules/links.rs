@@ -120,7 +120,7 @@ fn unless_unreadable<T>(decided: Result<T, EngineError>, group: i64) -> Result<O
     match decided {
         Ok(decided) => Ok(Some(decided)),
         Err(error) if is_unreadable(&error) => {
-            tracing::error!(error = %Chain(&error), group, "what a group follows cannot be read; it waits");
+            tracing::error!(error = %Chain(&error), group, "cannot read the dependencies of a group; its runs wait");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -146,7 +146,7 @@ impl Links {
 }
 
 impl Service for Links {
-    const FAILED: &'static str = "links between groups could not be worked off; trying again";
+    const FAILED: &'static str = "cannot start runs of dependent groups; trying again";
     const NEEDS: Needs = Needs::Lease;
     const WOKEN_BY: Option<Signal> = Some(Signal::Links);
 

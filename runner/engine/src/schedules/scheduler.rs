@@ -60,7 +60,7 @@ const UNREADABLE_FOR: TimeDelta = TimeDelta::seconds(60);
 pub(crate) struct Scheduler(pub(crate) Arc<Schedules>);
 
 impl Service for Scheduler {
-    const FAILED: &'static str = "schedules could not be fired; trying again";
+    const FAILED: &'static str = "cannot fire schedules; trying again";
     const NEEDS: Needs = Needs::Active;
     const WOKEN_BY: Option<Signal> = Some(Signal::Schedules);
 
@@ -111,7 +111,7 @@ impl LookAhead {
 }
 
 impl Service for LookAhead {
-    const FAILED: &'static str = "revisions of schedules are not read in advance";
+    const FAILED: &'static str = "cannot read revisions of schedules in advance";
     const NEEDS: Needs = Needs::Active;
 
     fn node(&self) -> &Arc<Node> {
@@ -130,7 +130,7 @@ impl Service for LookAhead {
         let (after, until) = (self.known_until.clamp(now, now + AHEAD), now + AHEAD);
         match self.read(after, until).await {
             Ok(()) => self.known_until = until,
-            Err(error) => tracing::debug!(error = %Chain(&error), "revisions of schedules were not read in advance"),
+            Err(error) => tracing::debug!(error = %Chain(&error), "could not read revisions of schedules in advance"),
         }
         Ok(AHEAD_EVERY)
     }
@@ -217,7 +217,8 @@ impl Missed {
             %due_at,
             group,
             schedule,
-            "instants were missed; the misfire rules of their schedules apply. The one that was due first is named"
+            "instants of schedules were missed; the `misfire` setting of each schedule applies. `due_at`, `group` and \
+            `schedule` are the earliest of them"
         );
     }
 }
@@ -291,7 +292,7 @@ impl Schedules {
             tracing::error!(
                 schedule = due.name,
                 group = revision.group_name,
-                "the revision has no such schedule"
+                "the revision does not have this schedule"
             );
             batch.postpone(due, now);
             return;

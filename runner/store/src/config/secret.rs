@@ -101,7 +101,7 @@ impl SecretKeys {
                     aad: aad.as_bytes(),
                 },
             )
-            .map_err(|_| unreadable(noun, name, "it cannot be sealed"))?;
+            .map_err(|_| unreadable(noun, name, "it cannot be encrypted"))?;
         Ok(Sealed {
             ciphertext,
             nonce: nonce.to_vec(),
@@ -113,7 +113,7 @@ impl SecretKeys {
         let key = std::iter::once(&self.current)
             .chain(&self.previous)
             .find(|key| key.id == sealed.key_id)
-            .ok_or_else(|| unreadable(noun, name, &format!("it was sealed with key {}", sealed.key_id)))?;
+            .ok_or_else(|| unreadable(noun, name, &format!("it was encrypted with key {}", sealed.key_id)))?;
         let nonce: [u8; 24] = sealed
             .nonce
             .as_slice()

@@ -38,7 +38,7 @@ impl Listener {
                     self.ask_at = Instant::now() + ASK_AFTER;
                     return Ok((heard.channel().to_owned(), heard.payload().to_owned()));
                 }
-                Ok(Ok(None)) => return Err(no_answer("the connection that listens was lost".into()).into()),
+                Ok(Ok(None)) => return Err(no_answer("the connection for LISTEN was lost".into()).into()),
                 Ok(Err(error)) => return Err(error.into()),
                 Err(_) => {}
             }
@@ -56,7 +56,7 @@ impl Listener {
                 self.ask_at = Instant::now() + ASK_AFTER;
                 Ok(())
             }
-            Err(_) => Err(no_answer("the connection that listens is dead".into()).into()),
+            Err(_) => Err(no_answer("the connection for LISTEN does not answer".into()).into()),
         }
     }
 }

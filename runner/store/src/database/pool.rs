@@ -41,7 +41,7 @@ impl managed::Manager for Manager {
 
     async fn recycle(&self, session: &mut PgSession, metrics: &Metrics) -> RecycleResult<sqlx::Error> {
         if session.condition() != Condition::Clean {
-            return Err(RecycleError::message("given up"));
+            return Err(RecycleError::message("abandoned"));
         }
         if metrics.age() > AGE_MAX {
             return Err(RecycleError::message("too old"));
@@ -100,7 +100,7 @@ impl Pool {
             Ok(object) => Ok(Pooled { object: Some(object) }),
             Err(PoolError::Backend(error)) => Err(error),
             Err(PoolError::Timeout(TimeoutType::Wait)) => Err(no_answer(format!(
-                "none of the node's {} connections to Postgres came free within {} s",
+                "none of the node's {} connections to Postgres became free within {} s",
                 self.inner.status().max_size,
                 CONNECT_MAX.as_secs()
             ))),

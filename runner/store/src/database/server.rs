@@ -173,7 +173,7 @@ impl Connector {
         let born: Option<String> = row.try_get("born")?;
         let read_only: String = row.try_get("read_only")?;
         if read_only == "on" {
-            let text = format!("the Postgres at {} takes no writes (a standby?)", self.address);
+            let text = format!("the Postgres at {} is read-only; is it a standby?", self.address);
             return Err(sqlx::Error::Io(std::io::Error::new(
                 std::io::ErrorKind::ReadOnlyFilesystem,
                 text,
@@ -257,39 +257,40 @@ impl Store {
         hurt(
             row.number < VERSION_MIN,
             format!(
-                "Postgres {} is older than 14, with which Heddle is not tested",
+                "Postgres {} is older than 14; Heddle is not tested with it",
                 row.version
             ),
         );
         hurt(
             off(&row.fsync) || off(&row.full_page_writes),
-            "fsync or full_page_writes is off: after a power cut the database may be unreadable".into(),
+            "fsync or full_page_writes is off: a power failure can destroy the database; set both to on".into(),
         );
         hurt(
             off(&row.synchronous_commit),
-            "synchronous_commit is off: runs that were accepted may be forgotten when the server crashes".into(),
+            "synchronous_commit is off: accepted runs can be lost when the server crashes; set it to on".into(),
         );
         hurt(
             off(&row.autovacuum) || off(&row.track_counts),
-            "autovacuum (or track_counts) is off: queues grow slow with the rows that have passed through them".into(),
+            "autovacuum or track_counts is off: queues become slower over time; set both to on".into(),
         );
         hurt(
             off(&row.track_activities),
-            "track_activities is off: connections that are dead are found late".into(),
+            "track_activities is off: dead connections are detected late; set it to on".into(),
         );
         let (needed, free) = (i64::from(self.connections_max()), row.max_connections - row.connections);
         hurt(
             free < needed,
             format!(
-                "max_connections is {}, and {} are in use: this node opens up to {needed}",
+                "max_connections is {}, and {} are in use, but this node opens up to {needed}; increase \
+                max_connections",
                 row.max_connections, row.connections
             ),
         );
         let shared = self.shares_backends(&mut session).await?;
         hurt(
             shared,
-            "a pooler stands before Postgres that gives a connection another session after each transaction: settings and \
-             notifications get lost there; use it in session mode, or connect directly"
+            "a connection pooler in transaction mode is in front of Postgres: settings and notifications get lost; \
+            use session mode, or connect directly"
                 .into(),
         );
         Ok(ServerReport {

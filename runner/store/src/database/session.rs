@@ -166,7 +166,7 @@ impl PgSession {
         } = self;
         if *lost || pulse.given_up.is_cancelled() {
             *lost = true;
-            return Err(no_answer("the connection to Postgres was given up".into()));
+            return Err(no_answer("the connection to Postgres was abandoned".into()));
         }
         let began = watch.now();
         pulse.waiting.store(began, Ordering::Release);
@@ -178,7 +178,7 @@ impl PgSession {
             result = ask(raw) => result,
             () = pulse.given_up.cancelled() => {
                 let waited = Duration::from_millis(watch.now().saturating_sub(began));
-                Err(no_answer(format!("Postgres gave no answer for {:.1} s; the connection is closed", waited.as_secs_f32())))
+                Err(no_answer(format!("Postgres did not answer for {:.1} s; the connection is closed", waited.as_secs_f32())))
             }
         };
         pulse.waiting.store(0, Ordering::Release);

@@ -136,7 +136,7 @@ impl Watch {
             let Some(since) = pulse.waiting_since() else { continue };
             let waited = now.saturating_sub(since);
             if waited > pulse.bound() {
-                self.give_up(&pulse, waited, "it took longer than statements may");
+                self.give_up(&pulse, waited, "the statement exceeded its time limit");
             } else if waited
                 > if pulse.is_small() {
                     millis(SUSPICIOUS_AFTER)
@@ -158,7 +158,7 @@ impl Watch {
                 for (pulse, since) in suspects {
                     // Unless it has been answered meanwhile.
                     if dead.contains(&pulse.process) && pulse.waiting_since() == Some(since) {
-                        self.give_up(&pulse, now.saturating_sub(since), "the server is not at work for it");
+                        self.give_up(&pulse, now.saturating_sub(since), "the server is not working on the statement");
                         self.given_up.store(now, Ordering::Relaxed);
                         // What waited already when others were given up died with them, and says nothing new.
                         if since > before && !pulse.is_small() {
@@ -173,7 +173,7 @@ impl Watch {
                 for (pulse, since) in suspects {
                     let waited = now.saturating_sub(since);
                     if waited > millis(SILENCE_MAX) && pulse.waiting_since() == Some(since) {
-                        self.give_up(&pulse, waited, "the server answers nobody");
+                        self.give_up(&pulse, waited, "the server does not answer any connection");
                     }
                 }
                 ASK_AGAIN_AFTER
@@ -236,7 +236,7 @@ impl Watch {
             process = pulse.process,
             waited_ms = waited,
             why,
-            "Postgres does not answer on a connection: it is closed"
+            "closing a connection on which Postgres does not answer"
         );
         pulse.give_up();
         // What was heard of last before this one began to wait may be as dead as it is.

@@ -204,7 +204,7 @@ fn unkeepable(error: &StoreError) -> Option<String> {
     let of_value = error
         .code()
         .is_some_and(|code| ["22", "23", "54"].contains(&&code[..2.min(code.len())]));
-    of_value.then(|| format!("what it wrote cannot be kept: {}", error.message()))
+    of_value.then(|| format!("its writes cannot be stored: {}", error.message()))
 }
 
 /// Writes an effect; answers what is wrong with it.

@@ -299,7 +299,7 @@ fn fields() {
     );
     check(
         json!({"labels": {"": "x"}, "tasks": {"t": {"queue": "q"}}}),
-        &[("/labels", "a label's key")],
+        &[("/labels", "the key of a label")],
     );
     check(
         json!({"schedules": {"s": {"cron": "61 * * * *"}}, "tasks": {"t": {"queue": "q"}}}),
@@ -616,7 +616,7 @@ fn submissions() {
     );
     check(
         json!({"params": {"who": "me"}, "callback": "nobody"}),
-        &[("/callback", "neither a channel nor a URL")],
+        &[("/callback", "neither the name of a channel nor a valid URL")],
     );
     check(json!({"logical_time": "yesterday"}), &[("/logical_time", "")]);
     check(json!({"parms": {}}), &[("/parms", "unknown field")]);
