@@ -542,7 +542,7 @@ async fn what_a_worker_reports() {
     let lines = node.log_lines(&run, "t").await;
     let cut = lines
         .iter()
-        .filter(|line| line["message"].as_str().unwrap().starts_with("log cut"));
+        .filter(|line| line["message"].as_str().unwrap().starts_with("log truncated"));
     assert_eq!((cut.count(), lines.len() < 12), (1, true), "{lines:#?}");
     let done = json!({"token": claim["token"], "output": 1});
     let complete = format!("/v1/claims/{}/complete", claim["id"].as_str().unwrap());

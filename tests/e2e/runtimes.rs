@@ -422,9 +422,9 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
         (&run["state"], &task(&run, "t")["output"]),
         (&json!("succeeded"), &json!("own"))
     );
-    let told = logged(&node, "the kept runtime cannot be used").await;
+    let told = logged(&node, "an older runtime cannot be used").await;
     assert!(
-        told.contains("version 1000 of the host's interface, and this program has 1"),
+        told.contains("version 1000 of the host interface, but this version of Heddle has 1"),
         "{told}"
     );
     logged(&node, "would change").await;
@@ -453,9 +453,9 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
         (&run["state"], &task(&run, "t")["output"]),
         (&json!("succeeded"), &json!("own"))
     );
-    let told = logged(&node, "the kept runtime cannot be used").await;
+    let told = logged(&node, "an older runtime cannot be used").await;
     assert!(
-        told.contains("its bytes are damaged") && told.contains(&older),
+        told.contains("its data is damaged") && told.contains(&older),
         "{told}"
     );
     assert!(told.contains("tried again in 10 minutes"), "{told}");

@@ -120,7 +120,7 @@ async fn faults() {
             "import _ from 'lodash'; export default () => _",
             "`lodash` cannot be imported",
         ),
-        ("export const a = 1", "exports no `run`"),
+        ("export const a = 1", "does not export `run`"),
         ("for (;;); export default () => 1", "longer than 5s of processor time"),
         (
             "export const params = { type: 'nope' }; export default () => 1",
@@ -511,7 +511,7 @@ async fn what_was_recorded_is_given_again() {
     ];
     let (code, said) = heddle(&record);
     assert!(
-        code == Some(2) && said.contains("not among the task's `allow_hosts`"),
+        code == Some(2) && said.contains("not in the task's `allow_hosts`"),
         "{code:?} {said}"
     );
     assert!(!std::fs::exists(&cases).unwrap());

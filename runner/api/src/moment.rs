@@ -45,7 +45,8 @@ impl JsonSchema for Moment {
         json_schema!({
             "type": "string",
             "format": "date-time",
-            "description": "RFC 3339; answers are in UTC with `Z` and microseconds.",
+            "description": "RFC 3339, for example `2026-11-20T08:00:00Z`. Answers are in UTC with `Z` and \
+                microseconds.",
         })
     }
 }
@@ -60,7 +61,7 @@ impl From<Time> for Moment {
 pub fn parse_moment(text: &str) -> Result<Time, String> {
     chrono::DateTime::parse_from_rfc3339(text)
         .map(|at| heddle_domain::clock::to_micros(at.to_utc()))
-        .map_err(|_| format!("`{text}` is no RFC 3339 time such as 2026-11-20T08:00:00Z"))
+        .map_err(|_| format!("`{text}` is not a valid RFC 3339 time; write for example 2026-11-20T08:00:00Z"))
 }
 
 #[cfg(test)]

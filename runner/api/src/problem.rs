@@ -62,7 +62,7 @@ impl fmt::Display for Problem {
             .is_some_and(|first| self.detail.starts_with(&first.to_string()));
         match self.errors.as_slice() {
             [_] if repeated => return f.write_str(&self.detail),
-            errors if repeated => write!(f, "{} things are wrong:", errors.len())?,
+            errors if repeated => write!(f, "{} errors:", errors.len())?,
             _ if self.detail.is_empty() => write!(f, "{} {}", self.status, self.title)?,
             _ => f.write_str(&self.detail)?,
         }
@@ -102,7 +102,7 @@ mod tests {
         check(
             "/a: bad (and 1 more)",
             &[("/a", "bad"), ("/b", "worse")],
-            "2 things are wrong:\n  /a: bad\n  /b: worse",
+            "2 errors:\n  /a: bad\n  /b: worse",
         );
         check("it is bad", &[("/a", "bad")], "it is bad\n  /a: bad");
     }

@@ -26,7 +26,7 @@ pub enum Error {
         retry_after: Option<u64>,
     },
     /// The answer is not what the API promises: most likely something else answers at this address.
-    #[error("{url} gave an answer that is not Heddle's: {detail}")]
+    #[error("{url} did not answer as a Heddle server: {detail}")]
     Unexpected {
         /// The address that was called.
         url: String,

@@ -51,12 +51,12 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// A client of the server at `base`, such as `https://heddle.example.com` (a path in it is a prefix of all calls).
     pub fn new(base: &str, token: Option<&str>) -> Result<Self> {
-        let url = Url::parse(base).map_err(|error| Error::Invalid(format!("`{base}` is no URL: {error}")))?;
+        let url = Url::parse(base).map_err(|error| Error::Invalid(format!("`{base}` is not a valid URL: {error}")))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
             return Err(Error::Invalid(format!("`{base}` is not an http or https URL")));
         }
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
-            return Err(Error::Invalid("the token holds characters that no header can".into()));
+            return Err(Error::Invalid("the token contains characters that are not allowed in a header".into()));
         }
         choose_cryptography();
         let http = reqwest::Client::builder()
@@ -65,7 +65,7 @@ impl Client {
             // A token must not follow a redirect to another server.
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| Error::Invalid(format!("no HTTP client can be made: {error}")))?;
+            .map_err(|error| Error::Invalid(format!("cannot create the HTTP client: {error}")))?;
         Ok(Self {
             http,
             base: Arc::new(url),
@@ -167,7 +167,7 @@ impl Request {
     pub fn json(mut self, body: &(impl Serialize + ?Sized)) -> Self {
         self.body = serde_json::to_vec(body)
             .map(|bytes| Some(bytes.into()))
-            .map_err(|error| Error::Invalid(format!("what is to be sent is not JSON: {error}")));
+            .map_err(|error| Error::Invalid(format!("the request cannot be converted to JSON: {error}")));
         self.header(header::CONTENT_TYPE, "application/json")
     }
 
@@ -242,7 +242,7 @@ impl Request {
             Some(answer) => Ok(answer),
             None => Err(Error::Unexpected {
                 url,
-                detail: "it is empty".into(),
+                detail: "the answer is empty".into(),
             }),
         }
     }
@@ -357,7 +357,7 @@ async fn read(mut response: Response, url: &str) -> Result<Bytes> {
         match response.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BODY_BYTES => body.extend_from_slice(&chunk),
             Ok(Some(_)) => {
-                let detail = format!("it is longer than {MAX_BODY_BYTES} bytes");
+                let detail = format!("the answer is longer than {MAX_BODY_BYTES} bytes");
                 return Err(Error::Unexpected {
                     url: url.into(),
                     detail,

@@ -254,7 +254,7 @@ mod tests {
     impl Bounds for Sometimes {
         fn compute(&self, work: Vec<u8>, _: u64, _: u64) -> Result<Vec<u8>, Stopped> {
             match NOBODY.get() {
-                true => Err(Stopped::Trouble("too many at once".into())),
+                true => Err(Stopped::Trouble("too many requests at the same time".into())),
                 false => Ok(answer(&work, &mut || {})),
             }
         }
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(or_trouble(check), Ok(Faults::default()));
         assert_eq!(or_trouble(written), Ok(r#"{"n":5}"#.into()));
         NOBODY.set(true);
-        let trouble = Stopped::Trouble("too many at once".into());
+        let trouble = Stopped::Trouble("too many requests at the same time".into());
         assert_eq!(or_trouble(render), Err(trouble.clone()));
         assert_eq!(or_trouble(check), Err(trouble.clone()));
         assert_eq!(or_trouble(written), Err(trouble.clone()));

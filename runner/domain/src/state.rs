@@ -219,7 +219,7 @@ mod tests {
     fn a_grant_that_is_missing_is_told_from_other_words() {
         for (message, expect) in [
             (
-                "secret: not granted: secret `key`: it is not among the task's `secrets`",
+                "secret: not granted: secret `key`: it is not in the task's `secrets`",
                 true,
             ),
             ("TypeError: not granted: host example.com:443: it is not among", true),

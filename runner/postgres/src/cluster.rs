@@ -96,7 +96,7 @@ pub(crate) fn major_of(data_dir: &Path) -> Result<Option<u32>> {
     match std::fs::read_to_string(&file) {
         Ok(text) => match binaries::major_in(&text) {
             Some(major) => Ok(Some(major)),
-            None => bail!("{} does not name a version of PostgreSQL", file.display()),
+            None => bail!("{} does not contain a version of PostgreSQL", file.display()),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
@@ -263,7 +263,7 @@ fn create(root: &Path, data: &Path, owner: Option<&Owner>, binaries: &Binaries, 
         if leftover.exists() {
             // `data` without PG_VERSION is empty or not ours.
             if leftover == data && std::fs::read_dir(data)?.next().is_some() {
-                bail!("{} is not empty, but holds no cluster: move it away", data.display());
+                bail!("{} is not empty and not a Postgres cluster; move it to another place", data.display());
             }
             std::fs::remove_dir_all(leftover).with_context(|| format!("cannot remove {}", leftover.display()))?;
         }
@@ -398,7 +398,7 @@ fn socket_dir(root: &Path, data_dir: &Path, owner: Option<&Owner>) -> Result<Pat
         }
     }
     bail!(
-        "no private directory for the database's socket can be made in {}",
+        "cannot create a private directory for the socket of the database in {}",
         base.display()
     )
 }
@@ -410,7 +410,7 @@ fn claim_outside(path: &Path, owner: Option<&Owner>) -> Result<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let found = path
                 .symlink_metadata()
-                .with_context(|| format!("cannot look at {}", path.display()))?;
+                .with_context(|| format!("cannot read {}", path.display()))?;
             let ours = rustix::process::geteuid().as_raw();
             let trusted = found.uid() == ours || owner.is_some_and(|owner| owner.uid == found.uid());
             if !found.is_dir() || !trusted || found.permissions().mode() & 0o077 != 0 {
@@ -448,7 +448,7 @@ fn settle_former_server(data: &Path) -> Result<()> {
     const HARD: u32 = 500; // 10 s more for one without a checkpoint
     let mut steps = 0;
     wait_until(
-        "stopping the database server of a former node",
+        "stopping the database server of an earlier node",
         STEP,
         FAST + HARD,
         || {
@@ -471,7 +471,7 @@ fn settle_former_server(data: &Path) -> Result<()> {
                 0 => {
                     tracing::info!(
                         process = found.process,
-                        "waiting for the database server of a former node to stop"
+                        "waiting until the database server of an earlier node has stopped"
                     );
                     let _ = rustix::process::kill_process(pid, Signal::INT);
                 }

@@ -168,13 +168,13 @@ fn keep(mut command: Command, log_file: &Path, shared: &Arc<Shared>) {
             memory_in_use += 1;
         } else if !shared.established.load(Ordering::Acquire) {
             let how = match ended {
-                Ok(how) => format!("the database server ended while it started ({how}):\n{said}"),
+                Ok(how) => format!("the database server ended during its start ({how}):\n{said}"),
                 Err(error) => format!("{error:#}"),
             };
             shared.state().failed = Some(how);
             return;
         } else {
-            tracing::error!("the database server ended ({ended:?}) and is started again; it said:\n{said}");
+            tracing::error!("the database server ended ({ended:?}); starting it again. Its output:\n{said}");
         }
         if shared.pause(RESTART_PAUSE) {
             return;

@@ -46,8 +46,8 @@ pub(crate) fn choose(data: &Path) -> Result<Option<Owner>> {
     {
         Some(owner) => Ok(Some(owner)),
         None => bail!(
-            "Postgres refuses to run as root, and none of the users {} exists: create one (useradd --system postgres), \
-             or start heddle as another user",
+            "Postgres does not run as root, and none of the users {} exists; create one (useradd --system postgres), \
+            or start heddle as another user",
             CANDIDATES.join(", ")
         ),
     }

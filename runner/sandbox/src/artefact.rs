@@ -48,7 +48,7 @@ impl ArtefactCache {
         let rest = file.strip_prefix(MAGIC)?;
         let (checksum, content) = rest.split_at_checked(CHECKSUM_BYTES)?;
         if Sha256::digest(content).as_slice() != checksum {
-            tracing::warn!(digest, "a damaged artefact in the cache is compiled again");
+            tracing::warn!(digest, "a compiled script in the cache is damaged; compiling it again");
             return None;
         }
         let kind = match content.first()? {

@@ -176,7 +176,7 @@ impl Bounds for Children {
         {
             let mut queue = self.shared.queue.lock();
             if queue.waiting >= WAITING_MAX {
-                return Err(Stopped::Trouble("too many at once".into()));
+                return Err(Stopped::Trouble("too many requests at the same time".into()));
             }
             queue.push(owner, Job { work, key, reply });
         }
@@ -184,7 +184,7 @@ impl Bounds for Children {
         let wait = || {
             answer
                 .recv()
-                .unwrap_or_else(|_| Err(Stopped::Trouble("nobody computes".into())))
+                .unwrap_or_else(|_| Err(Stopped::Trouble("no worker process".into())))
         };
         match Handle::try_current().map(|handle| handle.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     fn compute(&self, worker: &mut Option<Worker>, job: &Job) -> Result<Vec<u8>, Stopped> {
-        let trouble = |error: std::io::Error| Stopped::Trouble(format!("the child for it: {error}"));
+        let trouble = |error: std::io::Error| Stopped::Trouble(format!("the worker process failed: {error}"));
         loop {
             let (mut current, fresh) = match worker.take() {
                 Some(current) => (current, false),
@@ -267,11 +267,11 @@ impl Shared {
                 // What it kept of others' works counts as well, and somebody may have killed it while it was idle.
                 Said::Died { .. } if !fresh => continue,
                 Said::Died { signal: None } => {
-                    return Err(Stopped::Trouble("the child for it ended".into()));
+                    return Err(Stopped::Trouble("the worker process ended".into()));
                 }
                 Said::Died { signal: Some(_) } => Stopped::Memory(memory_max_mib(job.work.len())),
                 Said::Late => {
-                    tracing::warn!("bounded work had no processor for {WALL_MAX:?}: the machine is overloaded");
+                    tracing::warn!("a worker process got no processor time for {WALL_MAX:?}; the machine is overloaded");
                     return Err(Stopped::Trouble("the machine is too busy".into()));
                 }
                 Said::TooLong => Stopped::Time(cpu_max(job.work.len()).as_millis() as u64),
@@ -336,13 +336,13 @@ impl Worker {
         let began = now();
         while !readable(worker.stdout.as_raw_fd(), LOOK)? {
             if began.elapsed() > START_MAX {
-                return Err(std::io::Error::other("it does not start"));
+                return Err(std::io::Error::other("it did not start"));
             }
         }
         let mut said = [0];
         worker.stdout.read_exact(&mut said)?;
         if said != [READY] {
-            return Err(std::io::Error::other("it does not say that it is ready"));
+            return Err(std::io::Error::other("it did not report that it is ready"));
         }
         Ok(worker)
     }
@@ -382,7 +382,7 @@ impl Worker {
             };
             let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
             if head[0] != ANSWER || length > FRAME_MAX_BYTES {
-                return Err(std::io::Error::other("it says what cannot be understood"));
+                return Err(std::io::Error::other("its answer is not valid"));
             }
             if rest.len() >= length {
                 return Ok(Said::Answer(rest[..length].to_vec()));

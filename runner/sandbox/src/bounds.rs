@@ -34,7 +34,7 @@ pub(crate) fn check(wasm: &[u8], max_memory_bytes: u64) -> Result<Kind, String> 
     } else if Parser::is_core_wasm(wasm) {
         Kind::Module
     } else {
-        return Err("is not WebAssembly: neither a module, nor a component, nor the text of one".into());
+        return Err("is not WebAssembly: neither a module nor a component, neither binary nor text".into());
     };
     let (mut functions, mut modules) = (0, 0);
     for payload in Parser::new(0).parse_all(wasm) {
@@ -42,7 +42,7 @@ pub(crate) fn check(wasm: &[u8], max_memory_bytes: u64) -> Result<Kind, String> 
             Payload::Version { .. } => {
                 modules += 1;
                 if modules > MAX_MODULES {
-                    return Err(format!("has more than {MAX_MODULES} modules"));
+                    return Err(format!("has more than the maximum of {MAX_MODULES} modules"));
                 }
             }
             Payload::ImportSection(imports) => {
@@ -67,7 +67,7 @@ pub(crate) fn check(wasm: &[u8], max_memory_bytes: u64) -> Result<Kind, String> 
             Payload::CodeSectionEntry(body) => {
                 functions += 1;
                 if functions > MAX_FUNCTIONS {
-                    return Err(format!("has more than {MAX_FUNCTIONS} functions"));
+                    return Err(format!("has more than the maximum of {MAX_FUNCTIONS} functions"));
                 }
                 check_function(&body)?;
             }
@@ -83,7 +83,7 @@ fn invalid(error: &wasmparser::BinaryReaderError) -> String {
 
 fn check_memory(memory: &MemoryType, max_memory_bytes: u64) -> Result<(), String> {
     if memory.shared {
-        return Err("has a shared memory: threads are not offered".into());
+        return Err("has a shared memory; threads are not supported".into());
     }
     let page = memory
         .page_size_log2
@@ -91,7 +91,7 @@ fn check_memory(memory: &MemoryType, max_memory_bytes: u64) -> Result<(), String
     let bytes = memory.initial.saturating_mul(page);
     if bytes > max_memory_bytes {
         return Err(format!(
-            "has a memory of {bytes} bytes from the start; the most is {max_memory_bytes}"
+            "has an initial memory of {bytes} bytes; the maximum is {max_memory_bytes}"
         ));
     }
     Ok(())
@@ -99,11 +99,11 @@ fn check_memory(memory: &MemoryType, max_memory_bytes: u64) -> Result<(), String
 
 fn check_table(table: &TableType) -> Result<(), String> {
     if table.shared {
-        return Err("has a shared table: threads are not offered".into());
+        return Err("has a shared table; threads are not supported".into());
     }
     if table.initial > MAX_TABLE_ELEMENTS as u64 {
         return Err(format!(
-            "has a table of {} elements; the most is {MAX_TABLE_ELEMENTS}",
+            "has a table of {} elements; the maximum is {MAX_TABLE_ELEMENTS}",
             table.initial
         ));
     }
@@ -114,7 +114,7 @@ fn check_function(body: &wasmparser::FunctionBody<'_>) -> Result<(), String> {
     let bytes = body.range().len();
     if bytes > MAX_FUNCTION_BYTES {
         return Err(format!(
-            "has a function of {bytes} bytes; the most is {MAX_FUNCTION_BYTES}"
+            "has a function of {bytes} bytes; the maximum is {MAX_FUNCTION_BYTES}"
         ));
     }
     let mut operators = body.get_operators_reader().map_err(|error| invalid(&error))?;
@@ -136,12 +136,12 @@ fn check_function(body: &wasmparser::FunctionBody<'_>) -> Result<(), String> {
         loops += usize::from(is_loop);
         if blocks.len() > MAX_BLOCK_DEPTH {
             return Err(format!(
-                "has a function with blocks nested more than {MAX_BLOCK_DEPTH} deep"
+                "has a function with blocks nested more than {MAX_BLOCK_DEPTH} levels deep"
             ));
         }
         if loops > MAX_LOOP_DEPTH {
             return Err(format!(
-                "has a function with loops nested more than {MAX_LOOP_DEPTH} deep"
+                "has a function with loops nested more than {MAX_LOOP_DEPTH} levels deep"
             ));
         }
     }

@@ -140,7 +140,7 @@ impl Starter {
     }
 
     async fn start(&self, command: Command) -> std::io::Result<Child> {
-        let gone = || std::io::Error::other("nobody starts it");
+        let gone = || std::io::Error::other("it was not started");
         let (reply, started) = oneshot::channel();
         let start = Start {
             command,
@@ -206,7 +206,7 @@ impl Compiler {
             NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
         } else if status.signal().is_some_and(|signal| signal != libc::SIGKILL) {
             NotCompiled::Refused(format!(
-                "made the compiler fail ({status}): it nests too deep or is too large"
+                "made the compiler fail ({status}), because it is nested too deeply or too large"
             ))
         } else {
             let words = crate::journal::cut(words, 1_024);
@@ -339,13 +339,13 @@ fn serve_order() -> Result<(), String> {
 
 fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
     if wasm.len() > order.max_wasm_bytes {
-        return Err(format!("has more than {} bytes", order.max_wasm_bytes));
+        return Err(format!("has more than the maximum of {} bytes", order.max_wasm_bytes));
     }
     if wasm.is_empty() {
         return Err("is empty".into());
     }
     if !wasm.starts_with(b"\0asm") && wat::Detect::from_bytes(wasm) != wat::Detect::WasmText {
-        return Err("is not WebAssembly: neither a module, nor a component, nor the text of one".into());
+        return Err("is not WebAssembly: neither a module nor a component, neither binary nor text".into());
     }
     let binary = wat::parse_bytes(wasm).map_err(|error| format!("is not valid WebAssembly text: {error}"))?;
     let kind = bounds::check(&binary, order.max_memory_bytes)?;

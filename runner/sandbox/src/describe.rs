@@ -32,23 +32,23 @@ pub(crate) struct Description {
 
 impl Description {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|error| format!("`describe` must give JSON: {error}"))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("`describe` must return JSON: {error}"))?;
         match value {
             Value::Null => Ok(Self::default()),
             Value::Object(_) => {
                 if has_nul(&value) {
-                    return Err("`describe` gives the character U+0000, which cannot be kept".into());
+                    return Err("`describe` returned the character U+0000, which is not allowed".into());
                 }
                 let description: Self = serde_json::from_value(value)
-                    .map_err(|error| format!("`describe` gives what cannot be used: {error}"))?;
+                    .map_err(|error| format!("`describe` returned a value that is not valid: {error}"))?;
                 if let Some(params) = &description.params {
                     Schema::compile(&Value::Object(params.clone())).map_err(|error| {
-                        format!("`describe` gives a schema for params that cannot be used: {error}")
+                        format!("`describe` returned a schema for params that is not valid: {error}")
                     })?;
                 }
                 Ok(description)
             }
-            _ => Err("`describe` must give a JSON object".into()),
+            _ => Err("`describe` must return a JSON object".into()),
         }
     }
 }
@@ -90,7 +90,7 @@ struct Nothing;
 
 impl HostServices for Nothing {
     fn refusal(&self, _: &str) -> String {
-        "not while describing".to_owned()
+        "not available in `describe`".to_owned()
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
             (r#"{"description":"a\u0000b"}"#, "U+0000"),
             (r#"{"params":{"title\u0000":1}}"#, "U+0000"),
             ("[]", "a JSON object"),
-            ("{", "must give JSON"),
+            ("{", "must return JSON"),
         ] {
             let said = Description::parse(text).err().unwrap_or_default();
             assert!(said.contains(expect), "{text}: {said}");

@@ -135,8 +135,8 @@ impl Effects {
         let version = seen.as_ref().map(|(_, version)| *version);
         if version != expected {
             let is = version.map_or("does not exist".into(), |version| format!("has version {version}"));
-            let wanted = expected.map_or("that it does not exist".into(), |version| format!("version {version}"));
-            return Err(format!("lost compare-and-set: key `{key}` {is}, expected was {wanted}"));
+            let wanted = expected.map_or("no value".into(), |version| format!("version {version}"));
+            return Err(format!("compare-and-set failed: key `{key}` {is}, expected was {wanted}"));
         }
         self.push(Effect::StateCompareAndSet {
             key: key.clone(),
@@ -168,14 +168,14 @@ impl Effects {
         }
         // As over HTTP: Postgres cannot keep it, and would refuse all that is committed with it.
         if params.contains("\\u0000") && serde_json::from_str(&params).is_ok_and(|params| has_nul(&params)) {
-            return Err("`params` of an enqueued run have the character U+0000, which cannot be kept".into());
+            return Err("`params` of an enqueued run must not contain the character U+0000".into());
         }
         if key
             .as_ref()
             .is_some_and(|key| key.is_empty() || key.len() > MAX_RUN_KEY_BYTES || key.contains('\0'))
         {
             return Err(format!(
-                "the key of an enqueued run has 1 to {MAX_RUN_KEY_BYTES} bytes, none of them zero"
+                "the key of an enqueued run must have 1 to {MAX_RUN_KEY_BYTES} bytes and no zero byte"
             ));
         }
         self.push(Effect::Enqueue { group, params, key })
@@ -185,11 +185,11 @@ impl Effects {
         check_name("channel", &channel)?;
         if subject.len() > MAX_SUBJECT_BYTES {
             return Err(format!(
-                "a notification's subject has at most {MAX_SUBJECT_BYTES} bytes"
+                "the subject of a notification must have at most {MAX_SUBJECT_BYTES} bytes"
             ));
         }
         if body.len() > MAX_BODY_BYTES {
-            return Err(format!("a notification's body has at most {MAX_BODY_BYTES} bytes"));
+            return Err(format!("the body of a notification must have at most {MAX_BODY_BYTES} bytes"));
         }
         // As in logs: people can do without it, and nothing could be committed with it.
         let (subject, body) = (subject.replace('\0', "\u{fffd}"), body.replace('\0', "\u{fffd}"));
@@ -231,7 +231,7 @@ impl Effects {
 pub(crate) fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains('\0') {
         return Err(format!(
-            "a state key has 1 to {MAX_KEY_BYTES} bytes, none of them zero; this one has {}",
+            "a state key must have 1 to {MAX_KEY_BYTES} bytes and no zero byte; this one has {}",
             key.len()
         ));
     }
@@ -241,7 +241,7 @@ pub(crate) fn check_key(key: &str) -> Result<(), String> {
 fn check_value(value: &str) -> Result<(), String> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(format!(
-            "a state value has at most {MAX_VALUE_BYTES} bytes; this one has {}",
+            "a state value must have at most {MAX_VALUE_BYTES} bytes; this one has {}",
             value.len()
         ));
     }

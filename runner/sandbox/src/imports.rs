@@ -223,7 +223,7 @@ impl HostSide {
             return Ok(());
         }
         Err(format!(
-            "{NOT_GRANTED}secret `{name}`: it is not among the task's `secrets`"
+            "{NOT_GRANTED}secret `{name}`: it is not in the task's `secrets`"
         ))
     }
 
@@ -233,7 +233,7 @@ impl HostSide {
             return Ok(());
         }
         Err(format!(
-            "{NOT_GRANTED}connection `{name}`: it is not among the task's `sql`"
+            "{NOT_GRANTED}connection `{name}`: it is not in the task's `sql`"
         ))
     }
 

@@ -119,7 +119,7 @@ impl Journal {
         let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
         if whole_bytes > MAX_LINE_BYTES {
             message.push_str(&format!(
-                " … (cut: the line had {whole_bytes} bytes, {MAX_LINE_BYTES} are kept)"
+                " … (truncated: the line had {whole_bytes} bytes, the maximum is {MAX_LINE_BYTES})"
             ));
         }
         let fields = fields.filter(|fields| fields.len() <= MAX_LINE_BYTES);
@@ -127,7 +127,7 @@ impl Journal {
         let at = self.inner.clock.now();
         if state.used_bytes + bytes > self.inner.limit_bytes {
             state.truncated = true;
-            message = format!("log cut: it reached its limit of {} bytes", self.inner.limit_bytes);
+            message = format!("log truncated: it reached its limit of {} bytes", self.inner.limit_bytes);
             self.inner.host.log(LogLine {
                 at,
                 level: LogLevel::Warn,

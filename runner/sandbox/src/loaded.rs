@@ -130,7 +130,7 @@ pub(crate) async fn forget_idle(loaded: Weak<Mutex<Loaded>>) {
         if !idle.is_empty() {
             tracing::debug!(
                 scripts = idle.len(),
-                "scripts that were not used for a while leave the memory"
+                "removed scripts from memory that were not used for a while"
             );
         }
     }

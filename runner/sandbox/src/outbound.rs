@@ -27,7 +27,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
-    #[error("{host} has the address {address}, which is not public; the operator may allow it with `--allow-private`")]
+    #[error("{host} has the address {address}, which is not public; the operator of the node can allow it with \
+        `--allow-private`")]
     Private {
         /// As it was asked for.
         host: String,
@@ -35,13 +36,13 @@ pub enum Refused {
         address: IpAddr,
     },
     /// The name is one that the operator allowed at other ports only.
-    #[error("{host} is allowed by `--allow-private` at another port only")]
+    #[error("`--allow-private` allows {host} only with another port")]
     Port {
         /// As it was asked for, with the port.
         host: String,
     },
     /// The task may not go there.
-    #[error("{}host {host}: it is not among the task's `allow_hosts`", NOT_GRANTED)]
+    #[error("{}host {host}: it is not in the task's `allow_hosts`", NOT_GRANTED)]
     NotGranted {
         /// As it was asked for, with the port.
         host: String,
@@ -208,7 +209,7 @@ impl OutboundPolicy {
             .map_err(|_| unresolved("no answer in time".into()))?
             .map_err(|error| unresolved(error.to_string()))?;
         if addresses.is_empty() {
-            return Err(unresolved("no address".into()));
+            return Err(unresolved("it has no address".into()));
         }
         for address in &addresses {
             self.check(bare, address.ip())?;
@@ -320,7 +321,8 @@ impl std::str::FromStr for HostPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not a host: write `example.com`, `*.example.com`, or either with `:port`");
+        let wrong = || format!("`{text}` is not a valid host; write for example `example.com` or `*.example.com`, \
+            with or without `:port`");
         let (below, rest) = match text.trim().strip_prefix("*.") {
             Some(rest) => (true, rest),
             None => (false, text.trim()),
@@ -389,14 +391,15 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
         Some(Exception::Network { base, prefix })
     };
     if let Some((base, prefix)) = text.split_once('/') {
-        return network(base, Some(prefix)).ok_or(format!("private_hosts: `{text}` is not a network (`10.0.0.0/8`)"));
+        return network(base, Some(prefix)).ok_or(format!("private_hosts: `{text}` is not a valid network; write for \
+            example `10.0.0.0/8`"));
     }
     if let Some(single) = network(text.trim_start_matches('[').trim_end_matches(']'), None) {
         return Ok(single);
     }
     text.parse()
         .map(Exception::Host)
-        .map_err(|error| format!("private_hosts: {error}, or a network (`10.0.0.0/8`)"))
+        .map_err(|error| format!("private_hosts: {error}, or a network such as `10.0.0.0/8`"))
 }
 
 fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {

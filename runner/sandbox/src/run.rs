@@ -188,15 +188,15 @@ pub(crate) async fn attempt(
         None if signals.cancelled.load(Acquire) => nothing(Outcome::Cancelled),
         None if signals.exceeds(limits.cpu) => {
             let max = limits.cpu.unwrap_or_default();
-            let message = format!("took more than {} of processor time", seconds(max));
+            let message = format!("exceeded its limit of {} of processor time", seconds(max));
             nothing(Outcome::failed(ErrorKind::Timeout, message))
         }
         None if signals.expired.load(Acquire) => {
             let timeout = limits.timeout.unwrap_or_default();
-            let message = format!("ran longer than its timeout of {}", seconds(timeout));
+            let message = format!("exceeded its timeout of {}", seconds(timeout));
             nothing(Outcome::failed(ErrorKind::Timeout, message))
         }
-        None => nothing(Outcome::failed(ErrorKind::Lost, "the node has no room for the attempt")),
+        None => nothing(Outcome::failed(ErrorKind::Lost, "the node has no free slot for the attempt")),
         Some(result) => outcome(result, &limits, &meter, &output, &journal),
     };
     done.call(AttemptResult {
@@ -384,12 +384,12 @@ fn outcome(
         Ok((Answer::Handled(outcomes), effects)) => return (Outcome::Succeeded("null".into()), outcomes, effects),
         Ok((Answer::Failure(Failure::Skip(reason)), _)) => Outcome::Skipped(message(&reason)),
         Ok(_) | Err(_) if meter.refused.load(Relaxed) => {
-            let message = format!("needs more memory than its limit of {} bytes", limits.memory_bytes);
+            let message = format!("exceeded its memory limit of {} bytes", limits.memory_bytes);
             Outcome::failed(ErrorKind::Memory, message)
         }
         Ok(_) | Err(_) if meter.exhausted.load(Relaxed) => Outcome::failed(
             ErrorKind::Memory,
-            "the node has no memory left for scripts; raise its budget or run fewer",
+            "the node has no memory left for scripts; increase its memory, or run fewer attempts at the same time",
         ),
         Ok((Answer::Failure(failure), _)) => failed(failure),
         Ok((Answer::Thrown(outcome), _)) => outcome,
@@ -432,7 +432,7 @@ fn too_much_to_carry(error: &wasmtime::Error) -> bool {
 fn too_much_output(limits: &Limits) -> Outcome {
     Outcome::failed(
         ErrorKind::Output,
-        format!("the output has more than its limit of {} bytes", limits.output_bytes),
+        format!("the output exceeds its limit of {} bytes", limits.output_bytes),
     )
 }
 
@@ -454,12 +454,12 @@ fn failed(failure: Failure) -> Outcome {
 /// An error of wasmtime: a trap, or a host call that may not be.
 fn broken(error: &wasmtime::Error) -> Outcome {
     if error.is::<wasmtime::PoolConcurrencyLimitError>() {
-        return Outcome::failed(ErrorKind::Lost, "the node has no instance left");
+        return Outcome::failed(ErrorKind::Lost, "the node has no free wasm instance");
     }
     if error.is::<serde_json::Error>() {
         return Outcome::failed(
             ErrorKind::Invalid,
-            message(&format!("the params cannot be used: {error}")),
+            message(&format!("the params are not valid: {error}")),
         );
     }
     let trace = error

@@ -142,10 +142,10 @@ pub enum CompileError {
     #[error("the script {0}")]
     Rejected(String),
     /// It has more bytes than this.
-    #[error("the script has more than {0} bytes")]
+    #[error("the script has more than the maximum of {0} bytes")]
     TooLarge(usize),
     /// A text with a fault.
-    #[error("the script has a fault: {0}")]
+    #[error("the script has an error: {0}")]
     Source(SourceFault),
     /// Compiling it takes longer than this.
     #[error("the script cannot be compiled within {0:?}")]
@@ -162,7 +162,7 @@ pub enum CompileError {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError<E> {
     /// Its bytes cannot be had.
-    #[error("the script's bytes cannot be read")]
+    #[error("the content of the script cannot be read")]
     Fetch(E),
     /// It is not accepted any more, by this version of Heddle.
     #[error(transparent)]
@@ -445,7 +445,8 @@ impl Sandbox {
             let artefact = cache.read(&digest)?;
             // SAFETY: the cache gives what our compiler made, by checksum, from a directory that is ours.
             unsafe { linker.link(&digest, &artefact) }
-                .inspect_err(|error| tracing::warn!(digest, error, "a cached artefact does not link: compiling again"))
+                .inspect_err(|error| tracing::warn!(digest, error, "a compiled script in the cache does not link; \
+                    compiling it again"))
                 .ok()
         });
         let script = script.await.ok()??;
@@ -465,7 +466,8 @@ impl Sandbox {
             // SAFETY: it comes straight from our compiler.
             let script = unsafe { linker.link(&digest, &artefact) }.map_err(CompileError::Rejected)?;
             if let Err(error) = cache.write(&digest, &artefact) {
-                tracing::warn!(digest, error = %Chain(&error), "an artefact cannot be kept on disk: it is compiled again after a restart");
+                tracing::warn!(digest, error = %Chain(&error), "cannot store a compiled script on disk; it is \
+                    compiled again after a restart");
             }
             Ok(script)
         })
@@ -490,7 +492,7 @@ impl Sandbox {
             Outcome::Failed { kind, message, .. } => Err(CompileError::Rejected(format!(
                 "fails when `describe` is called ({kind}): {message}"
             ))),
-            Outcome::Skipped(_) | Outcome::Cancelled => Err(CompileError::Internal("`describe` did not end".into())),
+            Outcome::Skipped(_) | Outcome::Cancelled => Err(CompileError::Internal("`describe` did not return".into())),
         }
     }
 

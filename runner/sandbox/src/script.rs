@@ -63,7 +63,7 @@ impl std::str::FromStr for World {
             .into_iter()
             .chain(Language::ALL.map(Self::Source))
             .find(|world| world.as_str() == text)
-            .ok_or_else(|| format!("`{text}` is no world"))
+            .ok_or_else(|| format!("`{text}` is not a valid world"))
     }
 }
 
@@ -219,8 +219,8 @@ impl Linker {
             None => {
                 let exports = listed(module.exports().map(|export| export.name().to_owned()));
                 return Err(format!(
-                    "is a core module that exports [{exports}], without `_start`: it is not a WASI command, and a \
-                     script for heddle:task/task must be a component (`wasm-tools component new` makes one)"
+                    "is a core module that exports [{exports}] and no `_start`, so it is not a WASI command; a script \
+                    for heddle:task/task must be a component (`wasm-tools component new` creates one)"
                 ));
             }
         }
@@ -231,8 +231,8 @@ impl Linker {
         let foreign = listed(foreign);
         if !foreign.is_empty() {
             return Err(format!(
-                "is a core module that imports [{foreign}], which Heddle does not provide: a WASI command may import \
-                 `wasi_snapshot_preview1` alone"
+                "is a core module that imports [{foreign}], which Heddle does not provide; a WASI command may import \
+                only `wasi_snapshot_preview1`"
             ));
         }
         let linked = self.modules.instantiate_pre(module);

@@ -15,7 +15,7 @@ pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
 pub trait HostServices: Send + Sync {
     /// Why a script is refused what this attempt does not have.
     fn refusal(&self, what: &str) -> String {
-        format!("{what}: there is none here")
+        format!("{what}: not available here")
     }
     /// The output of a task that this one depends on: `null` if it has none.
     fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {

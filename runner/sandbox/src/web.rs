@@ -152,7 +152,7 @@ fn answer_of(answer: WebAnswer) -> Result<http::Response<WasiBody>, Error> {
         response = response.header(name, value);
     }
     let response = response.body(full(answer.body));
-    response.map_err(|error| Error::InternalError(Some(format!("the answer cannot be given: {error}"))))
+    response.map_err(|error| Error::InternalError(Some(format!("the response cannot be returned: {error}"))))
 }
 
 /// Headers as texts.

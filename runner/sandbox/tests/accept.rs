@@ -53,8 +53,8 @@ pub async fn refusals(bench: Bench) {
         ("\u{7f}ELF", &["is not WebAssembly"]),
         ("(module", &["not valid WebAssembly text"]),
         ("(module (func (result i32)))", &["not valid WebAssembly"]),
-        ("(module)", &["core module", "without `_start`"]),
-        (r#"(module (func (export "add")))"#, &["[add]", "without `_start`"]),
+        ("(module)", &["core module", "no `_start`"]),
+        (r#"(module (func (export "add")))"#, &["[add]", "no `_start`"]),
         (
             r#"(module (func (export "_start") (param i32)))"#,
             &["`_start` is not a function without parameters"],
@@ -91,9 +91,9 @@ pub async fn refusals(bench: Bench) {
         ),
         (
             r#"(module (memory 1 1 shared) (func (export "_start")))"#,
-            &["threads are not offered"],
+            &["threads are not supported"],
         ),
-        (r#"(module (memory 32768) (func (export "_start")))"#, &["a memory of"]),
+        (r#"(module (memory 32768) (func (export "_start")))"#, &["an initial memory of"]),
         (
             r#"(module (table 10000000 funcref) (func (export "_start")))"#,
             &["a table of"],

@@ -52,7 +52,7 @@ pub async fn long_lines(bench: Bench) {
     let lines = tables.messages();
     assert_eq!(lines.len(), 2);
     assert!(
-        lines[0].ends_with("y … (cut: the line had 70000 bytes, 65536 are kept)"),
+        lines[0].ends_with("y … (truncated: the line had 70000 bytes, the maximum is 65536)"),
         "{}",
         &lines[0][65_000..]
     );
@@ -196,7 +196,7 @@ pub async fn log_limit(mut bench: Bench) {
     assert!(result.log_truncated);
     let messages = tables.messages();
     assert_eq!(messages.len(), 1_000 / (32 + 5) + 1);
-    assert!(messages[27].contains("log cut") && messages[27].contains("1000"));
+    assert!(messages[27].contains("log truncated") && messages[27].contains("1000"));
 }
 
 pub async fn effects_only_of_success(bench: Bench) {

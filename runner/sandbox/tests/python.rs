@@ -230,7 +230,7 @@ pub async fn faults_of_texts(_: Bench) {
         ("params = object()\ndef run(): pass\n", "must be JSON", None),
         (
             "import heddle\nheddle.fetch('http://x/')\n",
-            "not while the module is loaded",
+            "not available at the top level",
             Some((2, 1)),
         ),
         ("x = [0] * 100_000_000\n", "more than 64 MiB", None),
@@ -280,7 +280,7 @@ pub async fn host_functions_of_texts(_: Bench) {
     assert_eq!((&output["seen"], &output["again"]), (&json!(40), &json!(42)));
     assert_eq!((&output["secret"], &output["missing"]), (&json!("hidden"), &json!(7)));
     for (field, part) in [
-        ("lost", "lost compare-and-set"),
+        ("lost", "compare-and-set failed"),
         ("refused", "`secrets`"),
         ("sql", "`sql`"),
         ("none", "there is none"),

@@ -225,7 +225,7 @@ pub async fn host_functions_of_texts(_: Bench) {
         (&json!(40), &json!({"value": 42, "version": 7}))
     );
     assert!(
-        output["lost"].as_str().unwrap().contains("lost compare-and-set"),
+        output["lost"].as_str().unwrap().contains("compare-and-set failed"),
         "{output}"
     );
     assert_eq!(

@@ -34,10 +34,11 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     let path = head.uri.path().to_owned();
     let headers = head.headers.clone();
     if let Some(file) = path.strip_prefix("/assets/") {
-        return assets::serve(file, &head.headers).unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "no such asset"));
+        return assets::serve(file, &head.headers).unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "this asset does not \
+            exist"));
     }
     if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "pages take GET and POST only");
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "pages allow only GET and POST");
     }
     // Programs that ask for something that is not there want to be told so, not shown a page.
     let wants_page = head

@@ -234,7 +234,7 @@ impl Ctx {
         *request.method_mut() = method;
         *request.uri_mut() = target
             .parse()
-            .map_err(|_| Trouble::new(400, format!("{target} is no address")))?;
+            .map_err(|_| Trouble::new(400, format!("{target} is not a valid address")))?;
         // Who asks, and from which page: the API checks both again.
         for name in [
             "host",

@@ -133,7 +133,7 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
             let mut trouble = Trouble::new(422, "");
             trouble
                 .errors
-                .push((format!("/params/{name}"), format!("`{text}` is no {what}")));
+                .push((format!("/params/{name}"), format!("`{text}` is not {what}")));
             trouble
         };
         let value = match kind(schema) {
@@ -144,23 +144,23 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
                     .iter()
                     .find(|one| shown(one) == *text)
                     .cloned()
-                    .ok_or_else(|| wrong("choice"))?
+                    .ok_or_else(|| wrong("one of the choices"))?
             }
             Kind::Text => Value::String(text.clone()),
             Kind::Integer => text
                 .parse::<i64>()
                 .map(Value::from)
-                .map_err(|_| wrong("whole number"))?,
+                .map_err(|_| wrong("a whole number"))?,
             // A whole one stays whole.
             Kind::Number => match text.parse::<i64>() {
                 Ok(whole) => Value::from(whole),
-                Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| wrong("number"))?,
+                Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| wrong("a number"))?,
             },
             Kind::Bool => text
                 .parse::<bool>()
                 .map(Value::from)
                 .map_err(|_| wrong("true or false"))?,
-            Kind::Json => serde_json::from_str(text).map_err(|_| wrong("JSON"))?,
+            Kind::Json => serde_json::from_str(text).map_err(|_| wrong("valid JSON"))?,
         };
         params.insert(name.to_owned(), value);
     }
@@ -180,7 +180,7 @@ pub(crate) fn object(form: &[(String, String)], name: &str) -> Result<Map<String
     };
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(wrong("this has to be a JSON object".into())),
+        Ok(_) => Err(wrong("this must be a JSON object".into())),
         Err(error) => Err(wrong(error.to_string())),
     }
 }

@@ -397,13 +397,13 @@ async fn parts_of(ctx: &Ctx) -> What {
 /// The changes of a page, for as long as somebody looks at it.
 pub(crate) async fn stream(ctx: Ctx) -> Response {
     let Some(open) = Open::new(&ctx.ui) else {
-        let mut response = Response::new("too many pages are open".into());
+        let mut response = Response::new("too many pages are open; close some of them".into());
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         return response;
     };
     let at = ctx.q("at").unwrap_or("/").to_owned();
     if !at.starts_with('/') || at.starts_with("//") || at.starts_with("/live") {
-        let mut response = Response::new("`at` is the address of a page".into());
+        let mut response = Response::new("`at` must be the address of a page".into());
         *response.status_mut() = StatusCode::BAD_REQUEST;
         return response;
     }

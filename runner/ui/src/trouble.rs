@@ -62,7 +62,7 @@ impl From<StoreError> for Trouble {
         match error {
             StoreError::Unavailable(_) => Self::new(503, ""),
             error => {
-                tracing::error!(error = %error, "a page cannot read what it shows");
+                tracing::error!(error = %error, "cannot read the data of a page");
                 Self::new(500, "")
             }
         }
@@ -75,7 +75,7 @@ impl From<EngineError> for Trouble {
             EngineError::Store(error) => error.into(),
             EngineError::Unavailable | EngineError::Overloaded | EngineError::NotComputed(_) => Self::new(503, ""),
             error => {
-                tracing::error!(error = %error, "a page cannot read what it shows");
+                tracing::error!(error = %error, "cannot read the data of a page");
                 Self::new(500, "")
             }
         }

@@ -73,12 +73,12 @@ pub(crate) async fn run(
 ) -> wasmtime::Result<Ended> {
     if batch.is_some() && !script.handles {
         return Ok(failed(
-            "the script exports no `handle`: it cannot consume a topic's messages",
+            "the script does not export `handle`, which a topic needs",
         ));
     }
     if batch.is_none() && !script.runs {
         return Ok(failed(
-            "the script exports no `run`, only `handle`, which is for a topic's messages",
+            "the script does not export `run`, only `handle`, which is for topics",
         ));
     }
     // A topic's batch comes without params.
@@ -93,7 +93,7 @@ pub(crate) async fn run(
             let ended = python::run(store, python, change, begin).await?;
             return Ok(match ended {
                 Some(ended) => ended_of(&ended, script.language.file())?,
-                None => failed("the script ended without saying how"),
+                None => failed("the script ended without a result"),
             });
         }
     };
@@ -107,7 +107,7 @@ pub(crate) async fn run(
             Some(event) => running.send(store, Exported::Event, &event).await?,
             None => {
                 return Ok(failed(
-                    "the promise that `run` returned never settles: nothing is left that could settle it",
+                    "the promise that `run` returned never settles, because nothing is pending that could settle it",
                 ));
             }
         }
@@ -120,7 +120,7 @@ pub(crate) fn too_deep(language: Language) -> String {
         Language::JavaScript | Language::TypeScript => "RangeError",
         Language::Python => "RecursionError",
     };
-    format!("{name}: the call stack is exhausted: something nests or recurses deeper than the interpreter can follow")
+    format!("{name}: the call stack is exhausted; the recursion or nesting is too deep")
 }
 
 /// How a script ended that trapped, if that was its own doing.
@@ -184,7 +184,7 @@ fn ended_of(text: &str, file: &str) -> Result<Ended, serde_json::Error> {
         Told {
             thrown: Some(thrown), ..
         } => thrown.ended(file),
-        Told { .. } => failed("the script ended without saying how"),
+        Told { .. } => failed("the script ended without a result"),
     })
 }
 

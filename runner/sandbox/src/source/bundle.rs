@@ -153,12 +153,12 @@ impl RuntimeBundle {
 
     /// Reads what [`Self::pack`] wrote, if it is what the tag stands for, and this program can take it up.
     pub fn unpack(packed: &[u8], tag: &str) -> Result<Self, String> {
-        let bytes = unpacked(packed, MAX_BYTES).map_err(|error| format!("its bytes are damaged: {error}"))?;
+        let bytes = unpacked(packed, MAX_BYTES).map_err(|error| format!("its data is damaged: {error}"))?;
         let mut digest = Sha256::new();
         digest.update(&bytes);
         let found = tag_of(digest);
         if found != tag {
-            return Err(format!("its bytes are damaged: they have the digest {found}"));
+            return Err(format!("its data is damaged: it has the digest {found}"));
         }
         Self::read(&Bytes::from(bytes))
     }
@@ -169,16 +169,16 @@ impl RuntimeBundle {
             Some(u32::from_le_bytes(word.try_into().ok()?))
         };
         let fixed = bytes.starts_with(MAGIC).then(|| number(8).zip(number(12))).flatten();
-        let (form, length) = fixed.ok_or("its bytes are no runtime")?;
+        let (form, length) = fixed.ok_or("its data is not a runtime")?;
         if form != FORM {
-            return Err(format!("it is written in form {form}, and this program reads {FORM}"));
+            return Err(format!("it has format {form}, but this version of Heddle reads format {FORM}"));
         }
         let end = FIXED_BYTES + length as usize;
-        let head = bytes.get(FIXED_BYTES..end).ok_or("its bytes are cut off")?;
-        let head: Head = serde_json::from_slice(head).map_err(|error| format!("its head cannot be read: {error}"))?;
+        let head = bytes.get(FIXED_BYTES..end).ok_or("its data is incomplete")?;
+        let head: Head = serde_json::from_slice(head).map_err(|error| format!("its header cannot be read: {error}"))?;
         if !INTERFACES.contains(&head.interface) {
             return Err(format!(
-                "it asks for version {} of the host's interface, and this program has {}",
+                "it needs version {} of the host interface, but this version of Heddle has {}",
                 head.interface,
                 match (INTERFACES.start(), INTERFACES.end()) {
                     (first, last) if first == last => first.to_string(),
@@ -192,7 +192,7 @@ impl RuntimeBundle {
                 .ok()
                 .and_then(|length| at.checked_add(length))
                 .filter(|end| *end <= bytes.len())
-                .ok_or("its bytes are cut off")?;
+                .ok_or("its data is incomplete")?;
             parts.push(bytes.slice(at..end));
             at = end;
         }
@@ -210,7 +210,7 @@ impl RuntimeBundle {
 
     pub(super) fn text(&self, name: &str) -> Result<String, String> {
         let part = self.part(name)?;
-        String::from_utf8(part.into()).map_err(|error| format!("its `{name}` is no text: {error}"))
+        String::from_utf8(part.into()).map_err(|error| format!("its `{name}` is not text: {error}"))
     }
 
     /// The parts whose names begin so: the rest of their names, and what they are.
@@ -269,7 +269,7 @@ pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String>
     let mut bytes = Vec::new();
     let read = decoder.take(max_bytes + 1).read_to_end(&mut bytes);
     match read.map_err(|error| told(&error))? as u64 > max_bytes {
-        true => Err(format!("they have more than {max_bytes} bytes")),
+        true => Err(format!("it has more than the maximum of {max_bytes} bytes")),
         false => Ok(bytes),
     }
 }

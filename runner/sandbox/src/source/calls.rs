@@ -107,7 +107,7 @@ pub(super) fn text(caller: &Caller<'_, Guest>, at: u32, length: u32) -> Result<S
     let length = length as usize;
     if length > MAX_CALL_BYTES {
         return Err(wasmtime::Error::msg(format!(
-            "a call with more than {MAX_CALL_BYTES} bytes"
+            "the call has more than the maximum of {MAX_CALL_BYTES} bytes"
         )));
     }
     let memory = memory(caller)?;
@@ -115,7 +115,7 @@ pub(super) fn text(caller: &Caller<'_, Guest>, at: u32, length: u32) -> Result<S
         .data(caller)
         .get(at as usize..)
         .and_then(|rest| rest.get(..length));
-    let bytes = bytes.ok_or_else(|| wasmtime::Error::msg("a text out of the memory"))?;
+    let bytes = bytes.ok_or_else(|| wasmtime::Error::msg("the text is outside the memory"))?;
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
@@ -201,7 +201,7 @@ fn resolve(state: &SourceState, from: &str, name: &str) -> Result<String, String
         (Some((_, module)), SCRIPT) if from == MAIN => Ok((*module).to_owned()),
         (_, TASK) => Ok(name.to_owned()),
         (_, name) if name != MAIN && is_own(from) && is_own(name) => Ok(name.to_owned()),
-        _ => Err("a script that is text may import `heddle:task` alone".to_owned()),
+        _ => Err("a source script may import only `heddle:task`".to_owned()),
     }
 }
 
@@ -211,7 +211,7 @@ fn load(state: &SourceState, name: &str) -> Result<String, String> {
     }
     match &state.loading {
         Some((text, module)) if *module == name => Ok(text.to_string()),
-        _ => Err("there is no such module".to_owned()),
+        _ => Err("the module does not exist".to_owned()),
     }
 }
 
@@ -333,7 +333,7 @@ enum Call {
 }
 
 fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
-    let call: Call = serde_json::from_str(message).map_err(|error| format!("this cannot be sent: {error}"))?;
+    let call: Call = serde_json::from_str(message).map_err(|error| format!("the value cannot be sent: {error}"))?;
     let host = &mut guest.host;
     let nothing = |()| Value::Null;
     match call {
@@ -345,7 +345,8 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             wit::progress::Host::report(host, fraction.unwrap_or_default(), note);
             Ok(Value::Null)
         }
-        Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!("more than {MAX_RANDOM_BYTES} random bytes")),
+        Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!("at most {MAX_RANDOM_BYTES} random bytes \
+            are allowed in one call")),
         Call::Random { count } => {
             let mut bytes = vec![0; count];
             host.chance.fill(&mut bytes)?;
@@ -442,13 +443,13 @@ fn label_of(label: &str) -> Result<&'static str, String> {
         "utf-16le" | "utf-16" | "ucs-2" => Ok("utf-16le"),
         "latin1" | "iso-8859-1" | "iso8859-1" | "ascii" | "us-ascii" => Ok("iso-8859-1"),
         _ => Err(format!(
-            "the encoding `{label}` is not known: utf-8, utf-16le and iso-8859-1 are"
+            "unknown encoding `{label}`; the encodings are utf-8, utf-16le and iso-8859-1"
         )),
     }
 }
 
 fn decode(label: &str, fatal: bool, keep_bom: bool, bytes: &[u8]) -> Result<String, String> {
-    let broken = || Err("the bytes are no text in this encoding".to_owned());
+    let broken = || Err("the bytes are not valid in this encoding".to_owned());
     let text = match label {
         "utf-8" => match String::from_utf8(bytes.to_vec()) {
             Ok(text) => text,

@@ -27,8 +27,8 @@ const RECURSION_BYTES: u32 = 256 << 10;
 const MAX_STACK_AT_START: u32 = 64 << 10;
 
 /// What is said of a module without a function that Heddle calls.
-const NOTHING_EXPORTED: &str = "exports no `run`: write `export default async function run(params, ctx) { … }` (or \
-                                `export async function handle(batch, ctx)` for a topic)";
+const NOTHING_EXPORTED: &str = "does not export `run`; write `export default async function run(params, ctx) { … }` \
+    (or `export async function handle(batch, ctx)` for a topic)";
 
 /// What a script says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -115,13 +115,13 @@ pub(crate) async fn job(
     };
     let too_much = || {
         let limit = limits.memory_bytes >> 20;
-        SourceFault::new(format!("its top level needs more than {limit} MiB of memory"))
+        SourceFault::new(format!("its top level exceeded the memory limit of {limit} MiB"))
     };
     let result = match ended {
         None if signals.exceeds(limits.cpu) => {
             let max = limits.cpu.unwrap_or_default();
             Err(SourceFault::new(format!(
-                "its top level runs longer than {max:?} of processor time"
+                "its top level exceeded the limit of {max:?} of processor time"
             )))
         }
         None if signals.expired.load(Acquire) => {
@@ -140,9 +140,9 @@ pub(crate) async fn job(
                 Code::Main(_) => Language::JavaScript,
             };
             let too_deep = super::attempt::too_deep(language);
-            Err(SourceFault::new(format!("its top level fails: {too_deep}")))
+            Err(SourceFault::new(format!("its top level failed: {too_deep}")))
         }
-        Some(Err(error)) => Err(SourceFault::new(format!("its top level fails: {}", error.root_cause()))),
+        Some(Err(error)) => Err(SourceFault::new(format!("its top level failed: {}", error.root_cause()))),
     };
     let _ = done.send(result.map_err(CompileError::Source));
 }
@@ -167,7 +167,7 @@ async fn evaluate(
     let described: Described = match serde_json::from_str(&text) {
         Ok(described) => described,
         Err(error) => {
-            let message = format!("`params`, `defaults` and `description` cannot be used: {error}");
+            let message = format!("`params`, `defaults` or `description` is not valid: {error}");
             return Ok(Err(SourceFault::new(message)));
         }
     };
@@ -202,13 +202,13 @@ impl Described {
         }
         let is_object = |value: &Option<Value>| value.as_ref().is_none_or(Value::is_object);
         if !is_object(&self.params) {
-            return Err("`params` must be a JSON Schema: an object".into());
+            return Err("`params` must be a JSON Schema that is an object".into());
         }
         if !is_object(&self.defaults) {
             return Err("`defaults` must be an object".into());
         }
         if !self.description.as_ref().is_none_or(Value::is_string) {
-            return Err("`description` must be a text".into());
+            return Err("`description` must be a string".into());
         }
         Ok(())
     }
@@ -232,14 +232,14 @@ impl Described {
 /// that never comes, since nothing that takes time may be asked for there.
 fn unsettled(why: &str) -> SourceFault {
     if why.contains("dead lock") {
-        return SourceFault::new("its top level does not come to an end: it awaits what never settles");
+        return SourceFault::new("its top level does not end, because it awaits a promise that never settles");
     }
-    SourceFault::new(format!("its top level fails: {}", crate::journal::cut(why, 500)))
+    SourceFault::new(format!("its top level failed: {}", crate::journal::cut(why, 500)))
 }
 
 /// Where an error was thrown: the first line of its trace that is the script's.
 fn place(code: &str, language: Language, error: &str, trace: Option<&str>) -> SourceFault {
-    let message = format!("its top level fails: {error}");
+    let message = format!("its top level failed: {error}");
     match trace.and_then(|trace| position(trace, language.file())) {
         Some((line, column)) => SourceFault::on(code, message, line, column),
         None => SourceFault::new(message),

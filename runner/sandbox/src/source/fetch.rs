@@ -49,7 +49,7 @@ pub(super) async fn send(web: &WebHooks, fetch: Fetch) -> Result<Value, String> 
 async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
     let mut url = Url::parse(&fetch.url).map_err(|error| format!("{}: {error}", fetch.url))?;
     let mut method =
-        Method::from_bytes(fetch.method.as_bytes()).map_err(|_| format!("`{}` is no method", fetch.method))?;
+        Method::from_bytes(fetch.method.as_bytes()).map_err(|_| format!("`{}` is not a valid method", fetch.method))?;
     let mut headers = headers_of(&fetch.headers)?;
     let mut body = match (fetch.text, fetch.base64) {
         (Some(text), _) => Some(Bytes::from(text)),
@@ -128,7 +128,7 @@ async fn receive(
     if !follows || redirection(&answer, url).is_none() {
         let body = outbound::read_bounded(response, MAX_RESPONSE_BYTES).await;
         let body = body.map_err(|error| told(&error))?;
-        answer.body = body.ok_or_else(|| format!("{url} answers with more than {MAX_RESPONSE_BYTES} bytes"))?;
+        answer.body = body.ok_or_else(|| format!("{url} answered with more than {MAX_RESPONSE_BYTES} bytes"))?;
     }
     Ok(answer)
 }
@@ -158,7 +158,7 @@ fn headers_of(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
 }
 
 fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, String> {
-    let status = StatusCode::from_u16(answer.status).map_err(|_| format!("{} is no status", answer.status))?;
+    let status = StatusCode::from_u16(answer.status).map_err(|_| format!("{} is not a valid status", answer.status))?;
     // Most bodies are text, and as text they need not be decoded again.
     let (text, base64) = match std::str::from_utf8(&answer.body) {
         Ok(text) if !text.starts_with('\u{feff}') => (Some(text), None),

@@ -259,7 +259,8 @@ impl Sandbox {
                 code,
             };
             if let Err(error) = cache.write(&name, &artefact) {
-                tracing::warn!(%error, "the interpreter's memory cannot be kept on disk: it is made again after a restart");
+                tracing::warn!(%error, "cannot store the memory of an interpreter on disk; it is created again after \
+                    a restart");
             }
             Ok::<_, String>(artefact)
         });
@@ -278,7 +279,8 @@ impl Sandbox {
                 let cache = Arc::clone(&self.inner.interpreters);
                 blocking(move || {
                     if let Err(error) = cache.write(&digest, &artefact) {
-                        tracing::warn!(%error, "the interpreter cannot be kept on disk: it is compiled again after a restart");
+                        tracing::warn!(%error, "cannot store an interpreter on disk; it is compiled again after a \
+                            restart");
                     }
                     artefact
                 })
@@ -323,7 +325,8 @@ impl Sandbox {
                 tracing::warn!(
                     runtime = tag,
                     language = language.runs_as().as_str(),
-                    "the kept runtime cannot be used: {why}; its scripts run on this program's own, and it is tried again in {again} minutes"
+                    "an older runtime cannot be used: {why}; its scripts run on the runtime of this version. Trying \
+                    again in {again} minutes"
                 );
                 None
             }
@@ -353,7 +356,7 @@ impl Sandbox {
         tracing::debug!(
             runtime = tag,
             scripts = gone.len(),
-            "scripts are on another runtime from now on"
+            "scripts run on another runtime from now on"
         );
     }
 

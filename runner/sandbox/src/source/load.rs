@@ -134,10 +134,10 @@ impl Sandbox {
         };
         let description = match &script.inner.entry {
             Entry::Source(script) => or_trouble(|| Description::parse(&script.description))?,
-            _ => Err("is no text".into()),
+            _ => Err("is not text".into()),
         };
         let description = description
-            .map_err(|why| CompileError::Source(SourceFault::new(why.replace("`describe` gives", "it exports"))))?;
+            .map_err(|why| CompileError::Source(SourceFault::new(why.replace("`describe` returned", "it exports"))))?;
         let compiled = Compiled {
             digest,
             world: World::Source(language),
@@ -251,7 +251,8 @@ impl Sandbox {
         blocking(move || {
             let artefact = cache.read(&name)?;
             link(&engine, interpreter, &key, language, &artefact)
-                .inspect_err(|error| tracing::warn!(key, error, "a snapshot does not link: evaluating again"))
+                .inspect_err(|error| tracing::warn!(key, error, "a snapshot of a source script does not link; \
+                    evaluating the script again"))
                 .ok()
         })
         .await
@@ -304,7 +305,8 @@ impl Sandbox {
             let artefact = artefact(&engine, &interpreter, &header, &memory).map_err(CompileError::Internal)?;
             let script = link(&engine, interpreter, &key, language, &artefact).map_err(CompileError::Internal)?;
             if let Err(error) = cache.write(&name, &artefact) {
-                tracing::warn!(key, %error, "a snapshot cannot be kept on disk: it is made again after a restart");
+                tracing::warn!(key, %error, "cannot store a snapshot of a source script on disk; it is created again \
+                    after a restart");
             }
             Ok(script)
         })
@@ -322,7 +324,7 @@ impl Sandbox {
             // Python checks its texts itself, where they are evaluated.
             let text = own(text);
             return match text.find('\0') {
-                Some(at) => Err(CompileError::Source(SourceFault::at(text, at, "a zero character"))),
+                Some(at) => Err(CompileError::Source(SourceFault::at(text, at, "the character U+0000 is not allowed"))),
                 None => Ok((text.to_owned(), None)),
             };
         };
@@ -350,7 +352,7 @@ impl Sandbox {
                 ..
             } => Err(internal(&message)),
             Outcome::Failed { message, .. } => Err(CompileError::Source(SourceFault::new(format!(
-                "it nests too deep or is too large to be parsed ({message})"
+                "it is nested too deeply or too large to be parsed ({message})"
             )))),
             Outcome::Skipped(_) | Outcome::Cancelled => Err(internal(&"it did not end")),
         }
@@ -438,11 +440,11 @@ fn link(
     };
     let (header, image) = match (artefact.kind, parts()) {
         (Kind::Image, Some(parts)) => parts,
-        _ => return Err("is no snapshot".into()),
+        _ => return Err("is not a snapshot".into()),
     };
     let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
     if header.base != base_of(&interpreter) {
-        return Err("is a change of another memory".into());
+        return Err("belongs to another memory".into());
     }
     let snapshot = match interpreter {
         Interpreter::JavaScript(runtime) => {

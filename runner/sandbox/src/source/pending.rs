@@ -137,9 +137,9 @@ enum Call {
 
 fn begun(guest: &Guest, message: &str) -> Result<Begun, String> {
     if guest.source.loading.is_some() {
-        return Err("not while the module is loaded: call it in `run`".into());
+        return Err("not available at the top level; call it in `run`".into());
     }
-    serde_json::from_str(message).map_err(|error| format!("this cannot be sent: {error}"))
+    serde_json::from_str(message).map_err(|error| format!("the value cannot be sent: {error}"))
 }
 
 /// A call of a guest that does nothing else until it has the answer.
@@ -159,7 +159,7 @@ pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
     let pending = &guest.source.pending;
     if pending.handles.len() + pending.timers.len() >= MAX_PENDING {
         return Err(format!(
-            "a script may wait for {MAX_PENDING} things at once, and for no more"
+            "a script may wait for at most {MAX_PENDING} operations at the same time"
         ));
     }
     if let (Call::Timer { ms }, Some(stage)) = (&begun.call, &guest.host.stage) {

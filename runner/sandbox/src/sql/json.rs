@@ -55,7 +55,7 @@ pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
         match value {
             Some(Raw(raw)) => write_value(out, column.type_(), raw).ok_or_else(|| {
                 format!(
-                    "column `{}` has type {}: cast it to text",
+                    "column `{}` has the type {}, which is not supported; cast it to text",
                     column.name(),
                     column.type_().name()
                 )

@@ -171,12 +171,13 @@ impl Databases {
     ) -> Result<Session, Failure> {
         if statement.len() > MAX_STATEMENT_BYTES {
             return Err(Failure::fatal(format!(
-                "a statement has at most {MAX_STATEMENT_BYTES} bytes"
+                "a statement must have at most {MAX_STATEMENT_BYTES} bytes"
             )));
         }
         let database = self.database(name, target)?;
         let connection = database.pool.get().await.map_err(|error| match error {
-            PoolError::Timeout(_) => Failure::passing(format!("connection `{name}`: no free connection in time")),
+            PoolError::Timeout(_) => Failure::passing(format!("connection `{name}`: no connection became free in \
+                time; increase `max_connections`, or run fewer attempts at the same time")),
             PoolError::Backend(error) => match error.code() {
                 Some(code) => Failure {
                     message: format!(
@@ -190,7 +191,7 @@ impl Databases {
                     ),
                 },
                 None => {
-                    tracing::warn!(connection = name, error = %Chain(&error), "cannot connect to a script's database");
+                    tracing::warn!(connection = name, error = %Chain(&error), "cannot connect to a database of scripts");
                     Failure::passing(format!("connection `{name}`: cannot connect to the database"))
                 }
             },
@@ -213,7 +214,7 @@ impl Databases {
         {
             return Ok(database.clone());
         }
-        let wrong = || Failure::fatal(format!("connection `{name}`: its address is not a postgres:// address"));
+        let wrong = || Failure::fatal(format!("connection `{name}`: its URL is not a postgres:// URL"));
         let url = address::as_libpq_reads(&target.url);
         let mut config: tokio_postgres::Config = url.parse().map_err(|_| wrong())?;
         // As an option of the start-up it is what RESET ALL goes back to.
@@ -322,7 +323,7 @@ impl Session {
     fn connection(&self) -> Result<&Object, Broken> {
         self.connection
             .as_ref()
-            .ok_or_else(|| Broken::Connection(Failure::passing("the connection is gone".into())))
+            .ok_or_else(|| Broken::Connection(Failure::passing("the connection was closed".into())))
     }
 
     async fn prepare(&self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
@@ -331,7 +332,7 @@ impl Session {
             connection.statement_cache.clear();
         }
         if params.len() > MAX_PARAMS_BYTES {
-            return Err(Broken::wrong(format!("params have at most {MAX_PARAMS_BYTES} bytes")));
+            return Err(Broken::wrong(format!("params must have at most {MAX_PARAMS_BYTES} bytes")));
         }
         let params = encode::parse(params).map_err(Broken::wrong)?;
         let broken = |error| Broken::of(error, self.read_only);
@@ -369,7 +370,7 @@ impl Session {
         for (index, column) in columns.iter().enumerate() {
             if columns[..index].iter().any(|other| other.name() == column.name()) {
                 return Err(Broken::wrong(format!(
-                    "two columns are called `{}`: name them apart",
+                    "two columns have the name `{}`; give them different names with `AS`",
                     column.name()
                 )));
             }
@@ -381,14 +382,16 @@ impl Session {
         while let Some(row) = rows.try_next().await.map_err(broken)? {
             count += 1;
             if count > max_rows {
-                return Err(Broken::too_much(format!("more than {max_rows} rows: ask for less")));
+                return Err(Broken::too_much(format!("the result has more than the maximum of {max_rows} rows; select \
+                    fewer rows")));
             }
             if count > 1 {
                 out.push(',');
             }
             json::write_row(&mut out, &row).map_err(|error| Broken::Connection(Failure::fatal(error)))?;
             if out.len() >= max_bytes {
-                return Err(Broken::too_much(format!("more than {max_bytes} bytes: ask for less")));
+                return Err(Broken::too_much(format!("the result has more than the maximum of {max_bytes} bytes; \
+                    select less data")));
             }
         }
         out.push(']');
@@ -435,7 +438,7 @@ impl Drop for Session {
                 };
                 let cancelled = tokio::time::timeout(CLEAN_TIMEOUT, cancelling).await;
                 if !matches!(cancelled, Ok(Ok(()))) {
-                    tracing::debug!("could not cancel a statement; its connection is closed all the same");
+                    tracing::debug!("cannot cancel a statement; its connection is closed");
                 }
                 drop(connection);
             });

@@ -88,11 +88,11 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     let other = small().with_interface(7);
     assert_eq!(
         RuntimeBundle::unpack(&other.pack(), &other.tag()).unwrap_err(),
-        "it asks for version 7 of the host's interface, and this program has 1"
+        "it needs version 7 of the host interface, but this version of Heddle has 1"
     );
     let mut form = bytes.clone();
     form[8] = 9;
-    assert_eq!(told(form), "it is written in form 9, and this program reads 1");
+    assert_eq!(told(form), "it has format 9, but this version of Heddle reads format 1");
     assert!(told(bytes[..bytes.len() - 1].to_vec()).contains("cut off"));
     assert!(told(bytes[..40].to_vec()).contains("cut off"));
     assert!(told(b"something else altogether".to_vec()).contains("no runtime"));

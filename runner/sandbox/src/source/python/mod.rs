@@ -36,7 +36,8 @@ const GLUE: &str = include_str!("glue.wat");
 /// The largest of the files that this program carries, unpacked.
 const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 /// What is said of a module without a function that Heddle calls.
-const NO_FUNCTION: &str = "has no `run`: write `def run(params, ctx): …` (or `def handle(batch, ctx): …` for a topic)";
+const NO_FUNCTION: &str = "does not have `run`; write `def run(params, ctx): …` (or `def handle(batch, ctx): …` for a \
+    topic)";
 /// The function by which the host makes room in a guest's memory.
 const ALLOCATOR: &str = "cabi_realloc";
 
@@ -254,7 +255,7 @@ pub(super) async fn evaluate(
     let described: Described = match serde_json::from_str(&said) {
         Ok(described) => described,
         Err(error) => {
-            let message = format!("`params`, `defaults` and `description` cannot be used: {error}");
+            let message = format!("`params`, `defaults` or `description` is not valid: {error}");
             return Ok(Err(SourceFault::new(message)));
         }
     };

@@ -80,7 +80,7 @@ fn open<T>(places: &mut Vec<Option<T>>, what: T, first: u32) -> Result<u32> {
             places.push(None);
             places.len() - 1
         }
-        None => return Err(wasmtime::Error::msg("too much is open at once")),
+        None => return Err(wasmtime::Error::msg("too many files are open")),
     };
     places[place] = Some(what);
     Ok(first + place as u32)
@@ -256,7 +256,7 @@ fn add_environment(linker: &mut Linker<Guest>) -> Result<()> {
             Box::new(async move {
                 if count > MAX_RANDOM_BYTES {
                     return Err(wasmtime::Error::msg(format!(
-                        "more than {MAX_RANDOM_BYTES} random bytes at once"
+                        "at most {MAX_RANDOM_BYTES} random bytes are allowed in one call"
                     )));
                 }
                 let mut bytes = vec![0; usize::try_from(count)?];
@@ -467,7 +467,7 @@ fn add_time(linker: &mut Linker<Guest>) -> Result<()> {
             Box::new(async move {
                 let bytes = count as usize * 4;
                 if bytes > MAX_CALL_BYTES {
-                    return Err(wasmtime::Error::msg("too much is waited for at once"));
+                    return Err(wasmtime::Error::msg("too many operations are pending"));
                 }
                 let mut handles = vec![0; bytes];
                 calls::memory(&caller)?.read(&caller, list as usize, &mut handles)?;

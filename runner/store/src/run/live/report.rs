@@ -61,7 +61,7 @@ fn bounded(report: &ClaimReport, mut written: Written, now: Time) -> (Vec<Report
             kept.push(ReportLine {
                 at: now,
                 level: 3,
-                message: format!("log cut: it reached its limit of {} bytes", report.log_bytes_max),
+                message: format!("log truncated: it reached its limit of {} bytes", report.log_bytes_max),
                 fields: None,
             });
         } else {
@@ -180,7 +180,7 @@ mod tests {
         // The next line takes it beyond, and gives its place to the word about it; from then on there is silence.
         let (kept, written) = bounded(&report, written, now);
         assert_eq!(kept.len(), 1);
-        assert!(kept[0].message.starts_with("log cut"));
+        assert!(kept[0].message.starts_with("log truncated"));
         assert_eq!(bounded(&report, written, now), (Vec::new(), written));
     }
 }
