@@ -389,7 +389,7 @@ async fn python() {
         "{told:#}"
     );
     assert!(
-        faults.contains("recorded and never asked: POST https://a.example/"),
+        faults.contains("recorded but not used: POST https://a.example/"),
         "{told:#}"
     );
     let pushed = heddle(&["script", "push", "words", &file]);
@@ -536,7 +536,7 @@ async fn what_was_recorded_is_given_again() {
     assert_eq!(code, Some(1), "{said}");
     for part in [
         format!("not recorded: POST {}/others?key=fake-key with the body {{", sink.url),
-        format!("recorded and never asked: POST {}/items?key=fake-key", sink.url),
+        format!("recorded but not used: POST {}/items?key=fake-key", sink.url),
     ] {
         assert!(said.contains(&part), "{part}: {said}");
     }

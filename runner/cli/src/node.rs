@@ -75,7 +75,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     let address = listener.local_addr().context("the listener has no address")?;
     allow_open_files();
     let data_dir = &config.data_dir;
-    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
+    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
     let chance: Arc<dyn Chance> = Arc::new(SystemChance);
     let skew = chrono::TimeDelta::milliseconds(config.options.clock_skew_ms.unwrap_or(0));
     let clock = Arc::new(NodeClock::skewed(skew));
@@ -92,7 +92,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     };
     let sandbox_config = sandbox_config(&config.options, data_dir)?;
     let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
-    let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
+    let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("cannot start the sandbox")?;
     let start = Engine::start(
         engine_config,
         store.clone(),
@@ -101,7 +101,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
         clock.clone(),
         chance.clone(),
     );
-    let start = async { start.await.context("the node cannot be registered") };
+    let start = async { start.await.context("cannot register the node") };
     let Some(engine) = unless_stopped(&config.shutdown, start).await? else {
         return Ok(());
     };
@@ -154,10 +154,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
 /// a token, devices or people whom a provider vouches for.
 async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: Time) -> Result<Store> {
     let store = connect(&config.database_url).await?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
+    store.migrate().await.context("cannot migrate the database schema")?;
     require_keys(&store, keys).await?;
     require_tokens(config, &store, others, now).await?;
     Ok(store)
@@ -201,7 +198,7 @@ async fn be_ready(
         if config.demo {
             demo::install(&url, &config.database_url, &config.data_dir)
                 .await
-                .context("the demo cannot be put in")?;
+                .context("cannot create the demo")?;
         }
         Ok(())
     };
@@ -225,7 +222,7 @@ async fn be_ready(
 fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
     let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
     if slots == 0 {
-        bail!(usage("--slots is one at least: a node without slots runs no script"));
+        bail!(usage("--slots must be at least 1"));
     }
     let mut config = SandboxConfig::new(data_dir.join("artefacts"), start_children()?);
     config.max_instances = slots;
@@ -248,7 +245,7 @@ async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Outpu
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {
-            tracing::info!("told to stop before the node was ready");
+            tracing::info!("stopping before the node was ready");
             Ok(None)
         }
         done = work => done.map(Some),
@@ -263,7 +260,8 @@ fn allow_open_files() {
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(error = %Chain(&error), "the limit on open files stays as it is");
+            tracing::warn!(error = %Chain(&error), "cannot increase the limit on open files; the node accepts fewer \
+                connections");
         }
     }
 }
@@ -315,7 +313,7 @@ fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
             .map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
         if dispatch.horizon.is_zero() || dispatch.horizon >= HORIZON_MAX {
             bail!(usage(format!(
-                "--dispatch-horizon is longer than zero and less than a day, not {text}"
+                "--dispatch-horizon must be longer than zero and less than a day, not {text}"
             )));
         }
     }
@@ -336,8 +334,8 @@ pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
         };
         if key.len() < DEVICE_KEY_BYTES_MIN {
             bail!(usage(format!(
-                "the key of {name} has {} bytes, and needs at least {DEVICE_KEY_BYTES_MIN}: whoever guesses it is every \
-                 device; make one with `openssl rand -hex 32`",
+                "{name} has {} bytes, but must have at least {DEVICE_KEY_BYTES_MIN}, so that nobody can guess it; \
+                generate a key with `openssl rand -hex 32`",
                 key.len()
             )));
         }
@@ -350,16 +348,16 @@ pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
 /// before its owner has made a token, and then it is too late to wonder who made the first one.
 /// `others`: those who need none may call, devices or people whom a provider vouches for.
 async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: Time) -> Result<()> {
-    if config.dev || others || store.has_tokens(now).await.context("tokens cannot be read")? {
+    if config.dev || others || store.has_tokens(now).await.context("cannot read tokens")? {
         return Ok(());
     }
-    let advice = "make the first one with `heddle token create --database-url ... --name me --role admin`";
+    let advice = "create the first token with `heddle token create --database-url ... --name me --role admin`";
     if config.listen.ip().to_canonical().is_loopback() {
-        tracing::warn!("there is no token, so nobody can call this node: {advice}");
+        tracing::warn!("there is no token, so nobody can use this node; {advice}");
         return Ok(());
     }
     bail!(usage(format!(
-        "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
+        "there is no token in this database, and {} is not a loopback address; {advice}, then start the node again",
         config.listen
     )))
 }
@@ -372,7 +370,7 @@ fn compile_timeout(text: &str) -> Result<Duration> {
         .std();
     if timeout.is_zero() || timeout > COMPILE_TIMEOUT_MAX {
         bail!(usage(format!(
-            "--compile-timeout is longer than zero and at most an hour, not {text}"
+            "--compile-timeout must be longer than zero and at most 1h, not {text}"
         )));
     }
     Ok(timeout)
@@ -385,7 +383,9 @@ fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfi
             let good =
                 (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
             if !good {
-                bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
+                bail!(usage(format!(
+                    "--public-url must be an http or https URL, not `{text}`"
+                )));
             }
             text.trim_end_matches('/').to_owned()
         }
@@ -399,7 +399,7 @@ fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfi
         None => QUEUE_STALLED_AFTER,
     };
     if stalled_after.is_zero() {
-        bail!(usage("--queue-stalled-after is longer than zero"));
+        bail!(usage("--queue-stalled-after must be longer than zero"));
     }
     Ok(NotifyConfig {
         public_url,
@@ -421,7 +421,8 @@ fn own_url(address: SocketAddr, host: &str) -> String {
         "localhost"
     };
     let url = format!("http://{host}:{}", address.port());
-    tracing::warn!(%url, "no --public-url: links in messages begin with this host's name, which others may not know");
+    tracing::warn!(%url, "--public-url is not set, so links in notifications begin with the name of this host; set it \
+        if other machines do not know this name");
     url
 }
 
@@ -450,11 +451,11 @@ async fn connect(url: &str) -> Result<Store> {
             Ok(store) => break store,
             // It has tried for some seconds already.
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
-                tracing::warn!(error = %Chain(&error), "the database does not answer yet");
+                tracing::warn!(error = %Chain(&error), "waiting for the database, which does not answer");
             }
             // A standby may be promoted.
             Err(heddle_store::StoreError::ReadOnly(error)) if tokio::time::Instant::now() < until => {
-                tracing::warn!(error = %Chain(&error), "the database takes no writes yet");
+                tracing::warn!(error = %Chain(&error), "waiting for the database, which is read-only");
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(error) => return Err(error).context("cannot connect to the database"),
@@ -466,7 +467,7 @@ async fn connect(url: &str) -> Result<Store> {
                 tracing::warn!(postgres = server.version, "{hurt}");
             }
         }
-        Err(error) => tracing::warn!(error = %Chain(&error), "cannot look at the server's settings"),
+        Err(error) => tracing::warn!(error = %Chain(&error), "cannot read the settings of the database server"),
     }
     Ok(store)
 }
@@ -482,14 +483,14 @@ pub(crate) fn start_children() -> Result<CompilerCommand> {
     let own = Path::new("/proc/self/exe");
     let program = match own.exists() {
         true => own.to_owned(),
-        false => std::env::current_exe().context("cannot find the program itself")?,
+        false => std::env::current_exe().context("cannot find the path of this program")?,
     };
     let called = |command: &str| CompilerCommand {
         program: program.clone(),
         args: vec![command.into()],
         env: Vec::new(),
     };
-    heddle_sandbox::bound_by_children(called("bounded-work")).context("no threads for bounded work")?;
+    heddle_sandbox::bound_by_children(called("bounded-work")).context("cannot start threads")?;
     Ok(called("compile-wasm"))
 }
 
@@ -508,7 +509,7 @@ fn lock_identity(data_dir: &Path, node_id: Option<&str>) -> Result<std::fs::File
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(_) => Err(usage(format!(
-            "another heddle runs with the data directory {}; give this one its own with --data-dir",
+            "another Heddle node uses the data directory {}; give this node another directory with --data-dir",
             data_dir.display()
         ))),
     }
@@ -531,7 +532,7 @@ fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: &dyn Chance
         return text
             .trim()
             .parse()
-            .with_context(|| format!("{} holds no UUID", path.display()));
+            .with_context(|| format!("{} does not contain a UUID", path.display()));
     }
     let id = heddle_domain::id::uuid_v7(now, chance.bits());
     write_private(&path, &id.to_string())?;
@@ -552,7 +553,7 @@ fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
     if let Some(text) = &config.options.secrets_key {
         if text.len() < SECRETS_KEY_CHARS_MIN {
             bail!(usage(format!(
-                "the key of HEDDLE_SECRETS_KEY has to have at least {SECRETS_KEY_CHARS_MIN} characters"
+                "HEDDLE_SECRETS_KEY must have at least {SECRETS_KEY_CHARS_MIN} characters"
             )));
         }
         if path.exists() {
@@ -564,7 +565,8 @@ fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
         if !config.dev {
             tracing::warn!(
                 path = %path.display(),
-                "no HEDDLE_SECRETS_KEY: secrets are sealed with a key of this node's own, which other nodes do not have"
+                "HEDDLE_SECRETS_KEY is not set, so secrets are encrypted with a key that only this node has; with \
+                several nodes, set the same key on all of them"
             );
         }
         write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
@@ -579,15 +581,16 @@ fn read_key(path: &Path) -> Result<String> {
 /// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
 /// the mistake has gone home.
 async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
-    let foreign = store.foreign_seals(keys).await.context("secrets cannot be read")?;
+    let foreign = store.foreign_seals(keys).await.context("cannot read secrets")?;
     let Some(first) = foreign.first() else { return Ok(()) };
     let named: Vec<String> = foreign
         .iter()
         .map(|seal| format!("{} `{}`", seal.kind, seal.name))
         .collect();
     bail!(usage(format!(
-        "HEDDLE_SECRETS_KEY is not the key that {} {} sealed with (its fingerprint is {}, this one's {}): start with \
-         that key, or name it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete what nobody can open any more",
+        "HEDDLE_SECRETS_KEY is not the key with which {} {} encrypted (that key has the fingerprint {}, this one {}); \
+        start with that key, or give it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete the objects that cannot be \
+        decrypted any more",
         named.join(", "),
         if named.len() == 1 { "was" } else { "were" },
         first.key_id,
@@ -619,10 +622,7 @@ pub async fn migrate(database_url: &str) -> Result<()> {
     let store = Store::connect(database_url, 1)
         .await
         .context("cannot connect to the database")?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
+    store.migrate().await.context("cannot migrate the database schema")?;
     store.close();
     Ok(())
 }
@@ -636,10 +636,7 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
     let store = Store::connect(database_url, 1)
         .await
         .context("cannot connect to the database")?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
+    store.migrate().await.context("cannot migrate the database schema")?;
     let text = heddle_http::access::new_token(&SystemChance);
     let write = heddle_store::token::TokenWrite {
         id: heddle_domain::id::uuid_v7(now, SystemChance.bits()),
@@ -654,15 +651,12 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
         actor: "command line",
         at: now,
     };
-    let made = store
-        .create_token(by, write)
-        .await
-        .context("the token cannot be made")?;
+    let made = store.create_token(by, write).await.context("cannot create the token")?;
     store.close();
     match made {
         Some(_) => Ok(text),
         None => bail!(usage(format!(
-            "there is a token named `{}` already; revoke it first",
+            "a token named `{}` already exists; revoke it first",
             token.name
         ))),
     }

@@ -253,9 +253,10 @@ impl Checked {
             true => format!("{count}"),
             false => format!("at least {count}"),
         };
-        let detail =
-            format!("this range has {many} instants, but a backfill may have at most {INSTANTS_MAX}; shorten the \
-                range, or start several backfills");
+        let detail = format!(
+            "this range has {many} instants, but a backfill may have at most {INSTANTS_MAX}; shorten the \
+                range, or start several backfills"
+        );
         Err(Fault::at("/from", detail).into())
     }
 }
@@ -291,10 +292,7 @@ impl BackfillSpec {
             && from > to.flatten().unwrap_or(now)
         {
             let than = if self.to.is_some() { "`to`" } else { "now" };
-            faults.add(
-                "/from",
-                format!("`from` must not be after {than}"),
-            );
+            faults.add("/from", format!("`from` must not be after {than}"));
         }
         if self.step.is_some_and(Span::is_zero) {
             faults.add("/step", "`step` must be longer than zero");

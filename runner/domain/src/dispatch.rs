@@ -412,10 +412,7 @@ impl Offer {
         .unwrap_or(created_at);
         let rhythm = rhythm_of(kind, &spec, zone, starts_at, &mut faults);
         if ends_at.is_some_and(|ends| ends <= starts_at) {
-            faults.add(
-                "/ends_at",
-                "`ends_at` must be after the start of the offer",
-            );
+            faults.add("/ends_at", "`ends_at` must be after the start of the offer");
         }
         let stock = parse_stock(spec.dispatch_times.as_ref()).unwrap_or_else(|detail| {
             faults.add("/dispatch_times", detail);
@@ -477,7 +474,10 @@ impl Offer {
 
 fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Option<Rhythm> {
     let Some(at) = &spec.at else {
-        faults.add("/at", "an offer of kind `daily` needs `at`, a time of day such as `08:30`");
+        faults.add(
+            "/at",
+            "an offer of kind `daily` needs `at`, a time of day such as `08:30`",
+        );
         return None;
     };
     let schedule = ScheduleSpec {

@@ -287,7 +287,10 @@ impl Topic {
 pub fn parse_day(text: &str) -> Result<NaiveDate, Fault> {
     let wrong = || {
         let shown: String = text.chars().take(40).collect();
-        Fault::at("", format!("`{shown}` is not a valid day; write for example 2026-11-21"))
+        Fault::at(
+            "",
+            format!("`{shown}` is not a valid day; write for example 2026-11-21"),
+        )
     };
     // Chrono takes signs, and fewer digits.
     if text.len() != 10 || !text.starts_with(|first: char| first.is_ascii_digit()) {

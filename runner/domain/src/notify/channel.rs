@@ -274,7 +274,10 @@ impl ChannelSpec {
         for (place, template) in [("/subject", &self.subject), ("/text", &self.text)] {
             let Some(template) = template else { continue };
             if template.len() > TEMPLATE_MAX_BYTES {
-                faults.add(place, format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"));
+                faults.add(
+                    place,
+                    format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"),
+                );
             } else if let Err(error) = message::check_template(template) {
                 faults.add(place, format!("invalid template: {error}"));
             }
@@ -289,7 +292,10 @@ impl ChannelSpec {
             ("/allow_private", self.allow_private),
         ];
         for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
-            faults.add(place, "an email channel cannot have this field; it has `smtp`, `from` and `to`");
+            faults.add(
+                place,
+                "an email channel cannot have this field; it has `smtp`, `from` and `to`",
+            );
         }
         if let Some(from) = &self.from
             && !is_mailbox(from)
@@ -305,7 +311,10 @@ impl ChannelSpec {
         for (index, address) in self.to.iter().enumerate() {
             if !is_address(address) {
                 let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
-                faults.add(format!("/to/{index}"), format!("`{shown}` is not a valid e-mail address"));
+                faults.add(
+                    format!("/to/{index}"),
+                    format!("`{shown}` is not a valid e-mail address"),
+                );
             }
         }
         let Some(smtp) = &self.smtp else { return };
@@ -353,7 +362,10 @@ impl ChannelSpec {
             ("/to", !self.to.is_empty()),
         ];
         for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
-            faults.add(place, format!("a {} channel cannot have this field; it has a `url`", kind.as_str()));
+            faults.add(
+                place,
+                format!("a {} channel cannot have this field; it has a `url`", kind.as_str()),
+            );
         }
         match self.url.as_deref() {
             None => faults.add("/url", format!("a {} channel needs a `url`", kind.as_str())),

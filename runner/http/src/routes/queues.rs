@@ -45,7 +45,8 @@ const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
-    let mut routes = vec![
+    let mut routes =
+        vec![
         Route::new(
             Method::Get,
             "/v1/queues",
@@ -154,8 +155,10 @@ fn words() -> Vec<Route> {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
             on_many(request, verb)
         })
-        .detail("At most 1,000 claims per call. Each has its own answer: `status` is the status of the call for a \
-            single claim.")
+        .detail(
+            "At most 1,000 claims per call. Each has its own answer: `status` is the status of the call for a \
+            single claim.",
+        )
         .takes(takes)
         .answers(200, of::<ClaimAnswers>())
     };
@@ -166,9 +169,11 @@ fn words() -> Vec<Route> {
             of::<Heartbeat>(),
             Verb::Heartbeat,
         )
-        .detail("If the run was cancelled or paused, the answer is 409 with the reason. A heartbeat can contain \
+        .detail(
+            "If the run was cancelled or paused, the answer is 409 with the reason. A heartbeat can contain \
             `progress` (0 to 1) and a `note`, which are shown on the task run, and `log`, at most 1,000 lines for the \
-            log of the attempt. The task's `max_log` limits the whole log."),
+            log of the attempt. The task's `max_log` limits the whole log.",
+        ),
         one(
             "/v1/claims/{id}/complete",
             "Report success",
@@ -180,9 +185,17 @@ fn words() -> Vec<Route> {
             output (an array, or a `failed` that is not a list of ids of this batch) is refused.",
         )
         .problem(413, "The output has more bytes than the task's `max_output`.")
-        .problem(422, "The output does not say clearly which messages of a batch failed. Nothing has changed."),
-        one("/v1/claims/{id}/fail", "Report a failure", of::<ClaimFailure>(), Verb::Fail)
-            .detail("`error` is a message or `{message}`. With `fatal: true`, the task run is not retried."),
+        .problem(
+            422,
+            "The output does not say clearly which messages of a batch failed. Nothing has changed.",
+        ),
+        one(
+            "/v1/claims/{id}/fail",
+            "Report a failure",
+            of::<ClaimFailure>(),
+            Verb::Fail,
+        )
+        .detail("`error` is a message or `{message}`. With `fatal: true`, the task run is not retried."),
         one(
             "/v1/claims/{id}/release",
             "Release a claim without a result",
@@ -202,7 +215,12 @@ fn words() -> Vec<Route> {
             of::<Items<OfClaim<ClaimOutput>>>(),
             Verb::Complete,
         ),
-        many("/v1/claims/fail", "Report many failures", of::<Items<OfClaim<ClaimFailure>>>(), Verb::Fail),
+        many(
+            "/v1/claims/fail",
+            "Report many failures",
+            of::<Items<OfClaim<ClaimFailure>>>(),
+            Verb::Fail,
+        ),
         many(
             "/v1/claims/release",
             "Release many claims",
@@ -487,7 +505,10 @@ fn message_of(error: Option<Value>, faults: &mut Faults) -> String {
             _ => Value::Object(object).to_string(),
         },
         Some(_) => {
-            faults.push(Fault::at("/error", "`error` must be a message, or an object with a `message`"));
+            faults.push(Fault::at(
+                "/error",
+                "`error` must be a message, or an object with a `message`",
+            ));
             String::new()
         }
     };
@@ -506,7 +527,10 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     let id: Uuid = request.id("id", "claim")?;
     let body: WordBody = request.body(false).await?;
     if body.id.is_some_and(|given| given != id) {
-        return Err(Problem::invalid_at("/id", "`id` must be the id of the claim in the path"));
+        return Err(Problem::invalid_at(
+            "/id",
+            "`id` must be the id of the claim in the path",
+        ));
     }
     let word = verb.word(id, body, request.now).map_err(Problem::invalid)?;
     let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], bound(&request.caller)?).await?;
@@ -527,7 +551,10 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     let bytes_max = request.app.config.batch_bytes_max;
     let body: WordsBody = typed(request.json_up_to(bytes_max).await?, "")?;
     if body.items.len() > CLAIMS_MAX {
-        return Err(Problem::invalid_at("/items", format!("must have at most {CLAIMS_MAX} entries")));
+        return Err(Problem::invalid_at(
+            "/items",
+            format!("must have at most {CLAIMS_MAX} entries"),
+        ));
     }
     let mut faults = Faults::default();
     let mut words = Vec::with_capacity(body.items.len());

@@ -141,7 +141,8 @@ pub fn script_reference(text: &str) -> Result<(Name, Option<u32>), String> {
         Some((name, version)) => {
             let version: String = version.chars().take(20).collect();
             let number = version.parse::<u32>().ok().filter(|number| *number > 0);
-            let number = number.ok_or_else(|| format!("`{version}` is not a valid version; versions are numbers from 1"))?;
+            let number =
+                number.ok_or_else(|| format!("`{version}` is not a valid version; versions are numbers from 1"))?;
             (name, Some(number))
         }
         None => (text, None),
@@ -157,8 +158,10 @@ fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mu
             ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
             ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
             ScriptLookup::NoActiveVersion => {
-                format!("script `{name}` has no active version; activate a version, or name one, for example \
-                    `{name}@1`")
+                format!(
+                    "script `{name}` has no active version; activate a version, or name one, for example \
+                    `{name}@1`"
+                )
             }
             ScriptLookup::OtherWorld(world) => format!("`{name}` is not a task script; its world is {world}"),
         },
@@ -182,7 +185,10 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
         faults.add(format!("{place}/url"), detail);
     }
     if http.headers.len() > LIST_MAX {
-        faults.add(format!("{place}/headers"), format!("there must be at most {LIST_MAX} headers"));
+        faults.add(
+            format!("{place}/headers"),
+            format!("there must be at most {LIST_MAX} headers"),
+        );
     }
     for (name, value) in &http.headers {
         let pointer = format!("{place}/headers/{}", pointer_token(name));
@@ -191,7 +197,10 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
             faults.add(pointer.clone(), "this is not a valid header name");
         }
         if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
-            faults.add(pointer.clone(), "the value of a header must not contain control characters");
+            faults.add(
+                pointer.clone(),
+                "the value of a header must not contain control characters",
+            );
         }
         templates.value(&Value::String(value.clone()), &pointer, faults);
     }
@@ -217,7 +226,10 @@ fn check_query(query: &QuerySpec, place: &str, templates: &Checker<'_>, faults: 
         );
     }
     if query.params.len() > QUERY_PARAMS_MAX {
-        faults.add(format!("{place}/params"), format!("there must be at most {QUERY_PARAMS_MAX} params"));
+        faults.add(
+            format!("{place}/params"),
+            format!("there must be at most {QUERY_PARAMS_MAX} params"),
+        );
         return;
     }
     for (index, value) in query.params.iter().enumerate() {
@@ -279,10 +291,16 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         );
     }
     if task.queue_timeout.is_some_and(|span| span.is_zero()) {
-        faults.add(format!("{place}/queue_timeout"), "`queue_timeout` must be longer than zero");
+        faults.add(
+            format!("{place}/queue_timeout"),
+            "`queue_timeout` must be longer than zero",
+        );
     }
     if task.max_lost.is_some_and(|lost| lost > LOST_MAX) {
-        faults.add(format!("{place}/max_lost"), format!("`max_lost` must be at most {LOST_MAX}"));
+        faults.add(
+            format!("{place}/max_lost"),
+            format!("`max_lost` must be at most {LOST_MAX}"),
+        );
     }
     for (field, size, bounds) in [
         ("memory", task.memory, MEMORY),
@@ -304,7 +322,10 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         ("pools", task.pools.len()),
     ] {
         if length > LIST_MAX {
-            faults.add(format!("{place}/{field}"), format!("must have at most {LIST_MAX} entries"));
+            faults.add(
+                format!("{place}/{field}"),
+                format!("must have at most {LIST_MAX} entries"),
+            );
         }
     }
     if task.tags.len() > TAGS_MAX {
@@ -335,14 +356,20 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<Executor>, templates
         Some(ForEach::Items(items)) => {
             let pointer = format!("{place}/for_each");
             if items.len() > ITEMS_MAX as usize {
-                faults.add(pointer, format!("there must be at most {ITEMS_MAX} items, not {}", items.len()));
+                faults.add(
+                    pointer,
+                    format!("there must be at most {ITEMS_MAX} items, not {}", items.len()),
+                );
                 return;
             }
             let items = Value::Array(items.clone());
             if items.to_string().len() > ITEMS_MAX_BYTES {
                 faults.add(
                     pointer.clone(),
-                    format!("the items together must have at most {}", ByteSize(ITEMS_MAX_BYTES as u64)),
+                    format!(
+                        "the items together must have at most {}",
+                        ByteSize(ITEMS_MAX_BYTES as u64)
+                    ),
                 );
             }
             templates.value(&items, &pointer, faults);
