@@ -155,7 +155,8 @@ async fn forgotten_connections_are_found() {
     succeeded(&world, &node, &runs).await;
     within(BACK_WITHIN, "ready node", async || is_ready(&node).await.then_some(())).await;
     assert!(
-        node.log().contains("closing a connection on which Postgres does not answer"),
+        node.log()
+            .contains("closing a connection on which Postgres does not answer"),
         "{}",
         node.log()
     );

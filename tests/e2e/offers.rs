@@ -72,7 +72,7 @@ async fn by_command_line() {
     );
     let peeked = said(&node, &["offer", "peek", "ann"]);
     assert!(
-        peeked.starts_with("ann would be given survey of ") && peeked.contains("given"),
+        peeked.starts_with("a poll of ann would return survey of ") && peeked.contains("given"),
         "{peeked}"
     );
     assert_eq!(

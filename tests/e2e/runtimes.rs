@@ -333,7 +333,7 @@ async fn what_would_change_is_refused() {
         "{said}"
     );
     let (code, said) = heddle(&node, &["runtime", "retire", &older, "--force"]).await;
-    assert!(code == Some(0) && said.contains("5 versions run on"), "{said}");
+    assert!(code == Some(0) && said.contains("5 versions now run on"), "{said}");
     soon(&node, "same", 1, "own").await;
     // What is not accepted any more says so, and is nobody's silent failure.
     node.post("/v1/scripts/fails/invoke", json!({}))
@@ -452,10 +452,7 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
         (&json!("succeeded"), &json!("own"))
     );
     let told = logged(&node, "an older runtime cannot be used").await;
-    assert!(
-        told.contains("its data is damaged") && told.contains(&older),
-        "{told}"
-    );
+    assert!(told.contains("its data is damaged") && told.contains(&older), "{told}");
     assert!(told.contains("tried again in 10 minutes"), "{told}");
 }
 

@@ -232,7 +232,7 @@ fn is_missing(output: &Output) -> bool {
     let signs = [
         " is not installed",
         "pip did not install",
-        "made no virtual environment",
+        "did not create a virtual environment",
         "npm error code E",
     ];
     !output.status.success() && signs.iter().any(|sign| said.contains(sign))

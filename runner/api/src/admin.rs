@@ -11,33 +11,33 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// One change that somebody made.
+/// An entry of the audit: one change that somebody made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Audit")]
 pub struct AuditEntry {
-    /// UUIDv7.
+    /// The id of the entry, a UUIDv7.
     pub id: Uuid,
-    /// When.
+    /// When the change was made.
     pub at: Moment,
-    /// Who: a token's name.
+    /// Who made the change: the name of a token, or `person:` and an e-mail address.
     pub actor: String,
-    /// `create`, `update`, `delete`, ...
+    /// What was done: `create`, `update`, `delete`, `cancel`, ...
     pub action: String,
-    /// `group`, `script`, `secret`, ...
+    /// The kind of object: `group`, `script`, `secret`, ...
     pub kind: String,
-    /// The name or id of the thing.
+    /// The name or the id of the object.
     pub name: String,
-    /// How it was, without what is secret.
+    /// The object before the change, without secret values. null: it did not exist.
     pub before: Option<Value>,
-    /// How it is since, without what is secret.
+    /// The object after the change, without secret values. null: it was deleted.
     pub after: Option<Value>,
 }
 
-/// What to remove.
+/// The request to remove expired data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Prune {
-    /// Only says what would be removed.
+    /// Remove nothing, and answer what would be removed. Default: false.
     pub dry_run: bool,
 }
 
@@ -46,49 +46,49 @@ fn dates(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "items": {"type": "string", "format": "date"}})
 }
 
-/// What was removed, or would be.
+/// How much was removed, or with `dry_run` would be removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pruned {
-    /// Whether it was only asked what would be.
+    /// Whether this was a dry run.
     pub dry_run: bool,
-    /// How many runs.
+    /// The number of runs.
     pub runs: u64,
-    /// How many runs of each state.
+    /// The number of runs by state.
     pub by_state: BTreeMap<EndState, u64>,
-    /// Days of runs that went as a whole.
+    /// Days of which all runs were removed.
     #[schemars(schema_with = "dates")]
     pub days: Vec<NaiveDate>,
-    /// Days of logs that went as a whole.
+    /// Days of which all logs were removed.
     #[schemars(schema_with = "dates")]
     pub log_days: Vec<NaiveDate>,
-    /// How many runs lost their logs before they went themselves.
+    /// The number of runs whose logs were removed before the run itself.
     pub logs: u64,
-    /// How many entries of the audit.
+    /// The number of entries of the audit.
     pub audit: u64,
-    /// How many events.
+    /// The number of events.
     pub events: u64,
-    /// How many assignments.
+    /// The number of assignments.
     pub assignments: u64,
-    /// How many notifications.
+    /// The number of notifications.
     pub notifications: u64,
-    /// How many occurrences of offers.
+    /// The number of occurrences of offers.
     pub occurrences: u64,
-    /// How many offers.
+    /// The number of deleted offers.
     pub offers: u64,
-    /// How many backfills.
+    /// The number of backfills.
     pub backfills: u64,
-    /// How many tokens that are in force no more.
+    /// The number of revoked and expired tokens.
     pub tokens: u64,
-    /// There is more to do.
+    /// Whether more data is due to be removed: call again.
     pub more: bool,
 }
 
-/// How long things are kept from now on; with `dry_run`, what would be removed now.
+/// How long data is kept from now on; with `dry_run`, what would be removed now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RetentionOrPruned {
-    /// What would be removed.
+    /// With `dry_run`: what would be removed.
     Pruned(Pruned),
-    /// What is kept.
+    /// How long data is kept from now on.
     Retention(Retention),
 }

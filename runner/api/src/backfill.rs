@@ -10,57 +10,57 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// Runs for instants of the past, made a few at a time.
+/// A backfill: runs for instants in the past, a limited number at the same time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Backfill {
-    /// UUIDv7; its runs carry it as `source`.
+    /// The id, a UUIDv7. It is the `source` of its runs.
     pub id: Uuid,
-    /// The group's name.
+    /// The name of the group.
     pub group: String,
-    /// `running`, `paused`, `succeeded`, `failed` or `cancelled`.
+    /// The state: `running`, `paused`, `succeeded`, `failed` or `cancelled`.
     #[schemars(extend("enum" = ["running", "paused", "succeeded", "failed", "cancelled"]))]
     pub state: String,
     /// The first instant, included.
     pub from: Moment,
-    /// The last, included; null: up to now, with what comes due meanwhile.
+    /// The last instant, included. null: up to now, plus instants that become due in the meantime.
     pub to: Option<Moment>,
-    /// A duration between instants; null: by the group's schedules.
+    /// The duration between two instants. null: the instants of the group's schedules.
     pub step: Option<String>,
-    /// In which order instants are worked off.
+    /// The order of the runs.
     pub order: Order,
-    /// How many of its runs may be active at once.
+    /// The maximum number of its runs that are active at the same time, 1 to 10,000.
     pub max_active: i32,
-    /// What becomes of instants that have a run.
+    /// What happens with instants that already have a run.
     pub on_existing: OnExisting,
-    /// Whether dependants follow, instant by instant.
+    /// Whether the groups that depend on this group also run, for each instant.
     pub include_downstream: bool,
-    /// Which script versions its runs take.
+    /// The script versions of repeated runs.
     pub scripts: Scripts,
-    /// Of its runs: higher goes first.
+    /// The priority of its runs, -1000 to 1000; higher starts first.
     pub priority: i16,
-    /// Params of each run: an object.
+    /// The params of each run, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub params: Value,
-    /// How many runs it makes altogether, as far as that is known.
+    /// The total number of runs, as far as it is known.
     pub total: i64,
-    /// Its runs by state; `pending`: yet to be made.
+    /// The number of its runs by state; `pending`: not created yet.
     pub counts: BTreeMap<String, i64>,
-    /// How many instants were left alone.
+    /// The number of instants that were skipped, because they already had a run.
     pub skipped: i64,
-    /// The instant that was decided last.
+    /// The last instant that was processed.
     pub position: Option<Moment>,
-    /// Why it makes no runs although it could.
+    /// Why it creates no runs at the moment, for example because the group is disabled.
     pub note: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
-    /// Who made it: the token's name.
+    /// Who created it: the name of a token or a person.
     pub created_by: String,
-    /// When it ended.
+    /// When it ended. null: it has not ended.
     pub finished_at: Option<Moment>,
 }
 
 impl Backfill {
-    /// Whether it has ended: what is not under way.
+    /// Whether it has ended.
     pub fn is_final(&self) -> bool {
         !matches!(self.state.as_str(), "running" | "paused")
     }
@@ -74,21 +74,21 @@ impl Backfill {
     }
 }
 
-/// What a dry run answers: the instants that would get a run.
+/// The answer to a dry run: the instants that would get a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BackfillPlan {
-    /// How many there are.
+    /// The number of instants.
     pub total: usize,
-    /// All of them, in order.
+    /// All instants, in the order of the backfill.
     pub instants: Vec<Moment>,
 }
 
-/// What comes of asking for a backfill: a plan with `dry_run`, else a backfill.
+/// The answer to the start of a backfill: with `dry_run` a plan, otherwise a backfill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BackfillStarted {
-    /// Nothing is stored.
+    /// With `dry_run`: nothing is stored.
     Planned(BackfillPlan),
-    /// It goes on.
+    /// The backfill that was started.
     Made(Box<Backfill>),
 }

@@ -8,53 +8,53 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// What a worker asks for.
+/// The request of a worker to claim task runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
-    /// The worker's name: 1 to 200 characters, no control characters.
+    /// The name of the worker, 1 to 200 characters, no control characters.
     pub worker: String,
-    /// How many task runs at most, 1 to 1,000; default 1.
+    /// The maximum number of task runs, 1 to 1,000. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<i64>,
-    /// For how long, unless a heartbeat extends it: 100ms to 1d, default 30s.
+    /// How long the claim lasts unless a heartbeat extends it, 100ms to 1d. Default: 30s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<Span>,
-    /// How long to wait for the first, at most 60s; default not at all.
+    /// How long to wait for the first task run, at most 60s. Default: do not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Span>,
-    /// What the worker can do, up to 64 of them, each of 1 to 100 characters; task runs that ask for others are left out.
+    /// The tags of the worker, at most 64, each 1 to 100 characters. The worker gets no task runs that need other tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 
-/// A task run that a worker holds. `J` is how params and context are held: as values, or as the text that they are.
+/// A claim: a task run that a worker holds. `J` is the type of params and context: values or raw text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Claim")]
 pub struct Claim<J = Value> {
-    /// UUIDv7.
+    /// The id of the claim, a UUIDv7.
     pub id: Uuid,
-    /// Proves that the claim is the worker's.
+    /// The token, with which the worker proves that it holds the claim.
     pub token: String,
-    /// The run's id.
+    /// The id of the run.
     pub run: Uuid,
-    /// The run's group.
+    /// The group of the run.
     pub group: String,
-    /// The task's name.
+    /// The name of the task.
     pub task: String,
-    /// Which item of a mapped task, from 0.
+    /// The item of a mapped task, counted from 0. null: the task is not mapped.
     pub item: Option<u32>,
-    /// The attempt's number, from 1.
+    /// The number of the attempt, counted from 1.
     pub attempt: u32,
-    /// What to do it with: an object.
+    /// The params of the task, an object.
     pub params: J,
-    /// What a script learns from `context`: an object.
+    /// The context, an object with the same content as `context` of a script.
     pub context: J,
-    /// When the token becomes old, unless a heartbeat extends the claim.
+    /// When the claim expires, unless a heartbeat extends it.
     pub lease_expires_at: Moment,
 }
 
-/// What a claim call answers: fewer than asked for, or none, is no error.
+/// The answer to a claim call. Fewer claims than requested, or none, is not an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Claims")]
 pub struct Claims<J = Value> {
@@ -62,138 +62,139 @@ pub struct Claims<J = Value> {
     pub items: Vec<Claim<J>>,
 }
 
-/// Something said of one claim of many.
+/// A report about one of several claims.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "{T}OfClaim")]
 pub struct OfClaim<T> {
-    /// The claim's id.
+    /// The id of the claim.
     pub id: Uuid,
-    /// What is said.
+    /// The report.
     #[serde(flatten)]
     pub word: T,
 }
 
-/// Up to 1,000 at once.
+/// Reports about at most 1,000 claims.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "{T}Items")]
 pub struct Items<T> {
-    /// Each is judged by itself.
+    /// The reports. Each is processed separately.
     #[schemars(length(max = 1_000))]
     pub items: Vec<T>,
 }
 
-/// The worker goes on.
+/// A heartbeat: the worker continues to work on the claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Heartbeat {
-    /// The claim's.
+    /// The token of the claim.
     pub token: String,
-    /// What to extend the claim by, 100ms to 1d; default what it was claimed for.
+    /// How long the claim lasts from now on, 100ms to 1d. Default: the `lease` of the claim call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<Span>,
-    /// How far it has come, 0 to 1; shown with the task run.
+    /// The progress, 0 to 1, shown on the task run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub progress: Option<f64>,
-    /// The same in words, up to 1,000 characters.
+    /// The progress in words, at most 1,000 characters, shown on the task run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Lines for the attempt's log, up to 1,000 at a time.
+    /// Lines for the log of the attempt, at most 1,000 per call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<ReportLine>,
 }
 
-/// A line for an attempt's log.
+/// A line for the log of an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportLine {
-    /// What it says, up to 64 KiB.
+    /// The text, at most 64 KiB.
     pub message: String,
-    /// How much it matters; default `info`.
+    /// The level. Default: `info`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LogLevel>")]
     pub level: Option<String>,
-    /// What else it says, up to 64 KiB of JSON.
+    /// Additional fields, at most 64 KiB of JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Map<String, Value>>,
-    /// When it was written, RFC 3339; default now.
+    /// When the line was written, RFC 3339. Default: now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
 
-/// How much a line of a log matters.
+/// The level of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
-    /// Every step.
+    /// Very detailed information.
     Trace,
-    /// For whoever looks for a fault.
+    /// Information for the search for an error.
     Debug,
-    /// For everybody.
+    /// Normal information.
     Info,
-    /// Something may be wrong.
+    /// A possible problem.
     Warn,
-    /// Something is wrong.
+    /// An error.
     Error,
 }
 
-/// The work is done.
+/// The report that a task run succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimOutput {
-    /// The claim's.
+    /// The token of the claim.
     pub token: String,
-    /// What the task run returns: any JSON, up to the task's `max_output`.
+    /// The output of the task run: any JSON, at most the task's `max_output`.
     #[serde(default)]
     pub output: Value,
 }
 
-/// The work failed.
+/// The report that a task run failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ClaimError")]
 pub struct ClaimFailure {
-    /// The claim's.
+    /// The token of the claim.
     pub token: String,
-    /// A message, or an object with a `message`; more than 16,384 characters are cut.
+    /// A message, or an object with a `message`. It is truncated after 16,384 characters.
     #[serde(default)]
     #[schemars(extend("type" = ["string", "object", "null"]))]
     pub error: Value,
-    /// Never to be tried again.
+    /// Do not retry the task run. Default: false.
     #[serde(default)]
     pub fatal: bool,
-    /// Not to be tried again before this has passed.
+    /// The minimum duration before the next attempt. Default: the retry policy decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Span>,
 }
 
-/// The claim is given back.
+/// The request to release a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimToken {
-    /// The claim's.
+    /// The token of the claim.
     pub token: String,
 }
 
-/// What became of what was said of a claim.
+/// The result of a report about a claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimAnswer {
-    /// The claim's id.
+    /// The id of the claim.
     pub id: Uuid,
-    /// Of many: the status that the call about this claim alone would have: 200, or 409 for an old token.
+    /// In a call for several claims: the status of the call for this claim alone: 200, or 409 if the token is no longer
+    /// valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What has become of the attempt: `running`, `succeeded`, `failed` or `released`; left out where it was refused.
+    /// The state of the attempt: `running`, `succeeded`, `failed` or `released`. Missing if the report was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// After a heartbeat: when the token becomes old.
+    /// After a heartbeat: when the claim expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Moment>,
-    /// Of many: why this one was refused.
+    /// In a call for several claims: why this report was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
-/// One answer for each claim, in their order.
+/// The results, one for each claim, in the order of the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimAnswers {
-    /// The answers.
+    /// The results, one for each claim.
     pub items: Vec<ClaimAnswer>,
 }

@@ -11,59 +11,59 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-/// Which script versions a repeated run takes.
+/// The script versions of a repeated run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scripts {
-    /// Those recorded on the run.
+    /// The versions that are recorded on the run.
     #[default]
     Pinned,
-    /// Those that are active now.
+    /// The versions that are active now.
     Active,
 }
 
-/// What a restart or a rerun takes.
+/// The options of a restart or a rerun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScriptsChoice {
-    /// Which versions of scripts.
+    /// The script versions to use.
     pub scripts: Scripts,
 }
 
-/// The state that a run is set to by hand.
+/// An override: the state that an operator sets for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["state", "reason"]))]
 pub struct StateOverride {
-    /// `succeeded` or `failed`.
+    /// The new state: `succeeded` or `failed`.
     pub state: RunState,
-    /// Why: 1 to 2,000 characters, shown with the run.
+    /// The reason, 1 to 2,000 characters, shown on the run.
     #[serde(default)]
     pub reason: String,
 }
 
-/// The state that a task run is set to by hand.
+/// An override: the state that an operator sets for a task run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["state", "reason"]))]
 pub struct TaskOverride {
-    /// `succeeded`, `failed` or `skipped`.
+    /// The new state: `succeeded`, `failed` or `skipped`.
     pub state: TaskState,
-    /// Why: 1 to 2,000 characters, shown with the task run.
+    /// The reason, 1 to 2,000 characters, shown on the task run.
     #[serde(default)]
     pub reason: String,
-    /// For `succeeded`: what dependants read as its output.
+    /// For `succeeded`: the output that dependent tasks read. Default: null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
 }
 
-/// How a task run of an ended run is done again.
+/// The options of a clear: run a task of an ended run again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClearTask {
-    /// Whether what depends on it is done again as well.
+    /// Whether the tasks that depend on it run again too. Default: true.
     pub downstream: bool,
-    /// Why: up to 2,000 characters.
+    /// The reason, at most 2,000 characters. Default: empty.
     pub reason: String,
 }
 
@@ -76,7 +76,7 @@ impl Default for ClearTask {
     }
 }
 
-/// A word, or an array of words.
+/// A string, or an array of strings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words(pub Vec<String>);
 
@@ -142,103 +142,104 @@ impl JsonSchema for Words {
     }
 }
 
-/// Which runs are meant; what is left out does not matter. Where several words may be given, each may be several with
-/// commas.
+/// A filter for runs. All fields are optional; the given ones must all match. Where several values are allowed, use an
+/// array or commas.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunFilter {
-    /// Of these groups.
+    /// Runs of these groups.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub group: Words,
-    /// In these states.
+    /// Runs in these states.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub state: Words,
-    /// Made for these reasons.
+    /// Runs with these triggers.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub trigger: Words,
-    /// With all of these labels: `name=value`, or `name` alone for whatever value.
+    /// Runs with all of these labels: `name=value`, or `name` for any value.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub label: Words,
-    /// With all of these labels.
+    /// Runs with all of these labels, as an object.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// With this key.
+    /// Runs with this key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Created at or after this time, RFC 3339.
+    /// Runs created at or after this time, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Created at or before this time, RFC 3339.
+    /// Runs created at or before this time, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// With a logical time at or after this, RFC 3339.
+    /// Runs with a logical time at or after this time, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logical_from: Option<String>,
-    /// With a logical time at or before this, RFC 3339.
+    /// Runs with a logical time at or before this time, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logical_to: Option<String>,
-    /// Of these ids.
+    /// Runs with these ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<Uuid>,
-    /// With a task for one of these queues.
+    /// Runs of groups with a task for one of these queues.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub queue: Words,
-    /// With a task for one of these scripts: `name`, or `name@version` for runs that resolved it to that.
+    /// Runs of groups with a task for one of these scripts: `name`, or `name@version` for runs that resolved the script
+    /// to this version.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub script: Words,
 }
 
-/// What is done to each run of a filter.
+/// What to do with each run that matches a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkAction {
-    /// Ends it and what runs in it.
+    /// Cancels the run and interrupts its running attempts.
     Cancel,
-    /// Starts nothing new in it.
+    /// Pauses the run: no new task run starts.
     Pause,
-    /// Lets it go on.
+    /// Resumes the paused run.
     Resume,
-    /// Goes on where it failed.
+    /// Restarts the failed or cancelled run from where it failed.
     Restart,
-    /// Makes a new run like it.
+    /// Creates a new run with the same params and logical time.
     Rerun,
-    /// Sets its state: with `state` and `reason`.
+    /// Overrides the state of the run; needs `state` and `reason`.
     State,
     /// The same as `state`.
     Override,
-    /// Does a task run of it again: with `task`, and `item`, `downstream` and `reason` as for one run.
+    /// Runs a task of the ended run again; needs `task`, optionally `item`, `downstream` and `reason`.
     Clear,
-    /// Forgets it, once it has ended.
+    /// Deletes the run, if it has ended.
     Delete,
 }
 
-/// A control of all runs that a filter finds.
+/// A control of all runs that match a filter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
-    /// Which runs; an empty filter, which would mean all, is refused.
+    /// The runs. An empty filter is refused.
     pub filter: RunFilter,
-    /// What is done to them.
+    /// What to do with each run.
     pub action: BulkAction,
-    /// Only says what would happen.
+    /// Change nothing, and answer what would happen. Default: false.
     #[serde(default)]
     pub dry_run: bool,
-    /// `restart` and `rerun`: which versions of scripts.
+    /// For `restart` and `rerun`: the script versions. Default: `pinned`.
     #[serde(default)]
     pub scripts: Scripts,
-    /// `state`: `succeeded` or `failed`.
+    /// For `state`: the new state, `succeeded` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<RunState>,
-    /// `state` and `clear`: why, up to 2,000 characters.
+    /// For `state` and `clear`: the reason, at most 2,000 characters.
     #[serde(default)]
     pub reason: String,
-    /// `clear`: the task's name.
+    /// For `clear`: the name of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Name>,
-    /// `clear`: which item of a mapped task, from 0.
+    /// For `clear`: the item of a mapped task, counted from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// `clear`: whether what depends on the task is done again as well; default true.
+    /// For `clear`: whether the tasks that depend on it run again too. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub downstream: Option<bool>,
 }
@@ -260,31 +261,31 @@ impl Bulk {
     }
 }
 
-/// What a bulk control did.
+/// The result of a bulk control.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BulkReport {
-    /// How many runs the filter matches; of more than 100,000 the rest is left for the next call.
+    /// The number of runs that match. One call processes at most 100,000; call again for the rest.
     pub matched: u64,
-    /// How many were changed; 0 in a dry run.
+    /// The number of runs that were changed; 0 in a dry run.
     pub changed: u64,
-    /// The matching runs, the first 1,000.
+    /// The ids of the first 1,000 matching runs.
     pub ids: Vec<Uuid>,
-    /// Those that could not be changed, or in a dry run could not be (1,000 at most), and why.
+    /// The runs that were not changed, or in a dry run would not be changed, and why. At most 1,000.
     pub refused: Vec<BulkRefusal>,
-    /// Whether it was only asked what would happen.
+    /// Whether this was a dry run.
     pub dry_run: bool,
 }
 
 impl BulkReport {
-    /// How many runs are named.
+    /// The maximum number of runs in `ids` and in `refused`.
     pub const IDS_MAX: usize = 1_000;
 }
 
-/// A run that a bulk control left as it is.
+/// A run that a bulk control did not change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BulkRefusal {
-    /// The run's id.
+    /// The id of the run.
     pub id: Uuid,
-    /// Why it was left.
+    /// Why it was not changed.
     pub detail: String,
 }

@@ -11,277 +11,280 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// Work offered to an audience that polls for it.
+/// An offer: work for an audience that polls for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Offer {
-    /// Its name.
+    /// The id of the offer, a name.
     pub id: String,
-    /// What is offered, with all defaults.
+    /// The spec of the offer, with all defaults.
     #[serde(flatten)]
     pub terms: OfferTerms,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
-    /// The run whose task made it, and with which it ends.
+    /// The run whose task created the offer. The offer ends with the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<Uuid>,
 }
 
-/// What an offer offers, with all defaults.
+/// The spec of an offer, with all defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OfferTerms {
-    /// How it comes to be due.
+    /// When the offer is due: `once`, `interval` or `daily`.
     pub kind: OfferKind,
-    /// `uid_x`: a user; `gid_x`: a user group.
+    /// The audience: `uid_x` is a user, `gid_x` is a user group.
     pub audience: String,
-    /// A named template that the params satisfy.
+    /// The name of a template that the params must match.
     pub template: Option<String>,
-    /// What the user is given: an object.
+    /// The params that the user gets, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub params: Value,
-    /// Stock of each occurrence, from 1; `each`: every member once.
+    /// The stock of each occurrence, at least 1; `each`: every member once.
     #[schemars(schema_with = "stock")]
     pub dispatch_times: Value,
     /// Whether a user may take an occurrence more than once.
     pub mode: Mode,
-    /// Of those due at the same instant, the higher goes first.
+    /// The priority, -1000 to 1000: of offers that are due at the same instant, the higher one goes first.
     pub priority: i16,
-    /// How long a user may hold it; null: for ever.
+    /// How long a user may hold an assignment of the offer. null: no limit.
     pub max_hold: Option<Span>,
-    /// Whether a failed assignment gives its stock back.
+    /// Whether the stock of a failed assignment becomes free again.
     #[serde(default)]
     pub return_failed: bool,
-    /// Whether it is given out.
+    /// Whether polls return the offer.
     pub enabled: bool,
-    /// Nothing is due from here on.
+    /// The end: no occurrence is due at or after this time. null: no end.
     pub ends_at: Option<Moment>,
-    /// `once`: the instant. `daily`: the first day.
+    /// For `once`: the instant. For `daily`: the first day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<Moment>,
-    /// `interval`: the first instant, from which the others are counted.
+    /// For `interval`: the first instant, from which the others are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anchor: Option<Moment>,
-    /// `interval`: the period.
+    /// For `interval`: the duration between two instants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
-    /// `daily`: 1 is every day.
+    /// For `daily`: the number of days between two occurrences; 1 is every day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_days: Option<u32>,
-    /// `daily`: a time of day, `HH:MM` or `HH:MM:SS`.
+    /// For `daily`: the time of day, `HH:MM` or `HH:MM:SS`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// `daily`: an IANA zone.
+    /// For `daily`: the IANA time zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
 }
 
-/// One due instant of an offer.
+/// An occurrence: one instant at which an offer is due.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Occurrence {
-    /// The offer's name.
+    /// The id of the offer.
     pub offer: String,
-    /// How the offer comes to be due.
+    /// When the offer is due: `once`, `interval` or `daily`.
     pub kind: OfferKind,
-    /// `uid_x`: a user; `gid_x`: a user group.
+    /// The audience: `uid_x` is a user, `gid_x` is a user group.
     pub audience: String,
-    /// The instant.
+    /// The instant at which the offer is due.
     pub occurrence: Moment,
-    /// Stock, as in the offer: a number, or `each`.
+    /// The stock of the occurrence: a number, or `each`.
     #[schemars(schema_with = "stock")]
     pub dispatch_times: Value,
-    /// How much of the stock is given out, what was finished included.
+    /// How much of the stock is taken, including assignments that have ended.
     pub taken: i32,
-    /// How many assignments were completed.
+    /// The number of assignments that were completed.
     pub completed: i32,
-    /// How many assignments failed.
+    /// The number of assignments that failed.
     pub failed: i32,
-    /// How much stock is left; null for `each`.
+    /// The stock that is left; null for `each`.
     pub left: Option<i32>,
-    /// Whether the offer is given out.
+    /// Whether polls return the offer.
     pub enabled: bool,
 }
 
-/// A user group.
+/// A user group, to which offers can be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Audience {
-    /// `gid_x`.
+    /// The audience, `gid_x`.
     pub audience: String,
-    /// How many members it has.
+    /// The number of its members.
     pub count: i64,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
-    /// When its members last changed.
+    /// When its members were last changed.
     pub updated_at: Moment,
 }
 
-/// The members that a user group is to have.
+/// The complete list of members of a user group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MembersSpec {
-    /// Users, `x` or `uid_x`, up to 200,000; all others are members no more.
+    /// The users, `x` or `uid_x`, at most 200,000. All other users are removed.
     pub members: Vec<String>,
 }
 
-/// What changes of a user group's members.
+/// A change of the members of a user group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MembersPatch {
-    /// Users, `x` or `uid_x`, up to 200,000.
+    /// The users, `x` or `uid_x`, at most 200,000.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<String>,
-    /// Users, `x` or `uid_x`, up to 200,000.
+    /// The users, `x` or `uid_x`, at most 200,000.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
 }
 
-/// An audience's members.
+/// The members of an audience.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Members {
-    /// `uid_x`: a user; `gid_x`: a user group.
+    /// The audience: `uid_x` is a user, `gid_x` is a user group.
     pub audience: String,
-    /// Bare user ids, at most `limit` of them.
+    /// The ids of users without `uid_`, at most `limit`.
     pub members: Vec<String>,
-    /// How many there are in all.
+    /// The number of all members.
     pub count: i64,
-    /// What `cursor` has to be for the next page; null on the last one.
+    /// The `cursor` of the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// How a user asks what is to be done.
+/// The request of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Poll {
-    /// How long the answer is held back until there is something, at most 60s; default not at all.
+    /// How long to wait until there is an assignment, at most 60s. Default: do not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Span>,
 }
 
-/// What a user says of an assignment.
+/// The report of a user about an assignment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Completion {
     /// The id of the assignment that the user holds.
     #[schemars(extend("format" = "uuid"))]
     pub assignment_id: String,
-    /// What has become of it.
+    /// The result of the assignment.
     pub status: CompletionStatus,
-    /// What is worth keeping, up to 256 KiB of JSON.
+    /// A result to store: any JSON, at most 256 KiB. Default: null.
     #[serde(default)]
     pub result: Value,
 }
 
-/// What has become of an assignment.
+/// The result of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionStatus {
-    /// It is done.
+    /// The user has done the work.
     Completed,
-    /// The user gives up.
+    /// The user could not do the work.
     Failed,
 }
 
-/// One user's hold on one occurrence of an offer.
+/// An assignment: a user holds, or has held, an occurrence of an offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Assignment {
-    /// UUIDv7.
+    /// The id, a UUIDv7.
     pub assignment_id: Uuid,
-    /// The offer's name.
+    /// The id of the offer.
     pub offer: String,
-    /// The bare id of the user.
+    /// The id of the user, without `uid_`.
     pub uid: String,
-    /// The audience by which it came to the user: `uid_x` or `gid_x`.
+    /// The audience of the offer, through which the user got it: `uid_x` or `gid_x`.
     pub audience: String,
-    /// The due instant.
+    /// The instant at which the offer was due.
     pub occurrence: Moment,
-    /// What to do: an object.
+    /// The params of the work, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub params: Value,
-    /// How it stands.
+    /// The state of the assignment.
     pub state: AssignmentState,
-    /// Whether it had been given to the user before.
+    /// Whether an earlier poll already returned it to the user.
     pub redo: bool,
-    /// When it was given first.
+    /// When a poll first returned it.
     pub assigned_at: Moment,
-    /// When it ended.
+    /// When it ended. null: it has not ended.
     pub finished_at: Option<Moment>,
-    /// What the user said of it: any JSON.
+    /// The result that the user reported, any JSON.
     pub result: Option<Value>,
 }
 
-/// Something that has happened: one line of the feed. What else it says depends on its kind.
+/// An event: one line of the event stream. Its other fields depend on its kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// What `after` continues behind.
+    /// The position of the event. Send it as `after` to continue after this event.
     pub cursor: String,
-    /// `assignment.dispatched`, `assignment.completed`, `assignment.failed`, `run.started`, `run.succeeded`, ...
+    /// The kind: `assignment.dispatched`, `assignment.completed`, `assignment.failed`, `run.started`, `run.succeeded`,
+    /// ...
     pub kind: String,
     /// When it happened.
     pub at: Moment,
-    /// The rest.
+    /// The other fields, which depend on the kind.
     #[serde(flatten)]
     pub data: BTreeMap<String, Value>,
 }
 
-/// What a poll of a user would give now.
+/// What a poll of a user would return now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peek {
-    /// The user, the bare id.
+    /// The id of the user, without `uid_`.
     pub uid: String,
-    /// What they would be given; null: nothing.
+    /// What the poll would return. null: nothing.
     pub gives: Option<Given>,
-    /// If nothing: when something comes due next.
+    /// If nothing: when the next offer is due.
     pub next_at: Option<Moment>,
-    /// What is due in it may be given.
+    /// The window: the poll can return occurrences that are due in it.
     pub window: PollWindow,
-    /// The user, and the groups that they are in.
+    /// The audiences of the user: the user and the user groups that the user is a member of.
     pub audiences: Vec<String>,
-    /// The offers to these, at most 200: first what is due, then by when it is due next.
+    /// The offers to these audiences, at most 200: first the ones that are due, then in the order in which they are due
+    /// next.
     pub offers: Vec<OfferToUser>,
-    /// There are more offers than are told of.
+    /// Whether there are more offers than `offers` contains.
     pub more: bool,
 }
 
-/// What a poll would give.
+/// An occurrence that a poll would return.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Given {
-    /// The offer's name.
+    /// The id of the offer.
     pub offer: String,
-    /// By which audience it is the user's.
+    /// The audience of the offer.
     pub audience: String,
-    /// Its due instant.
+    /// The instant at which the offer is due.
     pub occurrence: Moment,
-    /// What the user is given: an object.
+    /// The params that the user gets, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub params: Value,
-    /// The user holds it already.
+    /// Whether the user already holds it.
     pub redo: bool,
-    /// If so: the assignment.
+    /// If the user already holds it: the id of the assignment.
     pub assignment_id: Option<Uuid>,
-    /// If so: since when.
+    /// If the user already holds it: since when.
     pub assigned_at: Option<Moment>,
 }
 
-/// From when to when what is due may be given.
+/// The window of a poll: occurrences that are due in it can be returned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PollWindow {
-    /// The later of the user's last finished occurrence and the horizon.
+    /// The start: the last occurrence that the user has finished, or now minus the dispatch horizon, whichever is
+    /// later.
     pub from: Moment,
-    /// Now.
+    /// The end: the current time.
     pub to: Moment,
 }
 
-/// What an offer comes to for a user.
+/// The result of an offer for a user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OfferToUser {
-    /// Its name.
+    /// The id of the offer, a name.
     pub offer: String,
-    /// By which audience it is the user's.
+    /// The audience of the offer.
     pub audience: String,
-    /// What it comes to now.
+    /// The result: whether a poll would return it, and if not, why.
     pub why: Why,
-    /// The occurrence that is meant: what is given or behind, or the first of those had or used up.
+    /// The occurrence that `why` is about.
     pub occurrence: Option<Moment>,
-    /// When it is due next after now.
+    /// When the offer is due next.
     pub next_at: Option<Moment>,
 }

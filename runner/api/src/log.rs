@@ -6,37 +6,37 @@ use serde_json::Value;
 
 use crate::Moment;
 
-/// A line of a task's log.
+/// A line of the log of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {
-    /// Where it stands; what `cursor` continues behind.
+    /// The position of the line. Send it as `cursor` to continue after this line.
     pub cursor: String,
     /// When it was written.
     pub at: Moment,
-    /// The task's name.
+    /// The name of the task.
     pub task: String,
-    /// Which item of a mapped task, from 0.
+    /// The item of a mapped task, counted from 0. null: the task is not mapped.
     pub item: Option<u32>,
-    /// The attempt's number, from 1.
+    /// The number of the attempt, counted from 1.
     pub attempt: u32,
-    /// `trace`, `debug`, `info`, `warn` or `error`.
+    /// The level: `trace`, `debug`, `info`, `warn` or `error`.
     pub level: String,
-    /// What it says.
+    /// The text of the line.
     pub message: String,
-    /// What else it says.
+    /// Additional fields, an object.
     pub fields: Option<Value>,
 }
 
-/// Something that happened to a run.
+/// An event of a run: its new state or that of one of its task runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunEvent {
-    /// What had been shown with it; the `id` of the server-sent event.
+    /// The `id` of the server-sent event, for `Last-Event-ID`.
     pub cursor: String,
-    /// `run.succeeded`, `task.running`, ...
+    /// The kind: `run.succeeded`, `task.running`, ...
     pub kind: String,
-    /// When it happened; where nobody has written that down, when it was seen.
+    /// The time of the change; if Heddle does not record it, the time when the server saw it.
     pub at: Moment,
-    /// What it is about.
+    /// The whole run or task run.
     #[serde(flatten)]
     pub data: Value,
 }

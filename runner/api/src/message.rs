@@ -14,182 +14,185 @@ fn date(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date"})
 }
 
-/// A stream of scheduled messages.
+/// A topic: a stream of scheduled messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Topic {
-    /// Its name.
+    /// The name of the topic.
     pub name: String,
-    /// What it is, with all defaults.
+    /// The spec of the topic, with all defaults.
     #[serde(flatten)]
     pub spec: TopicSpec,
-    /// Why nothing is sent, if something is wrong.
+    /// Why the topic sends no messages, if there is a problem.
     pub problem: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// A message to be scheduled.
+/// A message to schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
-    /// The id of a user, from 0.
+    /// The id of a user, 0 to 9223372036854775807.
     #[schemars(range(min = 0))]
     pub sender: i64,
-    /// The id of a user, from 0.
+    /// The id of a user, 0 to 9223372036854775807.
     #[schemars(range(min = 0))]
     pub receiver: i64,
-    /// A day such as 2026-11-21, or an instant, as the topic counts.
+    /// When the message is due: a day such as 2026-11-21 for `granularity: day`, an RFC 3339 time for `granularity:
+    /// instant`.
     pub due: String,
-    /// What is sent: any JSON, up to the topic's `max_payload`.
+    /// The content: any JSON, at most the topic's `max_payload`. Default: null.
     #[serde(default)]
     pub payload: Value,
-    /// Unique within its day: a repeat counts as accepted, and changes nothing.
+    /// Your own id, unique on its day, 1 to 512 bytes. A message with an existing key counts as accepted and changes
+    /// nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// One message, or an array of them.
+/// One message, or an array of messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Messages {
-    /// One.
+    /// One message.
     One(Message),
-    /// Many.
+    /// Several messages.
     Many(Vec<Message>),
 }
 
-/// What became of messages that were to be scheduled.
+/// The result of scheduling messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MessagesAccepted {
-    /// How many are committed.
+    /// The number of messages that were committed.
     pub accepted: u64,
-    /// Of these, repeats of a key, which were there before.
+    /// How many of these already existed with the same key.
     pub repeated: u64,
-    /// The lines that were not accepted, the first 1,000.
+    /// The first 1,000 lines that were rejected.
     pub rejected: Vec<Rejected>,
-    /// How many lines were not accepted.
+    /// The number of lines that were rejected.
     pub rejected_total: u64,
-    /// The ids of an object's or a short array's messages, in their order.
+    /// The ids of the messages in order, for a single message or a short array.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<Uuid>>,
 }
 
-/// A line, or an item of an array, that was not accepted.
+/// A line, or an item of an array, that was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RejectedMessage")]
 pub struct Rejected {
-    /// Its number, from 1.
+    /// The number of the line, counted from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Why it was rejected.
     pub detail: String,
 }
 
-/// A scheduled message as it stands.
+/// A scheduled message with its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MessageView {
-    /// Tells its day and bucket.
+    /// The id. It contains the day and the bucket.
     pub id: Uuid,
-    /// The id of a user.
+    /// The id of a user, from 0.
     pub sender: i64,
-    /// The id of a user.
+    /// The id of a user, from 0.
     pub receiver: i64,
-    /// A day, or an instant, as its topic counts.
+    /// When the message is due: a day or a time, depending on the topic.
     pub due: String,
-    /// What is sent: any JSON.
+    /// The content, any JSON.
     pub payload: Value,
-    /// The day that it belongs to, in its topic's zone.
+    /// The day on which it is due, in the topic's time zone.
     #[schemars(schema_with = "date")]
     pub day: NaiveDate,
-    /// The part of the day that it belongs to: the sender modulo 10,000.
+    /// The bucket of the day: the sender modulo 10,000.
     pub bucket: i16,
-    /// How it stands.
+    /// The state.
     #[schemars(extend("enum" = ["scheduled", "sending", "retrying", "sent", "failed", "cancelled"]))]
     pub state: String,
-    /// How often it was tried.
+    /// The number of attempts to send it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<i32>,
-    /// While it is `retrying`: when it is tried again.
+    /// In state `retrying`: when the next attempt is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Moment>,
-    /// Why it failed last.
+    /// The error of the last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Which messages are meant; at least one of these is given.
+/// A filter for messages. At least one field is required; the given ones must all match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MessageFilter {
-    /// Due on this day.
+    /// Messages that are due on this day, for example 2026-11-21.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date"))]
     pub day: Option<String>,
-    /// Of this bucket, from 0 to 9999: the sender modulo 10,000.
+    /// Messages in this bucket, 0 to 9999: the sender modulo 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket: Option<i64>,
-    /// From this user.
+    /// Messages from this sender.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<i64>,
-    /// To this user.
+    /// Messages to this receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver: Option<i64>,
 }
 
-/// How much was cancelled.
+/// The result of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cancelled {
-    /// How many messages.
+    /// The number of messages that were cancelled.
     pub cancelled: u64,
 }
 
-/// How far a day's messages have come.
+/// The progress of the messages of a day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "MessageDay")]
 pub struct Day {
-    /// The day, in its topic's zone.
+    /// The day, in the topic's time zone.
     #[schemars(schema_with = "date")]
     pub day: NaiveDate,
-    /// `scheduled`: none was sent; `draining`; `drained`: all have ended; `dropped`: removed with its retention.
+    /// `scheduled`: no message was sent yet; `draining`: messages are being sent; `drained`: all messages have ended;
+    /// `dropped`: removed after the topic's retention.
     #[schemars(extend("enum" = ["scheduled", "draining", "drained", "dropped"]))]
     pub state: String,
-    /// How many there are, or were.
+    /// The number of messages.
     pub total: i64,
-    /// How many were sent.
+    /// The number of messages that were sent.
     pub sent: i64,
-    /// How many have failed for good.
+    /// The number of messages that failed and are not retried.
     pub failed: i64,
-    /// How many were cancelled.
+    /// The number of messages that were cancelled.
     pub cancelled: i64,
-    /// How many are in a batch at the moment.
+    /// The number of messages that are being sent.
     pub in_hand: i64,
-    /// How many have failed and are tried again.
+    /// The number of messages that failed and will be retried.
     pub retrying: i64,
-    /// When the last of them ended.
+    /// When the last message ended.
     pub drained_at: Option<Moment>,
-    /// When they were removed.
+    /// When the messages were removed.
     pub dropped_at: Option<Moment>,
-    /// Those of its parts that have, or had, messages; left out of lists.
+    /// The buckets that have or had messages. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buckets: Option<Vec<Bucket>>,
 }
 
-/// How far a part of a day has come.
+/// The progress of a bucket of a day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "MessageBucket")]
 pub struct Bucket {
-    /// Its number, from 0.
+    /// The number of the bucket, 0 to 9999.
     pub bucket: i16,
-    /// How many messages there are, or were.
+    /// The number of messages in the bucket.
     pub total: i64,
-    /// How many were sent.
+    /// The number of messages that were sent.
     pub sent: i64,
-    /// How many have failed for good.
+    /// The number of messages that failed and are not retried.
     pub failed: i64,
-    /// How many were cancelled.
+    /// The number of messages that were cancelled.
     pub cancelled: i64,
-    /// How it stands.
+    /// The state.
     #[schemars(extend("enum" = ["scheduled", "draining", "drained"]))]
     pub state: String,
 }

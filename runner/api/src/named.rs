@@ -6,24 +6,24 @@ use serde_json::Value;
 
 use crate::Moment;
 
-/// What groups are listed under, and may be granted things by.
+/// A category, under which groups are listed. Secrets and connections can be granted to a category.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Category {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub name: String,
-    /// What it is for, in words.
+    /// A description of its purpose.
     pub description: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// A category as it is put.
+/// The spec of a category.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CategorySpec {
-    /// What it is for, in words: up to 10,000 characters.
+    /// A description of its purpose, at most 10,000 characters.
     pub description: String,
 }
 
@@ -32,104 +32,105 @@ fn json_schema_of_schemas(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": ["object", "boolean"], "description": "A JSON Schema."})
 }
 
-/// A JSON Schema under a name.
+/// A template: a JSON Schema with a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Template {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub name: String,
     /// The schema.
     #[schemars(schema_with = "json_schema_of_schemas")]
     pub schema: Value,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// A template as it is put: the bare schema.
+/// The spec of a template: the JSON Schema itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(rename = "JsonSchema")]
 pub struct TemplateSpec(#[schemars(schema_with = "json_schema_of_schemas")] pub Value);
 
-/// What scripts may read, without its value.
+/// A secret that scripts can read, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Secret {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub name: String,
-    /// The groups and topics that may use it; `*`: all.
+    /// The groups and topics that may use it; `*` means all.
     pub groups: Vec<String>,
-    /// The categories whose groups and topics may use it; `*`: all.
+    /// The categories whose groups and topics may use it; `*` means all.
     pub categories: Vec<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// A secret as it is put.
+/// The spec of a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretSpec {
-    /// Write only: up to 64 KiB.
+    /// The value, at most 64 KiB. Write-only: it is never shown again.
     pub value: String,
-    /// The groups and topics that may use it, up to 1,000; `*`: all.
+    /// The groups and topics that may use it, at most 1,000; `*` means all. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// The categories whose groups and topics may use it, up to 1,000; `*`: all.
+    /// The categories whose groups and topics may use it, at most 1,000; `*` means all. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
 }
 
-/// What was sealed anew with the current key.
+/// How much was encrypted again with the current key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Resealed {
-    /// Which key that is.
+    /// The fingerprint of the current key.
     pub key_id: String,
-    /// How many secrets.
+    /// The number of secrets.
     pub secrets: u64,
-    /// How many connections.
+    /// The number of connections.
     pub connections: u64,
-    /// How many channels.
+    /// The number of channels.
     pub channels: u64,
 }
 
-/// An SQL database that scripts may use, without its URL.
+/// A connection: an SQL database that scripts can use, without its URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Connection {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub name: String,
-    /// The groups and topics that may use it; `*`: all.
+    /// The groups and topics that may use it; `*` means all.
     pub groups: Vec<String>,
-    /// The categories whose groups and topics may use it; `*`: all.
+    /// The categories whose groups and topics may use it; `*` means all.
     pub categories: Vec<String>,
-    /// How many sessions a node keeps to it at most.
+    /// The maximum number of database connections of one node, 1 to 100. Default: 4.
     pub max_connections: i32,
-    /// Whether scripts may only read.
+    /// Whether scripts can only read. Default: false.
     pub read_only: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// A connection as it is put.
+/// The spec of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionSpec {
-    /// Write only: `postgres://user:password@host/database`; left out, what was put before.
+    /// The URL, `postgres://user:password@host/database`. Write-only. Required for a new connection; default: the
+    /// stored URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The groups and topics that may use it, up to 1,000; `*`: all.
+    /// The groups and topics that may use it, at most 1,000; `*` means all. Default: none.
     #[serde(default)]
     pub groups: Vec<String>,
-    /// The categories whose groups and topics may use it, up to 1,000; `*`: all.
+    /// The categories whose groups and topics may use it, at most 1,000; `*` means all. Default: none.
     #[serde(default)]
     pub categories: Vec<String>,
-    /// How many sessions a node keeps to it at most.
+    /// The maximum number of database connections of one node, 1 to 100. Default: 4.
     #[serde(default = "connections_default")]
     pub max_connections: i32,
-    /// Whether scripts may only read.
+    /// Whether scripts can only read. Default: false.
     #[serde(default)]
     pub read_only: bool,
 }
@@ -138,23 +139,23 @@ fn connections_default() -> i32 {
     4
 }
 
-/// Slots that attempts share.
+/// A pool: slots that limit how many attempts run at the same time in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pool {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub name: String,
-    /// How many slots it has.
+    /// The number of slots.
     pub slots: i32,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// A pool as it is put.
+/// The spec of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSpec {
-    /// How many slots it has, from 0.
+    /// The number of slots, at least 0.
     pub slots: i64,
 }

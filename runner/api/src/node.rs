@@ -5,31 +5,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 
-/// A Heddle process of the cluster.
+/// A node: one Heddle process of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
-    /// Its id, the same after a restart.
+    /// The id, the same after a restart.
     pub id: String,
-    /// What people call it.
+    /// The name of the node for people.
     pub name: String,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: Option<String>,
-    /// `active`; `draining`: it takes nothing new; `fenced`: it cannot reach the database; `stopped`; `lost`: its lease has
-    /// run out.
+    /// `active`; `draining`: it takes nothing new; `fenced`: it has lost its lease and requests a new one; `stopped`;
+    /// `lost`: its lease has expired.
     #[schemars(extend("enum" = ["active", "draining", "fenced", "stopped", "lost"]))]
     pub state: String,
-    /// Its Heddle's version.
+    /// The version of Heddle that it runs.
     pub version: String,
-    /// Since when it is up.
+    /// When it started.
     pub started_at: Moment,
-    /// When it was last heard of.
+    /// When it last reported to the database.
     pub heartbeat_at: Moment,
-    /// How far it has followed the log of changes.
+    /// The last change that it has applied, as a position in the log of changes.
     pub position: i64,
-    /// The newest position of that log.
+    /// The newest position in the log of changes.
     pub position_newest: i64,
-    /// How many attempts it may have under way.
+    /// The maximum number of attempts that it runs at the same time.
     pub slots: i32,
-    /// How many it has.
+    /// The number of attempts that it runs now.
     pub running: i32,
 }

@@ -8,28 +8,28 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// A channel, without what is secret of it.
+/// A channel, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Channel {
-    /// Its name.
+    /// The name of the channel.
     pub name: String,
-    /// What it is; of a chat robot's address the host.
+    /// The spec of the channel. Of the URL of a chat robot, only the host.
     #[serde(flatten)]
     pub shown: ChannelSpec,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
 }
 
-/// One thing told.
+/// A notification: one message about one or more events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Notification {
-    /// Receivers know a repeat by it.
+    /// The id. A receiver can recognize a repeated delivery by it.
     pub id: Uuid,
-    /// The channel, or the URL that was called back.
+    /// The name of the channel, or the URL of a callback.
     pub channel: String,
-    /// `failed`, `recovered`, `callback`, ...
+    /// The event: `failed`, `recovered`, `callback`, ...
     pub event: String,
     /// The group that it is about.
     pub group: Option<String>,
@@ -37,49 +37,49 @@ pub struct Notification {
     pub run: Option<Uuid>,
     /// The task that it is about.
     pub task: Option<String>,
-    /// It in a line.
+    /// The subject line.
     pub subject: String,
-    /// Of mails: to whom.
+    /// For e-mail: the recipients.
     pub to: Vec<String>,
-    /// How many events it stands for.
+    /// The number of events that it is about.
     pub count: u64,
-    /// How it stands.
+    /// The state.
     pub state: NotificationState,
-    /// How often it was tried.
+    /// The number of tries to send it.
     pub attempts: i32,
-    /// Why the last try failed.
+    /// The error of the last try.
     pub last_error: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
-    /// When it arrived.
+    /// When it was sent.
     pub sent_at: Option<Moment>,
-    /// While it is `pending`: when it is tried again.
+    /// In state `pending`: when the next try is due.
     pub next_attempt_at: Option<Moment>,
-    /// What it says; left out of lists.
+    /// The text. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Of a digest: the events that it stands for; left out of lists.
+    /// For a combined notification: the events that it is about. Missing in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Entry>,
 }
 
-/// How a notification stands.
+/// The state of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NotificationState {
-    /// It is yet to be sent, or is tried again.
+    /// It waits to be sent, or for a retry.
     Pending,
-    /// It has arrived.
+    /// The receiver has accepted it.
     Sent,
-    /// It is tried no more.
+    /// It failed and is not retried.
     Failed,
 }
 
 impl NotificationState {
-    /// All of them, in the order of their numbers.
+    /// All states, in the order of their numbers in the database.
     pub const ALL: [Self; 3] = [Self::Pending, Self::Sent, Self::Failed];
 
-    /// The word on the wire.
+    /// The word in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",

@@ -5,40 +5,40 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Why a request was not done.
+/// A problem body (RFC 9457): why a request failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// `about:blank`: the status says what kind of problem it is.
+    /// Always `about:blank`: `status` is the kind of problem.
     pub r#type: String,
     /// The status in words.
     pub title: String,
-    /// The HTTP status.
+    /// The HTTP status, a number.
     pub status: u16,
-    /// What is wrong, and what to do.
+    /// The cause, in one sentence, with what to do.
     pub detail: String,
-    /// Each thing that is wrong with what was sent.
+    /// Each error in the request, at most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ProblemFault>,
-    /// The id of what is there already.
+    /// With 409: the id of the object that already exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub existing: Option<String>,
 }
 
-/// One thing that is wrong with what was sent.
+/// One error in a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemFault {
-    /// Its place: a JSON pointer (RFC 6901) into what was sent; empty for the whole of it.
+    /// The place: a JSON pointer (RFC 6901) into the request body. Empty: the whole body.
     #[schemars(extend("format" = "json-pointer"))]
     pub pointer: String,
-    /// What is wrong there, and what would be right.
+    /// What is wrong at this place, and what is allowed.
     pub detail: String,
-    /// Of a text, such as a script's source: the line, from 1.
+    /// For source text: the line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// The character in that line, from 1.
+    /// For source text: the character in the line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
-    /// The line itself.
+    /// For source text: the text of the line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }

@@ -8,28 +8,28 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// A bucket of `count` claims that fills evenly in `per`.
+/// A rate limit: `count` claims per duration `per` (a token bucket that fills evenly).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "QueueRate")]
 pub struct Rate {
-    /// 1 to 1,000,000 claims.
+    /// The number of claims, 1 to 1,000,000.
     pub count: i64,
-    /// From 1ms to 1d.
+    /// The duration, 1ms to 1d.
     pub per: Span,
 }
 
-/// What of a queue is set; what is left out stays as it is.
+/// A change of a queue. Omitted fields do not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpec {
-    /// The name in the path.
+    /// The name, the same as in the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether nothing is handed out. What is claimed already goes on.
+    /// Whether the queue is paused: workers get no task runs. Claimed task runs continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// How fast it is handed out; null takes the limit away.
+    /// The rate limit of claims. null removes the limit.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Option<Rate>>,
 }
@@ -39,80 +39,80 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Rat
     Option::<Rate>::deserialize(deserializer).map(Some)
 }
 
-/// A worker, as its queue knows it.
+/// A worker of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "QueueWorker")]
 pub struct Worker {
-    /// Its name.
+    /// The name.
     pub worker: String,
-    /// What it said that it can do.
+    /// The tags of the worker.
     pub tags: Vec<String>,
-    /// When it last asked for work.
+    /// When it last polled.
     pub seen_at: Option<Moment>,
-    /// How many task runs it holds.
+    /// The number of task runs that it holds.
     pub claimed: i64,
 }
 
-/// A queue as it stands.
+/// A queue with its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Queue {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// How many task runs may be claimed.
+    /// The number of task runs that wait to be claimed.
     pub depth: i64,
-    /// The depth was counted; that of a queue of more than 100,000 is an estimate.
+    /// Whether `depth` is exact. Above 100,000 it is an estimate.
     pub depth_exact: bool,
-    /// Since when the oldest of them waits.
+    /// Since when the oldest of them waits. null: none waits.
     pub oldest: Option<Moment>,
-    /// How many task runs workers hold.
+    /// The number of task runs that workers hold.
     pub claimed: i64,
-    /// How many workers have polled within the last minute, or hold a claim.
+    /// The number of workers that polled in the last minute or hold a claim.
     pub workers: i64,
-    /// Nothing is handed out.
+    /// Whether the queue is paused: workers get no task runs.
     pub paused: bool,
-    /// How fast it is handed out; null: as fast as workers ask.
+    /// The rate limit of claims. null: no limit.
     pub rate: Option<Rate>,
-    /// Its workers; left out of lists.
+    /// The workers of the queue. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected: Option<Vec<Worker>>,
 }
 
-/// A minute of a queue.
+/// The statistics of a queue for one minute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueMinute {
-    /// When it began.
+    /// When the minute began.
     pub at: Moment,
-    /// How many task runs waited at a moment of it; null: it was not looked at.
+    /// The number of task runs that waited at one moment of the minute. null: not measured.
     pub depth: Option<i64>,
-    /// How many task runs workers completed or failed in it.
+    /// The number of task runs that workers completed or failed in the minute, approximately.
     pub ended: i64,
 }
 
-/// A task run of a queue, as it waits or is held.
+/// A task run of a queue that waits or is claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueTask {
-    /// The run's id.
+    /// The id of the run.
     pub run: Uuid,
-    /// The run's group.
+    /// The group of the run.
     pub group: String,
-    /// The task's name.
+    /// The name of the task.
     pub task: String,
-    /// Which item of a mapped task, from 0.
+    /// The item of a mapped task, counted from 0. null: the task is not mapped.
     pub item: Option<u32>,
-    /// The number that its attempt has, or will have, from 1.
+    /// The number of its current or next attempt, counted from 1.
     pub attempt: u32,
-    /// `running`: a worker holds it; `ready`: it waits.
+    /// `running`: a worker has claimed it; `ready`: it waits.
     pub state: TaskState,
-    /// Higher goes first.
+    /// The priority, -1000 to 1000; higher goes first.
     pub priority: i16,
-    /// Tags that a worker needs for it, while it waits.
+    /// The tags that a worker needs to claim it.
     pub tags: Vec<String>,
-    /// Since when it waits, or is held.
+    /// Since when it waits or is claimed.
     pub since: Moment,
-    /// When it fails unless it is claimed by then.
+    /// In state `ready`: when its `queue_timeout` ends.
     pub expires_at: Option<Moment>,
-    /// Who holds it.
+    /// In state `running`: the name of the worker.
     pub worker: Option<String>,
-    /// Until when it is held, unless that is extended.
+    /// In state `running`: when the claim expires unless it is extended.
     pub lease_expires_at: Option<Moment>,
 }

@@ -10,29 +10,29 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// The interval of data that a run is for: the previous instant to this one.
+/// The data interval of a run: from the previous instant of its schedule to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DataInterval {
-    /// Inclusive.
+    /// The start, included.
     pub start: Moment,
-    /// Exclusive: the logical time.
+    /// The end, not included: the logical time.
     pub end: Moment,
 }
 
 /// Why a run, a task run or an attempt failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// What kind of failure.
+    /// The kind of failure.
     pub kind: ErrorKind,
-    /// In a sentence.
+    /// The error message.
     pub message: String,
-    /// Where in the guest, for traps.
+    /// For traps: the stack trace in the wasm code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// Of a run: which of its tasks failed.
+    /// For a run: the name of the task that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Of a run: which item of that task, from 0.
+    /// For a run: the item of that task, counted from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
 }
@@ -40,109 +40,109 @@ pub struct Failure {
 /// One execution of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
-    /// UUIDv7: sorts by creation.
+    /// The id, a UUIDv7. Ids are in the order of creation.
     pub id: Uuid,
-    /// The group's name.
+    /// The name of the group.
     pub group: String,
-    /// The group's revision that it runs, whatever the group has become since.
+    /// The revision of the group that the run uses. It does not change when the group changes.
     pub revision: i32,
-    /// The instant that it is for.
+    /// The logical time: the instant that the run is about.
     pub logical_time: Moment,
-    /// The data that it is for.
+    /// The interval of data that the run is about.
     pub data_interval: DataInterval,
-    /// Why it was made.
+    /// Why the run was created.
     pub trigger: Trigger,
-    /// How it stands.
+    /// The state.
     pub state: RunState,
-    /// Params for all tasks, as they were submitted: an object.
+    /// The params for all tasks, as submitted, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub params: Value,
-    /// Params for single tasks, as they were submitted: an object by task.
+    /// The params for single tasks, as submitted: `{task: {...}}`.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub task_params: Value,
-    /// The caller's own, unique within the group.
+    /// The key of the caller, unique in the group.
     pub key: Option<String>,
-    /// Higher goes first, -1000 to 1000.
+    /// The priority, -1000 to 1000; higher starts first.
     pub priority: i16,
-    /// When it was accepted.
+    /// When the run was created.
     pub created_at: Moment,
-    /// When it left `waiting`.
+    /// When the run left the state `waiting`.
     pub started_at: Option<Moment>,
-    /// When it ended.
+    /// When it ended. null: it has not ended.
     pub finished_at: Option<Moment>,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<Failure>,
-    /// Why it was never begun, if it was due and is `cancelled` for that.
+    /// Why the run was skipped. A skipped run has the state `cancelled`.
     pub skipped: Option<Skip>,
-    /// The caller's own.
+    /// The labels of the run.
     pub labels: BTreeMap<String, String>,
-    /// What a `waiting` run waits for.
+    /// In state `waiting`: what the run waits for, see the documentation of the API.
     pub waiting_for: Vec<Value>,
-    /// The id of the backfill, the run or the schedule that made it.
+    /// The id of the backfill, the run or the schedule that created the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// What an operator set its state to, while that stands; left out of lists.
+    /// The state that somebody set by hand, while it is in effect. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#override: Option<Override>,
-    /// The script versions that were resolved for it: `{task: name@version}`.
+    /// The script versions that the run uses: `{task: name@version}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scripts: BTreeMap<String, String>,
-    /// Its task runs in the order of the graph, a mapped task as a whole before its items; left out of lists.
+    /// The task runs in the order of the graph; a mapped task comes before its items. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<TaskRun>>,
 }
 
-/// A state that an operator set by hand.
+/// A state that somebody set by hand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {
-    /// The state.
+    /// The state that was set.
     pub state: TaskState,
-    /// Why, in the operator's words.
+    /// The reason that the person gave.
     pub reason: String,
-    /// Who: the token's name.
+    /// Who set it: the name of a token or a person.
     pub actor: String,
-    /// When.
+    /// When it was set.
     pub at: Moment,
 }
 
 /// A task run, or one item of a mapped task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskRun {
-    /// The task's name.
+    /// The name of the task.
     pub task: String,
-    /// Which item, from 0; null for a task that is not mapped, and for a mapped one as a whole.
+    /// The item of a mapped task, counted from 0. null: the task is not mapped, or this is the mapped task as a whole.
     pub item: Option<u32>,
-    /// How it stands.
+    /// The state.
     pub state: TaskState,
-    /// The number of its last attempt, from 1; 0 before the first.
+    /// The number of its last attempt, counted from 1; 0 before the first.
     pub attempt: u32,
-    /// While it is `retrying`: when it is tried again.
+    /// In state `retrying`: when the next attempt starts.
     pub next_attempt_at: Option<Moment>,
-    /// While it is `ready`: what it waits for, if that is neither a node nor a moment.
+    /// In state `ready`: what it waits for. null: it waits only for a node.
     pub waiting_for: Option<TaskWait>,
-    /// When its first attempt began.
+    /// When its first attempt started.
     pub started_at: Option<Moment>,
-    /// When it was settled.
+    /// When it reached its final state.
     pub finished_at: Option<Moment>,
-    /// What it returned: any JSON.
+    /// The output, any JSON.
     pub output: Option<Value>,
-    /// Why its last attempt failed.
+    /// The error of its last attempt.
     pub error: Option<Failure>,
-    /// The id of the node where its last attempt ran.
+    /// The id of the node of its last attempt.
     pub node: Option<String>,
     /// The worker that claimed its last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// What an operator set its state to, while that stands.
+    /// The state that somebody set by hand, while it is in effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#override: Option<Override>,
-    /// 0 to 1, as the script or the worker reports it while it runs.
+    /// The progress, 0 to 1, as the script or the worker reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<f64>,
-    /// What the script or the worker says of its progress.
+    /// The progress in words, as the script or the worker reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// For a mapped task as a whole: how many items are in which state.
+    /// For a mapped task as a whole: the number of items by state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<BTreeMap<String, u64>>,
 }
@@ -150,62 +150,62 @@ pub struct TaskRun {
 /// What a ready task run waits for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskWait {
-    /// Which kind of thing.
+    /// The kind of wait.
     pub reason: TaskWaitReason,
-    /// The pools whose slots it needs.
+    /// For `pool`: the pools whose slots it needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<String>>,
-    /// The queue whose worker it needs.
+    /// For the other reasons: the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Not before then, where that is known: others may come first.
+    /// The earliest time at which the wait can end. null: unknown.
     pub until: Option<Moment>,
 }
 
-/// The kinds of things that ready task runs wait for.
+/// The kinds of waits of ready task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskWaitReason {
-    /// Free slots of its pools.
+    /// It waits for free slots of pools.
     Pool,
-    /// The next claim that its queue's rate limit allows.
+    /// It waits for the next claim that the rate limit of its queue allows.
     RateLimit,
-    /// The end of its queue's pause.
+    /// It waits until its queue is resumed.
     QueuePaused,
-    /// A worker that claims it.
+    /// It waits for a worker that claims it.
     Worker,
 }
 
 /// One try of a task run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// From 1.
+    /// The number of the attempt, counted from 1.
     pub attempt: u32,
-    /// How it stands.
+    /// The state.
     pub state: AttemptState,
-    /// The id of the node that runs it.
+    /// The id of the node that ran it.
     pub node: Option<String>,
     /// The worker that claimed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// When it began.
+    /// When it started.
     pub started_at: Moment,
-    /// When it ended.
+    /// When it ended. null: it has not ended.
     pub finished_at: Option<Moment>,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<Failure>,
-    /// The most memory that the guest had, in bytes.
+    /// The maximum memory that the script used, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Time on a processor, in milliseconds, rounded up.
+    /// The processor time, in milliseconds, rounded up.
     pub cpu_ms: Option<u64>,
 }
 
 /// A task run with its attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskDetail {
-    /// How it stands.
+    /// The state.
     #[serde(flatten)]
     pub task: TaskRun,
-    /// All of its attempts, oldest first.
+    /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
 }

@@ -5,68 +5,69 @@ use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 
-/// What scripts in a language are checked with, and run on until it is retired.
+/// A runtime: the interpreter on which source scripts run until the runtime is retired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Runtime {
-    /// The digest of its bytes: 16 hexadecimal digits.
+    /// The tag: the digest of the runtime, 16 hexadecimal digits.
     pub tag: String,
-    /// For which language: `javascript` is for TypeScript as well.
+    /// The language. `javascript` is also for TypeScript.
     #[schemars(extend("enum" = ["javascript", "python"]))]
     pub language: String,
-    /// The interpreter in it, and its version.
+    /// The name and version of the interpreter.
     pub interpreter: String,
-    /// `kept`: the versions that name it run on it; `retired`: none names it any more, and it is removed after 30 days.
+    /// `kept`: script versions run on it; `retired`: no script version runs on it, and it is removed after 30 days.
     pub state: RuntimeState,
-    /// Whether it is the one of the program that answers: what uploads are checked with there.
+    /// Whether it is the current runtime of the node that answers. Uploads to that node use it.
     pub current: bool,
-    /// How many versions name it.
+    /// The number of script versions that use it.
     pub versions: i64,
-    /// Of how many scripts, deleted ones included, which kept runs know.
+    /// The number of scripts of these versions, including deleted scripts that existing runs use.
     pub scripts: i64,
-    /// Which version of the host's interface it asks for: a program that does not have it runs its scripts on its own runtime.
+    /// The version of the host interface that it needs. A node without this version runs the scripts on its current
+    /// runtime.
     pub interface: i32,
-    /// How many bytes are kept of it.
+    /// The stored size, in bytes.
     pub size: i64,
-    /// When the first script was checked with it.
+    /// When the first script was uploaded with it.
     pub created_at: Moment,
-    /// When it was retired.
+    /// When it was retired. null: it is not retired.
     pub retired_at: Option<Moment>,
 }
 
-/// Whether scripts run on a runtime.
+/// The state of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeState {
-    /// The versions that name it run on it.
+    /// Script versions run on it.
     Kept,
-    /// No version names it any more.
+    /// No script version runs on it.
     Retired,
 }
 
-/// What came of retiring a runtime.
+/// The result of retiring a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RetiredRuntime {
-    /// The runtime.
+    /// The tag of the retired runtime.
     pub tag: String,
-    /// What its scripts run on now: the tag of the program that answers.
+    /// The tag of the runtime on which its scripts run now.
     pub moved_to: String,
-    /// How many versions were moved.
+    /// The number of script versions that were moved.
     pub versions: u64,
-    /// Those of them that are in use, each as the other runtime found it.
+    /// The result of the check of the script versions in use.
     pub scripts: Vec<RecheckedScript>,
 }
 
-/// What another runtime makes of a version.
+/// The result of checking a script version with another runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RecheckedScript {
-    /// The script.
+    /// The name of the script.
     pub name: String,
-    /// Its version.
+    /// The number of the version.
     pub version: i32,
-    /// `same`; `changes`: it says something else of itself; `fails`: it is not accepted.
+    /// `same`; `changes`: its description, defaults or schema change; `fails`: it is not accepted.
     #[schemars(extend("enum" = ["same", "changes", "fails"]))]
     pub result: String,
-    /// What it says otherwise: `description`, `defaults`, `params_schema`.
+    /// What changes: `description`, `defaults`, `params_schema`.
     pub changed: Vec<String>,
     /// Why it is not accepted.
     pub error: Option<String>,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::{Failure, Moment};
 
-/// What a script may be.
+/// The worlds: the kinds of scripts.
 pub const WORLDS: [&str; 7] = [
     "heddle:task/task",
     "heddle:task/consumer",
@@ -21,117 +21,118 @@ pub const WORLDS: [&str; 7] = [
     "source/python",
 ];
 
-/// A version of a script, which never changes.
+/// A version of a script. It never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptVersion {
-    /// The script's name.
+    /// The name of the script.
     pub name: String,
-    /// From 1.
+    /// The number of the version, counted from 1.
     pub version: i32,
-    /// SHA-256 of the bytes as they were uploaded, in hexadecimal.
+    /// The SHA-256 digest of the upload, in hexadecimal.
     pub digest: String,
-    /// What it is: a component, a WASI command, or text.
+    /// The kind of script: a component, a WASI command, or source text.
     #[schemars(extend("enum" = WORLDS))]
     pub world: String,
-    /// The interpreter that a text was checked with; null for wasm.
+    /// For source text: the interpreter with which it was checked. null: it is wasm.
     pub runtime: Option<String>,
-    /// The tag of the runtime that a text runs on, until it is retired; null for wasm, and for a text that was uploaded
-    /// before there were runtimes, which runs on that of the program.
+    /// For source text: the tag of the runtime on which it runs until that is retired. null: it is wasm, or it runs on
+    /// the current runtime of each node.
     #[serde(default)]
     pub runtime_tag: Option<String>,
-    /// A JSON Schema for its params, if it says so.
+    /// The JSON Schema of its params. null: it has none.
     pub params_schema: Option<Value>,
-    /// Params that it takes where a task gives none: an object.
+    /// The default params, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub defaults: Value,
-    /// What it says of itself.
+    /// The description that the script gives.
     pub description: String,
-    /// How many bytes were uploaded.
+    /// The size of the upload, in bytes.
     pub size: i64,
-    /// Whether the script's name alone means this version.
+    /// Whether this is the active version, which the script's name alone means.
     pub active: bool,
     /// When it was uploaded.
     pub created_at: Moment,
-    /// What a component imports, by name; only of a single version, and where the node that answers has compiled it.
+    /// The imports of a component. Only in the answer about a single version, and only if the node that answers has
+    /// compiled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imports: Option<Vec<String>>,
-    /// How long it took to check and compile it, in milliseconds; only when it has just been uploaded.
+    /// How long checking and compiling took, in milliseconds. Only in the answer to the upload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compile_ms: Option<i64>,
 }
 
-/// A script, and what its active version (the newest while none is active) says of itself.
+/// A script with its active version, or its newest version if none is active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Script {
-    /// The version that its name alone means.
+    /// The active version, which its name alone means. null: none.
     pub active_version: Option<i32>,
-    /// The version that was uploaded last.
+    /// The newest version.
     pub latest_version: i32,
     /// When a version was last uploaded or activated.
     pub updated_at: Moment,
-    /// The active version.
+    /// The active version, or the newest if none is active.
     #[serde(flatten)]
     pub version: ScriptVersion,
 }
 
-/// A call of a script without a run.
+/// The request to run a script without a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvokeRequest {
-    /// Its params, over the script's defaults.
+    /// The params; the script's defaults apply to missing ones.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
-    /// Which version; default the active one.
+    /// The version. Default: the active one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<i32>,
-    /// How long it may take, up to 5m; default 30s.
+    /// The timeout, at most 5m. Default: 30s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
 }
 
-/// What a script did without a run.
+/// The result of a script without a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Invocation {
-    /// How the attempt ended.
+    /// The final state of the attempt.
     pub state: AttemptState,
-    /// What it returned: any JSON.
+    /// The output, any JSON.
     pub output: Option<Value>,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<Failure>,
-    /// What it logged.
+    /// The log lines.
     pub logs: Vec<InvocationLog>,
-    /// How long it took, in milliseconds.
+    /// The duration, in milliseconds.
     pub duration_ms: f64,
-    /// The most memory that it had, in bytes.
+    /// The maximum memory that it used, in bytes.
     pub memory_bytes: u64,
 }
 
-/// A line that an invocation logged.
+/// A log line of an invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InvocationLog {
-    /// `trace`, `debug`, `info`, `warn` or `error`.
+    /// The level: `trace`, `debug`, `info`, `warn` or `error`.
     pub level: String,
-    /// What it says.
+    /// The text of the line.
     pub message: String,
-    /// What else it says.
+    /// Additional fields, an object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Value>,
 }
 
-/// Which version a script's name alone is to mean.
+/// The request to activate a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActivateRequest {
-    /// A version that there is.
+    /// The number of an existing version.
     pub version: i32,
 }
 
-/// Where a node is to get a script from.
+/// The request to upload a script from a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FetchRequest {
-    /// An address that the outbound policy allows.
+    /// The URL. The outbound policy of the node must allow it.
     pub url: String,
-    /// What has to come from there: 64 hexadecimal digits, with or without `sha256:` before them.
+    /// The expected SHA-256 digest: 64 hexadecimal digits, with or without `sha256:` before them.
     pub sha256: String,
 }

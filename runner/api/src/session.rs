@@ -5,59 +5,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Moment, Role};
 
-/// Who a caller is.
+/// The caller: who you are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
-    /// The token's name.
+    /// The name of the token, or `person:` and an e-mail address.
     pub actor: String,
-    /// What the caller may do.
+    /// The role of the caller.
     pub role: Role,
-    /// A worker's queues; none: all.
+    /// For the role `worker`: its queues. Empty: all.
     pub queues: Vec<String>,
-    /// A worker's users; none: all.
+    /// For the role `worker`: its users. Empty: all.
     pub uids: Vec<String>,
-    /// Until when that holds; null: for ever.
+    /// When the token or session expires. null: never.
     pub expires_at: Option<Moment>,
 }
 
-/// Somebody who is signed in.
+/// A person or token that is signed in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SignedIn {
-    /// A token's name, or a person: `person:` and their address or id at the provider.
+    /// The name of a token, or `person:` and the e-mail address or id at the provider.
     pub actor: String,
-    /// What they may do.
+    /// The role.
     #[schemars(with = "Role")]
     pub role: String,
-    /// The provider that vouches for a person; null: it is a token.
+    /// For a person: the provider. null: it is a token.
     pub issuer: Option<String>,
-    /// The person's id there.
+    /// For a person: the id at the provider.
     pub subject: Option<String>,
-    /// How many sessions they have: one for each sign-in that has not ended.
+    /// The number of sessions, one for each sign-in that has not ended.
     pub sessions: i64,
-    /// When the newest of them began.
+    /// When the newest session began.
     pub signed_in_at: Moment,
-    /// When the last of them ends.
+    /// When the last session expires.
     pub expires_at: Moment,
 }
 
-/// Sessions that were ended.
+/// The result of ending sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionsEnded {
-    /// How many there were.
+    /// The number of sessions that were ended.
     pub ended: u64,
 }
 
-/// How a browser signs in.
+/// The request to sign in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignIn {
-    /// A token that is in force.
+    /// A valid token.
     pub token: String,
 }
 
-/// Whether a node is well.
+/// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// `ok`, or `ready`.
+    /// `ok` (alive) or `ready` (ready for work).
     pub status: String,
 }

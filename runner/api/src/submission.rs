@@ -7,44 +7,44 @@ use uuid::Uuid;
 
 use crate::Submission;
 
-/// Runs of one group, asked for at once.
+/// A batch of submissions for one group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
-    /// The submissions; each is judged by itself.
+    /// The submissions, at most 10,000. Each is processed separately.
     #[schemars(length(max = Batch::MAX))]
     pub runs: Vec<Submission>,
 }
 
 impl Batch {
-    /// How many runs one batch may ask for.
+    /// The maximum number of runs in one batch.
     pub const MAX: usize = 10_000;
 }
 
-/// What became of one submission of a batch.
+/// The result of one submission of a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchItem {
-    /// The status that the submission alone would have been answered with: 202, or that of `problem`.
+    /// The status of this submission: 202, or the status of `problem`.
     pub status: u16,
-    /// The run's id, if there is one now.
+    /// The id of the created run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Uuid>,
-    /// The submission's key.
+    /// The key of the submission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The id of the run that was there already.
+    /// The id of the run that already exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub existing: Option<String>,
-    /// Why there is no run: a problem body.
+    /// Why no run was created: a problem body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Value>,
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BatchResults {
-    /// How many runs were made.
+    /// The number of runs that were created.
     pub accepted: usize,
-    /// One result for each submission, in their order.
+    /// One result for each submission, in the order of the request.
     pub items: Vec<BatchItem>,
 }

@@ -6,28 +6,28 @@ use uuid::Uuid;
 
 use crate::Moment;
 
-/// What a token lets one do.
+/// The role of a token: what it allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Reads.
+    /// Reads everything except secrets.
     #[default]
     Viewer,
-    /// Reads; groups, runs, offers, topics.
+    /// Reads, and changes groups, runs, offers and topics.
     Operator,
-    /// Reads; scripts.
+    /// Reads, and changes scripts.
     Author,
-    /// Claims from its queues, polls for its users; nothing else.
+    /// Only claims from its queues and polls for its users.
     Worker,
-    /// Everything.
+    /// Everything is allowed.
     Admin,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 5] = [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin];
 
-    /// The word in the API and in the table.
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
@@ -38,64 +38,64 @@ impl Role {
         }
     }
 
-    /// From the word.
+    /// Reads the word; `None` if it is not a role.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 }
 
-/// A token as it is asked for.
+/// The request to create a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TokenSpec")]
 pub struct NewToken {
-    /// What it is for: a name.
+    /// The name of the token.
     pub name: String,
-    /// What it may do.
+    /// The role.
     pub role: Role,
-    /// A worker's queues, up to 1,000. Of a worker that names neither queues nor uids these are all, so a list that is
-    /// given is not empty unless the other names something.
+    /// For the role `worker`: the queues from which it may claim, at most 1,000. Without `queues` and `uids`, the
+    /// worker may use all queues and users. An empty list is allowed only if `uids` is not empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<String>>,
-    /// A worker's users, up to 1,000. Of a worker that names neither queues nor uids these are all, so a list that is
-    /// given is not empty unless the other names something.
+    /// For the role `worker`: the users for whom it may poll, at most 1,000. Without `queues` and `uids`, the worker
+    /// may use all queues and users. An empty list is allowed only if `queues` is not empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uids: Option<Vec<String>>,
-    /// Until when it is in force, RFC 3339; default for ever.
+    /// When the token expires, RFC 3339. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub expires_at: Option<String>,
 }
 
-/// A token, without its text.
+/// A token, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Token {
-    /// UUIDv7.
+    /// The id, a UUIDv7.
     pub id: Uuid,
-    /// What it is for: a name.
+    /// The name of the token.
     pub name: String,
-    /// What it may do.
+    /// The role.
     #[schemars(with = "Role")]
     pub role: String,
-    /// A worker's queues.
+    /// For the role `worker`: its queues. Empty: see `uids`; both empty means all.
     pub queues: Vec<String>,
-    /// A worker's users.
+    /// For the role `worker`: its users. Empty: see `queues`; both empty means all.
     pub uids: Vec<String>,
-    /// Until when it is in force; null: for ever.
+    /// When the token expires. null: never.
     pub expires_at: Option<Moment>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
-    /// When it was last used, give or take a minute.
+    /// When it was last used, within about a minute. null: never.
     pub last_used_at: Option<Moment>,
 }
 
-/// A token that was just made.
+/// A token that was just created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "NewToken")]
 pub struct MadeToken {
-    /// What it is.
+    /// The token without its value.
     #[serde(flatten)]
     pub made: Token,
-    /// Its text, shown this once.
+    /// The value of the token. It is shown only once.
     pub token: String,
 }

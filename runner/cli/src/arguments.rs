@@ -25,102 +25,102 @@ pub struct Cli {
 /// Everything that can be done.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a node with a Postgres of its own and a demo: one command, nothing to configure
+    /// Run a node with an embedded Postgres and a demo, without any configuration
     Dev(Box<Dev>),
     /// Run a node on a shared Postgres
     Serve(Box<Serve>),
-    /// Bring a database's schema up to date
+    /// Update the schema of a database
     Migrate(Migrate),
-    /// Put groups, channels, topics, offers and more from YAML files
+    /// Create or change groups, channels, topics, offers and more from YAML files
     Apply(apply::Apply),
-    /// Show what `apply` would change; exits with 1 if anything
+    /// Show what `apply` would change. Exit code 1 if there are changes
     Diff(apply::Diff),
-    /// Print everything as YAML that `apply` takes back
+    /// Print groups and other objects as YAML that `apply` accepts
     Export(apply::Export),
-    /// Write, build, upload and try scripts
+    /// Create, build, upload and test scripts
     #[command(subcommand)]
     Script(script::ScriptCommand),
-    /// Look at the runtimes of text scripts, and retire one after an upgrade
+    /// List the runtimes of source scripts, and retire one after an upgrade
     #[command(subcommand, alias = "runtimes")]
     Runtime(runtime::RuntimeCommand),
-    /// Look at and switch groups
+    /// List, show, enable and disable groups
     #[command(subcommand, alias = "groups")]
     Group(group::GroupCommand),
-    /// Start, watch and steer runs
+    /// Start, watch and control runs
     #[command(subcommand, alias = "runs")]
     Run(run::RunCommand),
-    /// Make runs for instants of the past
+    /// Create runs for instants in the past
     Backfill(backfill::Backfill),
-    /// Call a script without making a run
+    /// Run a script on the server without creating a run
     Invoke(script::Invoke),
-    /// Offers: work that users poll for
+    /// Manage offers: work that users poll for
     #[command(subcommand, alias = "offers")]
     Offer(dispatch::OfferCommand),
-    /// Who holds what of the offers
+    /// List and revoke assignments: which user has which offer
     #[command(subcommand, alias = "assignments")]
     Assignment(dispatch::AssignmentCommand),
-    /// Members of audiences
+    /// Manage the members of audiences
     #[command(subcommand, alias = "audiences")]
     Audience(dispatch::AudienceCommand),
-    /// Follow the events of dispatches and runs
+    /// Print the events of assignments and runs
     Events(dispatch::Events),
-    /// Scheduled messages
+    /// Manage topics and their scheduled messages
     #[command(subcommand, alias = "topics")]
     Topic(topic::TopicCommand),
-    /// Queues that workers claim from
+    /// List, pause and limit queues, from which workers claim task runs
     #[command(subcommand, alias = "queues")]
     Queue(queue::QueueCommand),
-    /// Categories of groups
+    /// Manage categories of groups
     #[command(subcommand, alias = "categories")]
     Category(named::NamedCommand),
-    /// Params templates (JSON Schemas)
+    /// Manage templates: JSON Schemas for params
     #[command(subcommand, alias = "templates")]
     Template(named::NamedCommand),
-    /// Where people are told
+    /// Manage channels: where notifications are sent
     #[command(subcommand, alias = "channels")]
     Channel(named::ChannelCommand),
-    /// Secrets that scripts may be given; write only
+    /// Manage secrets for scripts. Their values are write-only
     #[command(subcommand, alias = "secrets")]
     Secret(named::SecretCommand),
-    /// SQL databases that scripts may query; the URL is write only
+    /// Manage connections: SQL databases for scripts. Their URLs are write-only
     #[command(subcommand, alias = "connections")]
     Connection(named::ConnectionCommand),
-    /// Pools of slots, bounded across the cluster
+    /// Manage pools: limits on concurrent tasks across the cluster
     #[command(subcommand, alias = "pools")]
     Pool(named::PoolCommand),
-    /// What was told to whom
+    /// List notifications and send them again
     #[command(subcommand, alias = "notifications")]
     Notification(named::NotificationCommand),
-    /// Tokens of the API
+    /// Create, list and revoke tokens
     #[command(subcommand, alias = "tokens")]
     Token(token::TokenCommand),
-    /// Who is signed in to the pages
+    /// List and end the sessions of people who are signed in
     #[command(subcommand, alias = "sessions")]
     Session(token::SessionCommand),
-    /// The nodes of the cluster
+    /// List the nodes of the cluster
     #[command(alias = "node")]
     Nodes,
-    /// Who changed what
+    /// List the audit: who changed what
     Audit(nodes::Audit),
-    /// How long runs, logs and the rest are kept
+    /// Show and change how long runs, logs and other data are kept
     #[command(subcommand)]
     Retention(retention::RetentionCommand),
-    /// Open the server's pages in a browser, and print the address
+    /// Open the web pages of the server in a browser, and print the address
     Open(open::Open),
-    /// Counts over the whole cluster
+    /// Show counts for the whole cluster
     Stats,
-    /// Print what a shell needs to complete commands, and names of what the server has
+    /// Print shell completions for commands and for names on the server
     #[command(after_help = "bash: source <(heddle completions bash)      in ~/.bashrc
 zsh:  source <(heddle completions zsh)       in ~/.zshrc
 fish: heddle completions fish | source       in ~/.config/fish/config.fish")]
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
-    /// Compile wasm read from stdin, in a process that can be killed
+    /// Compile wasm from stdin (internal)
     #[command(hide = true, name = "compile-wasm")]
     CompileWasm,
-    /// Compute what is read from stdin, in a process that can be killed
+    /// Do bounded work from stdin (internal)
     #[command(hide = true, name = "bounded-work")]
     BoundedWork,
 }
@@ -131,13 +131,14 @@ pub struct Dev {
     /// The node's options.
     #[command(flatten)]
     pub options: NodeOptions,
-    /// Leave the demo out
+    /// Do not create the demo
     #[arg(long, env = "HEDDLE_NO_DEMO", value_parser = clap::builder::FalseyValueParser::new())]
     pub no_demo: bool,
-    /// A directory with Postgres' programs, instead of looking for one
+    /// The directory with the programs of Postgres [default: search PATH, pg_config and the distribution's directories,
+    /// else download]
     #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
     pub postgres_bin: Option<PathBuf>,
-    /// A TOML file with options
+    /// A TOML file with options: the names of the options, with `_` instead of `-`
     #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -151,7 +152,7 @@ pub struct Serve {
     /// The node's options.
     #[command(flatten)]
     pub options: NodeOptions,
-    /// A TOML file with options: the names here, with `_` for `-`
+    /// A TOML file with options: the names of the options, with `_` instead of `-`
     #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -159,7 +160,7 @@ pub struct Serve {
 /// `heddle migrate`
 #[derive(clap::Args, Debug)]
 pub struct Migrate {
-    /// The Postgres that all nodes share
+    /// The Postgres of the cluster: postgres://user:password@host/database
     #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: String,
 }

@@ -121,7 +121,7 @@ pub(crate) fn answer() {
 pub(crate) fn write(shell: Shell, out: &mut dyn std::io::Write) -> std::io::Result<()> {
     let shells = Shells::builtins();
     let known = shells.completer(&shell.to_string());
-    let known = known.ok_or_else(|| std::io::Error::other(format!("there are no completions for {shell}")))?;
+    let known = known.ok_or_else(|| std::io::Error::other(format!("completions for {shell} are not available")))?;
     known.write_registration(VARIABLE, "heddle", "heddle", "heddle", out)
 }
 

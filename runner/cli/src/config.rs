@@ -41,58 +41,59 @@ macro_rules! options {
 options! {
     /// What can be said of a node on the command line, in the environment (`HEDDLE_` and the name) and in the file.
     NodeOptions {
-        /// Address and port to listen on [default: 127.0.0.1:8080]
+        /// The address and port to listen on [default: 127.0.0.1:8080]
         #[arg(long, env = "HEDDLE_LISTEN", value_name = "ADDR")]
         listen: String,
-        /// Directory for compiled scripts, the node's identity and, with `dev`, the database [default: .heddle]
+        /// The directory for compiled scripts, the node's id and, with `dev`, the database [default: .heddle]
         #[arg(long, env = "HEDDLE_DATA_DIR", value_name = "DIR")]
         data_dir: PathBuf,
-        /// Serve the API only, without pages
+        /// Serve only the API, without web pages
         #[arg(long, env = "HEDDLE_NO_UI", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         no_ui: bool,
-        /// How log lines look [default: text]
+        /// The format of log lines [default: text]
         #[arg(long, env = "HEDDLE_LOG_FORMAT", value_enum, value_name = "FORMAT")]
         log_format: LogFormat,
-        /// What is logged: a level, or directives such as `info,heddle_engine=debug` [default: info]
+        /// The log level, or directives such as `info,heddle_engine=debug` [default: info]
         #[arg(long, env = "HEDDLE_LOG", value_name = "LEVEL")]
         log: String,
         /// Private hosts and networks that scripts, HTTP tasks and webhooks may reach, separated by commas
         #[arg(long, env = "HEDDLE_ALLOW_PRIVATE", value_name = "HOSTS")]
         allow_private: String,
-        /// What links in messages begin with [default: http:// and the address listened on]
+        /// The beginning of links in notifications [default: http:// and the address of --listen]
         #[arg(long, env = "HEDDLE_PUBLIC_URL", value_name = "URL")]
         public_url: String,
-        /// How long queued work may wait before `queue_stalled` is told [default: 10m]
+        /// How long a task run may wait in a queue before the notification `queue_stalled` is sent [default: 10m]
         #[arg(long, env = "HEDDLE_QUEUE_STALLED_AFTER", value_name = "DURATION")]
         queue_stalled_after: String,
-        /// How long an uploaded script may take to compile, at most an hour [default: 60s]
+        /// The timeout for compiling an uploaded script, at most 1h [default: 60s]
         #[arg(long, env = "HEDDLE_COMPILE_TIMEOUT", value_name = "DURATION")]
         compile_timeout: String,
-        /// How far back a poll for offers looks, less than a day [default: 12h]
+        /// How long an occurrence of an offer stays available after it is due, less than 1d [default: 12h]
         #[arg(long, env = "HEDDLE_DISPATCH_HORIZON", value_name = "DURATION")]
         dispatch_horizon: String,
-        /// Repeating offers per audience [default: 100]
+        /// The maximum number of repeating offers per audience [default: 100]
         #[arg(long, env = "HEDDLE_MAX_OFFERS", value_name = "N")]
         max_offers: u32,
-        /// Key of at least 32 bytes that signs short-lived tokens of devices
+        /// The key that signs short-lived tokens of devices, at least 32 bytes [default: none, no such tokens]
         #[arg(long, env = "HEDDLE_DEVICE_KEY", hide_env_values = true, value_name = "KEY")]
         device_key: String,
-        /// The key before it, whose tokens are still taken
+        /// The previous device key; tokens that it signed are still accepted
         #[arg(long, env = "HEDDLE_DEVICE_KEY_PREVIOUS", hide_env_values = true, value_name = "KEY")]
         device_key_previous: String,
-        /// Requests a second that one token may make on this node [default: any number]
+        /// The maximum number of requests per second of one token on this node [default: no limit]
         #[arg(long, env = "HEDDLE_RATE_LIMIT", value_name = "N")]
         rate_limit: u32,
-        /// Keys that secrets were sealed with before, separated by commas: they still open
+        /// Previous secrets keys, separated by commas; they can still decrypt secrets
         #[arg(long, env = "HEDDLE_SECRETS_KEY_PREVIOUS", hide_env_values = true, value_name = "KEYS")]
         secrets_key_previous: String,
-        /// Key that secrets are sealed with in the database
+        /// The key that encrypts secrets in the database, the same on all nodes, at least 16 characters [default: a key
+        /// generated in the data directory]
         #[arg(long, env = "HEDDLE_SECRETS_KEY", hide_env_values = true, value_name = "KEY")]
         secrets_key: String,
-        /// Zone of the dates and cron expressions of the compatibility calls [default: Asia/Shanghai]
+        /// The time zone of dates and cron expressions in the compatibility calls [default: Asia/Shanghai]
         #[arg(long, env = "HEDDLE_COMPAT_TIMEZONE", value_name = "ZONE")]
         compat_timezone: String,
-        /// Attempts of scripts under way at once on this node
+        /// The maximum number of attempts that run on this node at the same time [default: 1000]
         #[arg(long, env = "HEDDLE_SLOTS", value_name = "N")]
         slots: u32,
         /// By how much this node's clock pretends to be wrong: for rehearsals, and no option for people
@@ -101,10 +102,11 @@ options! {
         /// Short ways that are left out for the general ones, or `all`: for tests that compare them, and no option for people
         #[arg(long, env = "HEDDLE_WITHOUT_SHORT_WAYS", hide = true, value_name = "WAYS")]
         without_short_ways: String,
-        /// The collector that traces go to by OTLP over HTTP, such as http://127.0.0.1:4318 [default: none]
+        /// The address of an OTLP collector (over HTTP) for traces, for example http://127.0.0.1:4318 [default: none,
+        /// no traces]
         #[arg(long, env = "HEDDLE_OTLP_ENDPOINT", value_name = "URL")]
         otlp_endpoint: String,
-        /// The part of all runs that are traced, from 0 to 1 [default: 1]
+        /// The fraction of runs that are traced, from 0 to 1 [default: 1]
         #[arg(long, env = "HEDDLE_OTLP_SAMPLE", value_name = "PART")]
         otlp_sample: f64,
     }
@@ -113,40 +115,44 @@ options! {
 options! {
     /// What `serve` takes besides.
     ServeOptions {
-        /// The Postgres that all nodes share: postgres://user:password@host/database
+        /// The Postgres of the cluster: postgres://user:password@host/database
         #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
         database_url: String,
-        /// This node's name, kept over restarts [default: one made up once and kept in the data directory]
+        /// The id of this node, a UUID, the same after each restart [default: generated once and stored in the data
+        /// directory]
         #[arg(long, env = "HEDDLE_NODE_ID", value_name = "ID")]
         node_id: String,
-        /// The OpenID Connect provider that people sign in with, as it writes itself [default: none, tokens only]
+        /// The issuer URL of the OpenID Connect provider, exactly as the provider writes it [default: none, sign-in
+        /// only with tokens]
         #[arg(long, env = "HEDDLE_OIDC_ISSUER", value_name = "URL", help_heading = SIGN_IN)]
         oidc_issuer: String,
-        /// Who Heddle is at the provider
+        /// The client id of Heddle at the provider
         #[arg(long, env = "HEDDLE_OIDC_CLIENT_ID", value_name = "ID", help_heading = SIGN_IN)]
         oidc_client_id: String,
-        /// What Heddle shows the provider for it; a client without a secret has PKCE only
+        /// The client secret of Heddle at the provider [default: none, only PKCE]
         #[arg(long, env = "HEDDLE_OIDC_CLIENT_SECRET", hide_env_values = true, value_name = "SECRET", help_heading = SIGN_IN)]
         oidc_client_secret: String,
-        /// A file with the same
+        /// A file that contains the client secret
         #[arg(long, env = "HEDDLE_OIDC_CLIENT_SECRET_FILE", value_name = "PATH", help_heading = SIGN_IN)]
         oidc_client_secret_file: PathBuf,
-        /// What is asked of the provider, separated by spaces [default: openid email profile]
+        /// The scopes that Heddle requests, separated by spaces [default: openid email profile]
         #[arg(long, env = "HEDDLE_OIDC_SCOPES", value_name = "SCOPES", help_heading = SIGN_IN)]
         oidc_scopes: String,
-        /// The claim that says what somebody may do: a name, or a JSON pointer such as /realm_access/roles [default: groups]
+        /// The claim that determines the role of a person: a name, or a JSON pointer such as /realm_access/roles
+        /// [default: groups]
         #[arg(long, env = "HEDDLE_OIDC_CLAIM", value_name = "CLAIM", help_heading = SIGN_IN)]
         oidc_claim: String,
-        /// Which values of the claim make which role: value=role, separated by commas; in the file also a table
+        /// The role for each value of the claim: value=role, separated by commas; in the file also a table
         #[arg(long, env = "HEDDLE_OIDC_ROLES", value_name = "ROLES", help_heading = SIGN_IN)]
         oidc_roles: RoleMap,
-        /// The role of whom no value gives one [default: none, they do not come in]
+        /// The role of people whose claim gives no role [default: none, they cannot sign in]
         #[arg(long, env = "HEDDLE_OIDC_DEFAULT_ROLE", value_name = "ROLE", help_heading = SIGN_IN)]
         oidc_default_role: String,
-        /// Where the provider sends people back to [default: /sign-in/callback below --public-url, or below the address asked]
+        /// The URL to which the provider sends people back [default: /sign-in/callback below --public-url, or below the
+        /// address of the request]
         #[arg(long, env = "HEDDLE_OIDC_REDIRECT_URL", value_name = "URL", help_heading = SIGN_IN)]
         oidc_redirect_url: String,
-        /// What the provider is called on the page [default: its host]
+        /// The name of the provider on the sign-in page [default: its host]
         #[arg(long, env = "HEDDLE_OIDC_NAME", value_name = "NAME", help_heading = SIGN_IN)]
         oidc_name: String,
     }
@@ -167,7 +173,7 @@ enum RolesGiven {
 fn role(word: &str) -> Result<Role, String> {
     Role::parse(word)
         .filter(|role| *role != Role::Worker)
-        .ok_or_else(|| format!("`{word}` is no role of people: there are viewer, operator, author and admin"))
+        .ok_or_else(|| format!("`{word}` is not a role for people; the roles are viewer, operator, author and admin"))
 }
 
 impl TryFrom<RolesGiven> for RoleMap {
@@ -189,7 +195,7 @@ impl std::str::FromStr for RoleMap {
         let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
         let roles = pairs.map(|pair| match pair.rsplit_once('=') {
             Some((value, word)) => Ok((value.trim().to_owned(), role(word.trim())?)),
-            None => Err(format!("`{pair}` is not of the form value=role")),
+            None => Err(format!("`{pair}` does not have the form value=role")),
         });
         Ok(Self(roles.collect::<Result<_, String>>()?))
     }
@@ -201,7 +207,12 @@ pub(crate) fn provider(options: &ServeOptions, public_url: Option<&str>) -> Resu
         return Ok(None);
     };
     let client_id = options.oidc_client_id.clone();
-    let client_id = client_id.ok_or_else(|| usage("--oidc-issuer needs --oidc-client-id: who Heddle is there"))?;
+    let client_id = client_id.ok_or_else(|| {
+        usage(
+            "--oidc-issuer needs --oidc-client-id, the id of Heddle at the \
+        provider",
+        )
+    })?;
     let secret = match (&options.oidc_client_secret, &options.oidc_client_secret_file) {
         (Some(secret), _) => Some(secret.clone()),
         (None, Some(path)) => {
@@ -231,7 +242,7 @@ pub(crate) fn provider(options: &ServeOptions, public_url: Option<&str>) -> Resu
         name: options.oidc_name.clone().or_else(host).unwrap_or_default(),
         issuer,
     };
-    let provider = Provider::new(config).map_err(|error| usage(format!("the provider of sign-ins: {error}")))?;
+    let provider = Provider::new(config).map_err(|error| usage(format!("sign-in provider: {error}")))?;
     Ok(Some(provider))
 }
 
@@ -265,8 +276,8 @@ fn parse(text: &str) -> Result<(NodeOptions, ServeOptions)> {
         place.insert(key, value);
     }
     Ok((
-        node.try_into().context("cannot be understood")?,
-        serve.try_into().context("cannot be understood")?,
+        node.try_into().context("is not valid")?,
+        serve.try_into().context("is not valid")?,
     ))
 }
 
@@ -284,7 +295,7 @@ impl NodeOptions {
         }
         let wrong = || {
             usage(format!(
-                "`{text}` is no address to listen on: write host:port, such as {DEFAULT_LISTEN}"
+                "`{text}` is not a valid address to listen on; write host:port, for example {DEFAULT_LISTEN}"
             ))
         };
         with_host
@@ -306,8 +317,8 @@ pub(crate) fn require_loopback(address: SocketAddr) -> Result<()> {
         return Ok(());
     }
     Err(usage(format!(
-        "`heddle dev` needs no token, so it listens on loopback addresses only, and {} is none: use 127.0.0.1:{} or \
-         [::1]:{}; to be reached from elsewhere, run `heddle serve`",
+        "`heddle dev` needs no token, so it can listen only on loopback addresses, and {} is not one; use \
+        127.0.0.1:{} or [::1]:{}. To be reachable from other machines, use `heddle serve`",
         address.ip(),
         address.port(),
         address.port()
@@ -378,7 +389,7 @@ mod tests {
         let (_, serve) = parse(table).unwrap();
         assert_eq!(serve.oidc_roles.as_ref().unwrap().0["CN=ops,OU=x"], Role::Author);
         let said = format!("{:#}", parse("oidc_roles = \"a=b\"").unwrap_err());
-        assert!(said.contains("no role of people"), "{said}");
+        assert!(said.contains("not a role for people"), "{said}");
         let said = provider(&serve, None).unwrap_err().to_string();
         assert!(said.contains("--oidc-client-id"), "{said}");
         let whole = ServeOptions {

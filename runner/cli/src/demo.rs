@@ -131,9 +131,9 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
     let mut known = Known::read(data_dir)?;
     let warehouse = fill_warehouse(database_url)
         .await
-        .context("the warehouse cannot be filled")?;
+        .context("cannot fill the demo database `warehouse`")?;
     let client = Client::new(url, None)?;
-    for (category, description) in [("demo", "What `heddle dev` brings along")] {
+    for (category, description) in [("demo", "The demo of `heddle dev`")] {
         if known.lacks("category", category) && client.get_named("categories", category).await.is_err() {
             client
                 .put_named("categories", category, &json!({"description": description}))
@@ -179,7 +179,7 @@ pub(crate) async fn live(url: String, data_dir: PathBuf, now: Time, shutdown: Ca
         Ok::<_, anyhow::Error>((client, known))
     };
     let warn = |error: &anyhow::Error| {
-        tracing::warn!(error = format!("{error:#}"), "a part of the demo cannot be put in");
+        tracing::warn!(error = format!("{error:#}"), "cannot create a part of the demo");
     };
     let done = async {
         match work.await {
@@ -259,7 +259,7 @@ async fn print(client: Client) {
     };
     // It ends with whoever runs it: what it has claimed by then, another worker does when the lease has run out.
     if let Err(error) = worker.run(std::future::pending(), work).await {
-        tracing::warn!(error = error.to_string(), "the demo's worker has ended");
+        tracing::warn!(error = error.to_string(), "the worker of the demo has ended");
     }
 }
 

@@ -132,11 +132,11 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
             .iter()
             .find(|d| (d.kind, &d.name) == (document.kind, &document.name))
         {
-            return Err(usage(format!("{document} is in {} as well", twin.source)));
+            return Err(usage(format!("{document} is also in {}", twin.source)));
         }
     }
     if documents.is_empty() {
-        return Err(usage("nothing to do: the files hold no document"));
+        return Err(usage("nothing to do: the files contain no document"));
     }
     Ok(in_order(documents))
 }
@@ -190,7 +190,10 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     };
     read.map_err(|error| usage(format!("cannot read {}: {error}", shown(path))))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(usage(format!("{} is longer than {MAX_FILE_BYTES} bytes", shown(path))));
+        return Err(usage(format!(
+            "{} is larger than the maximum of {MAX_FILE_BYTES} bytes",
+            shown(path)
+        )));
     }
     Ok(bytes)
 }
@@ -250,16 +253,16 @@ fn listed(value: Value) -> Vec<Value> {
 
 fn of_value(value: Value, source: &str) -> Result<Document> {
     let Value::Object(mut fields) = value else {
-        return Err(usage("it is not a mapping"));
+        return Err(usage("must be a mapping"));
     };
     let word = match fields.remove("kind") {
         None => "group".to_owned(),
         Some(Value::String(word)) => word,
-        Some(_) => return Err(usage("/kind: it is not a string")),
+        Some(_) => return Err(usage("/kind: must be a string")),
     };
     let Some((kind, in_spec)) = Kind::of_word(&word) else {
         let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-        return Err(usage(format!("/kind: `{word}` is none of {}", known.join(", "))));
+        return Err(usage(format!("/kind: `{word}` is not one of {}", known.join(", "))));
     };
     let name = match fields.remove("name") {
         // As the server shows an offer.
@@ -269,7 +272,7 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
     let name = match name {
         Some(Value::String(name)) if !name.is_empty() => name,
         Some(Value::Number(number)) => number.to_string(),
-        Some(_) => return Err(usage("/name: it is not a string")),
+        Some(_) => return Err(usage("/name: must be a string")),
         None => return Err(usage(format!("/name: the {} has no name", kind.as_str()))),
     };
     let mut spec = match fields.remove("spec") {
@@ -277,7 +280,7 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         Some(_) => {
             let others: Vec<&str> = fields.keys().map(String::as_str).collect();
             return Err(usage(format!(
-                "/spec: besides it there are {}: put them below it",
+                "/spec: there are other fields beside it: {}; move them into `spec`",
                 others.join(", ")
             )));
         }
@@ -317,7 +320,8 @@ fn fill_from_env(spec: &mut Value) -> Result<()> {
         return Ok(());
     };
     let name = variable.as_str().unwrap_or_default();
-    let value = std::env::var(name).map_err(|_| usage(format!("/from_env: the variable `{name}` is not set")))?;
+    let value =
+        std::env::var(name).map_err(|_| usage(format!("/from_env: the environment variable `{name}` is not set")))?;
     spec["value"] = Value::String(value);
     Ok(())
 }

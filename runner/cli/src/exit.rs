@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 
 /// What the help says about exit codes.
 pub(crate) const HELP: &str = "Exit codes:
-  0    done; for a watched run: it succeeded
-  1    refused by the server, the run failed or was cancelled, or the diff is not empty
-  2    wrong usage, or a file that cannot be read or understood
+  0    success; for a watched run: the run succeeded
+  1    the server refused the request, the run failed or was cancelled, or the diff is not empty
+  2    wrong usage, or a file that cannot be read or parsed
   3    the server cannot be reached
   130  interrupted
 
-Environment: HEDDLE_URL and HEDDLE_TOKEN for all commands that talk to a server, and HEDDLE_<OPTION> for each option of
-`dev` and `serve` (HEDDLE_DATABASE_URL, HEDDLE_LISTEN, ...).";
+Environment: HEDDLE_URL and HEDDLE_TOKEN set the server and the token for all commands. HEDDLE_<OPTION> sets an option of
+`dev` and `serve`, for example HEDDLE_DATABASE_URL or HEDDLE_LISTEN.";
 
 /// Done, but the answer is no.
 pub(crate) const NO: u8 = 1;
@@ -110,24 +110,28 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 
 fn hint(error: &anyhow::Error) -> Option<String> {
     if error.downcast_ref::<InUse>().is_some() {
-        return Some("stop it, or choose another directory with --data-dir".into());
+        return Some("stop that process, or choose another directory with --data-dir".into());
     }
     if error.downcast_ref::<NoServer>().is_some() {
-        return Some("if it is installed elsewhere, name its directory with --postgres-bin".into());
+        return Some("if Postgres is installed in another directory, give the directory with --postgres-bin".into());
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<Error>())? {
-        Error::Unreachable { .. } => {
-            Some("is the server running? `heddle dev` starts one here; --url or HEDDLE_URL names another".into())
-        }
-        Error::Unexpected { .. } => Some("does --url (or HEDDLE_URL) name a Heddle server?".into()),
+        Error::Unreachable { .. } => Some(
+            "is the server running? Start one with `heddle dev`, or give the address of another one with --url \
+                or HEDDLE_URL"
+                .into(),
+        ),
+        Error::Unexpected { .. } => Some("is --url (or HEDDLE_URL) the address of a Heddle server?".into()),
         Error::Refused { problem, retry_after } => match problem.status {
-            401 => Some("pass a token with --token or HEDDLE_TOKEN; `heddle token create` makes the first one".into()),
-            403 => Some("this token's role does not allow it".into()),
-            412 => Some("somebody has changed it in the meantime: look at `heddle diff` and try again".into()),
+            401 => {
+                Some("give a token with --token or HEDDLE_TOKEN; `heddle token create` creates the first one".into())
+            }
+            403 => Some("the role of this token does not allow it".into()),
+            412 => Some("somebody has changed it in the meantime; check with `heddle diff`, then try again".into()),
             409 => problem
                 .existing
                 .as_ref()
-                .map(|id| format!("the one that is there already is {id}")),
+                .map(|id| format!("the id of the existing object is {id}")),
             429 | 503 => retry_after.map(|seconds| format!("try again in {seconds} s")),
             _ => None,
         },
@@ -158,7 +162,7 @@ mod tests {
             data_dir: "/x".into(),
             holder: Some(1),
         };
-        let error = anyhow::Error::from(in_use).context("the embedded Postgres does not start");
+        let error = anyhow::Error::from(in_use).context("cannot start the embedded Postgres");
         assert!(hint(&error).expect("a hint").contains("--data-dir"));
         let error = anyhow::anyhow!("download failed").context(NoServer { major: None });
         assert!(hint(&error.context("...")).expect("a hint").contains("--postgres-bin"));

@@ -42,7 +42,7 @@ pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::R
         .or_else(|| level.map(str::to_owned))
         .unwrap_or_else(|| LEVEL.into());
     let mut filter = EnvFilter::try_new(&directives)
-        .map_err(|error| crate::exit::usage(format!("`{directives}` is no log level: {error}")))?;
+        .map_err(|error| crate::exit::usage(format!("`{directives}` is not a valid log level: {error}")))?;
     for step in LAYOUT_STEPS {
         if !directives.contains(step)
             && let Ok(quiet) = format!("{step}=warn").parse()

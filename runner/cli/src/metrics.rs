@@ -30,23 +30,23 @@ pub(crate) fn of(engine: Engine, traces: Option<Arc<Traces>>) -> NodeMetrics {
 fn runs(page: &Page, counters: &Counters) {
     page.counter(
         "heddle_runs_ended_total",
-        "Runs that this node has ended.",
+        "Runs that ended on this node.",
         counters.runs_ended,
     );
     page.counters(
         "heddle_runs_skipped_total",
-        "Of these, runs that were due and never begun, by the reason.",
+        "Runs that were due but skipped, by reason. `heddle_runs_ended_total` includes them.",
         "reason",
         ["overlap", "max_waiting"].into_iter().zip(counters.runs_skipped),
     );
     page.counter(
         "heddle_attempts_ended_total",
-        "Attempts whose outcome this node has recorded.",
+        "Attempts whose outcome this node recorded.",
         counters.attempts_ended,
     );
     page.gauge(
         "heddle_attempts_in_hand",
-        "Attempts that this node is working on.",
+        "Attempts that are running on this node.",
         counters.in_hand as f64,
     );
     page.counter(
@@ -56,28 +56,29 @@ fn runs(page: &Page, counters: &Counters) {
     );
     page.gauge(
         "heddle_outcomes_set_aside",
-        "Attempts whose outcome cannot be recorded and whose run cannot be ended.",
+        "Attempts whose outcome cannot be recorded and whose run cannot be set to failed.",
         counters.set_aside as f64,
     );
     page.gauges(
         "heddle_rows_set_aside",
-        "Runs whose timers, ends of sub-runs, start from SQL or turn this node cannot handle, by table.",
+        "Runs with a row that this node cannot process (timers, results of sub-runs, starts from SQL, turns), by \
+        table.",
         "table",
         counters.rows_set_aside.map(|(table, runs)| (table, runs as u64)),
     );
     page.gauge(
         "heddle_lease_held",
-        "Whether this node holds its lease (1) or has lost it and asks for a new one (0).",
+        "1 if this node holds its lease, 0 if it has lost the lease and is requesting a new one.",
         f64::from(u8::from(counters.lease_held)),
     );
     page.counter(
         "heddle_leases_lost_total",
-        "Leases that this node has lost.",
+        "Leases that this node lost.",
         counters.leases_lost,
     );
     page.gauge(
         "heddle_database_stalled_seconds",
-        "For how long the database has left this node's work without any answer.",
+        "Seconds since the database last answered a statement of this node, while statements wait for an answer.",
         counters.stalled_for.as_secs_f64(),
     );
 }
@@ -90,7 +91,7 @@ fn scripts(page: &Page, (scripts, bytes): (usize, u64)) {
     );
     page.gauge(
         "heddle_scripts_in_memory_bytes",
-        "The bytes of their compiled code.",
+        "Size of the compiled code of loaded scripts, in bytes.",
         bytes as f64,
     );
 }
@@ -98,27 +99,27 @@ fn scripts(page: &Page, (scripts, bytes): (usize, u64)) {
 fn messages(page: &Page, counters: &MessageCounters) {
     page.counter(
         "heddle_messages_ingested_total",
-        "Messages that this node has taken in.",
+        "Messages that this node accepted.",
         counters.ingested,
     );
     page.counter(
         "heddle_messages_sent_total",
-        "Messages that this node has handed over.",
+        "Messages that this node sent.",
         counters.sent,
     );
     page.counter(
         "heddle_messages_failed_total",
-        "Attempts of messages that failed here.",
+        "Attempts to send a message that failed on this node.",
         counters.failed,
     );
     page.counter(
         "heddle_message_batches_total",
-        "Batches that this node has ended.",
+        "Batches of messages that ended on this node.",
         counters.batches,
     );
     page.gauge(
         "heddle_message_batches_in_hand",
-        "Batches that this node is working on.",
+        "Batches of messages that are running on this node.",
         counters.in_hand as f64,
     );
 }
@@ -128,17 +129,17 @@ fn notifications(page: &Page, counts: &[NotificationCount]) {
     let metrics: [(&str, &str, Read); 3] = [
         (
             "heddle_notifications_sent_total",
-            "Notifications that this node has sent, by kind of channel.",
+            "Notifications that this node sent, by kind of channel.",
             |count| count.sent,
         ),
         (
             "heddle_notifications_failed_total",
-            "Notifications that this node has given up.",
+            "Notifications that failed finally on this node, by kind of channel.",
             |count| count.failed,
         ),
         (
             "heddle_notification_tries_failed_total",
-            "Tries of this node to send a notification that failed.",
+            "Failed tries of this node to send a notification, by kind of channel.",
             |count| count.tries_failed,
         ),
     ];

@@ -72,7 +72,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     let address = listener.local_addr().context("the listener has no address")?;
     allow_open_files();
     let data_dir = &config.data_dir;
-    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot make {}", data_dir.display()))?;
+    std::fs::create_dir_all(data_dir).with_context(|| format!("cannot create {}", data_dir.display()))?;
     let chance: Arc<dyn Chance> = Arc::new(SystemChance);
     let skew = chrono::TimeDelta::milliseconds(config.options.clock_skew_ms.unwrap_or(0));
     let clock = Arc::new(NodeClock::skewed(skew));
@@ -89,7 +89,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     };
     let sandbox_config = sandbox_config(&config.options, data_dir)?;
     let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
-    let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("the sandbox does not start")?;
+    let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("cannot start the sandbox")?;
     let start = Engine::start(
         engine_config,
         store.clone(),
@@ -98,7 +98,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
         clock.clone(),
         chance.clone(),
     );
-    let start = async { start.await.context("the node cannot be registered") };
+    let start = async { start.await.context("cannot register the node") };
     let Some(engine) = unless_stopped(&config.shutdown, start).await? else {
         return Ok(());
     };
@@ -151,10 +151,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
 /// a token, devices or people whom a provider vouches for.
 async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: Time) -> Result<Store> {
     let store = connect(&config.database_url).await?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
+    store.migrate().await.context("cannot migrate the database schema")?;
     require_keys(&store, keys).await?;
     require_tokens(config, &store, others, now).await?;
     Ok(store)
@@ -198,7 +195,7 @@ async fn be_ready(
         if config.demo {
             demo::install(&url, &config.database_url, &config.data_dir)
                 .await
-                .context("the demo cannot be put in")?;
+                .context("cannot create the demo")?;
         }
         Ok(())
     };
@@ -224,7 +221,7 @@ async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Outpu
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {
-            tracing::info!("told to stop before the node was ready");
+            tracing::info!("stopping before the node was ready");
             Ok(None)
         }
         done = work => done.map(Some),
@@ -239,7 +236,8 @@ fn allow_open_files() {
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(error = %Chain(&error), "the limit on open files stays as it is");
+            tracing::warn!(error = %Chain(&error), "cannot increase the limit on open files; the node accepts fewer \
+                connections");
         }
     }
 }
@@ -278,16 +276,16 @@ async fn write_token_uses(app: App, closing: CancellationToken) {
 /// before its owner has made a token, and then it is too late to wonder who made the first one.
 /// `others`: those who need none may call, devices or people whom a provider vouches for.
 async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: Time) -> Result<()> {
-    if config.dev || others || store.has_tokens(now).await.context("tokens cannot be read")? {
+    if config.dev || others || store.has_tokens(now).await.context("cannot read tokens")? {
         return Ok(());
     }
-    let advice = "make the first one with `heddle token create --database-url ... --name me --role admin`";
+    let advice = "create the first token with `heddle token create --database-url ... --name me --role admin`";
     if config.listen.ip().to_canonical().is_loopback() {
-        tracing::warn!("there is no token, so nobody can call this node: {advice}");
+        tracing::warn!("there is no token, so nobody can use this node; {advice}");
         return Ok(());
     }
     bail!(usage(format!(
-        "there is no token in this database, and {} is not a loopback address: {advice}, then start again",
+        "there is no token in this database, and {} is not a loopback address; {advice}, then start the node again",
         config.listen
     )))
 }
@@ -300,11 +298,11 @@ async fn connect(url: &str) -> Result<Store> {
             Ok(store) => break store,
             // It has tried for some seconds already.
             Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
-                tracing::warn!(error = %Chain(&error), "the database does not answer yet");
+                tracing::warn!(error = %Chain(&error), "waiting for the database, which does not answer");
             }
             // A standby may be promoted.
             Err(heddle_store::StoreError::ReadOnly(error)) if tokio::time::Instant::now() < until => {
-                tracing::warn!(error = %Chain(&error), "the database takes no writes yet");
+                tracing::warn!(error = %Chain(&error), "waiting for the database, which is read-only");
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(error) => return Err(error).context("cannot connect to the database"),
@@ -316,7 +314,7 @@ async fn connect(url: &str) -> Result<Store> {
                 tracing::warn!(postgres = server.version, "{hurt}");
             }
         }
-        Err(error) => tracing::warn!(error = %Chain(&error), "cannot look at the server's settings"),
+        Err(error) => tracing::warn!(error = %Chain(&error), "cannot read the settings of the database server"),
     }
     Ok(store)
 }
@@ -332,14 +330,14 @@ pub(crate) fn start_children() -> Result<CompilerCommand> {
     let own = Path::new("/proc/self/exe");
     let program = match own.exists() {
         true => own.to_owned(),
-        false => std::env::current_exe().context("cannot find the program itself")?,
+        false => std::env::current_exe().context("cannot find the path of this program")?,
     };
     let called = |command: &str| CompilerCommand {
         program: program.clone(),
         args: vec![command.into()],
         env: Vec::new(),
     };
-    heddle_sandbox::bound_by_children(called("bounded-work")).context("no threads for bounded work")?;
+    heddle_sandbox::bound_by_children(called("bounded-work")).context("cannot start threads")?;
     Ok(called("compile-wasm"))
 }
 
@@ -348,10 +346,7 @@ pub async fn migrate(database_url: &str) -> Result<()> {
     let store = Store::connect(database_url, 1)
         .await
         .context("cannot connect to the database")?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
+    store.migrate().await.context("cannot migrate the database schema")?;
     store.close();
     Ok(())
 }
@@ -365,10 +360,7 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
     let store = Store::connect(database_url, 1)
         .await
         .context("cannot connect to the database")?;
-    store
-        .migrate()
-        .await
-        .context("the schema cannot be brought up to date")?;
+    store.migrate().await.context("cannot migrate the database schema")?;
     let text = heddle_http::access::new_token(&SystemChance);
     let write = heddle_store::token::TokenWrite {
         id: heddle_domain::id::uuid_v7(now, SystemChance.bits()),
@@ -383,15 +375,12 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
         actor: "command line",
         at: now,
     };
-    let made = store
-        .create_token(by, write)
-        .await
-        .context("the token cannot be made")?;
+    let made = store.create_token(by, write).await.context("cannot create the token")?;
     store.close();
     match made {
         Some(_) => Ok(text),
         None => bail!(usage(format!(
-            "there is a token named `{}` already; revoke it first",
+            "a token named `{}` already exists; revoke it first",
             token.name
         ))),
     }

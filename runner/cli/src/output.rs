@@ -59,7 +59,7 @@ impl Format {
 /// Says, to whoever looks at a table, how to get the next page. Beside the table: a program that reads it wants rows.
 pub(crate) fn more(format: Format, page: &Value) {
     if let (Format::Table, Some(cursor)) = (format, page.get("next_cursor").and_then(Value::as_str)) {
-        eprintln!("there are more: --cursor {cursor}");
+        eprintln!("there are more; continue with --cursor {cursor}");
     }
 }
 
@@ -274,7 +274,9 @@ impl Rows {
         }
         if shown < self.titles.len() {
             let left_out = self.titles[shown..].join(", ");
-            lines.push(format!("(too narrow for {left_out}; -o json has all)"));
+            lines.push(format!(
+                "(the terminal is too narrow for {left_out}; use -o json for all columns)"
+            ));
         }
         lines.join("\n")
     }
@@ -341,7 +343,7 @@ mod tests {
         );
         assert_eq!(
             rows.draw(Some(14), false),
-            "NAME  STATE\n\u{5929}\u{6c14}  failed\n(too narrow for KEY; -o json has all)"
+            "NAME  STATE\n\u{5929}\u{6c14}  failed\n(the terminal is too narrow for KEY; use -o json for all columns)"
         );
         assert!(
             rows.draw(Some(1), false).starts_with("NAME\n"),

@@ -18,7 +18,7 @@ pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 /// Options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
-    /// The server's address.
+    /// The address of the server
     #[arg(
         long,
         global = true,
@@ -29,7 +29,7 @@ pub struct Connection {
         value_name = "URL"
     )]
     pub url: String,
-    /// A token; `heddle dev` needs none.
+    /// The token for the server. `heddle dev` needs no token
     #[arg(
         long,
         global = true,
@@ -40,7 +40,7 @@ pub struct Connection {
         value_name = "TOKEN"
     )]
     pub token: Option<String>,
-    /// How to print.
+    /// The output format
     #[arg(
         short,
         long,

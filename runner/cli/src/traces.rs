@@ -112,7 +112,7 @@ impl Counting {
         let mut warned = self.warned.lock();
         if warned.is_none_or(|at| now - at >= WARN_EVERY) {
             *warned = Some(now);
-            tracing::warn!(%error, spans, "the collector does not take traces");
+            tracing::warn!(%error, spans, "the collector does not accept traces");
         }
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn start(
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
-        .context("there is no HTTP client for traces")?;
+        .context("cannot create an HTTP client for traces")?;
     let mut exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(OnRuntime {
@@ -211,7 +211,7 @@ pub(crate) fn start(
         chance,
         counts,
     });
-    tracing::info!(endpoint = %endpoint, "traces are sent");
+    tracing::info!(endpoint = %endpoint, "sending traces");
     Ok(Some((traces.clone(), Sender(traces))))
 }
 
@@ -219,16 +219,16 @@ pub(crate) fn start(
 fn traces_url(text: &str) -> Result<reqwest::Url> {
     let wrong = |why: &str| {
         usage(format!(
-            "--otlp-endpoint is the address of a collector, such as http://127.0.0.1:4318: {why}"
+            "--otlp-endpoint must be the address of a collector, for example http://127.0.0.1:4318: {why}"
         ))
     };
     let mut url = reqwest::Url::parse(text.trim()).map_err(|error| wrong(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(wrong("it begins with http or https"));
+        return Err(wrong("it must begin with http or https"));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong(
-            "it holds no user name or password; what authorises goes into OTEL_EXPORTER_OTLP_HEADERS",
+            "it must not contain a user name or password; put credentials into OTEL_EXPORTER_OTLP_HEADERS",
         ));
     }
     let path = url.path().trim_end_matches('/').to_owned();
@@ -243,7 +243,7 @@ fn below(sample: Option<f64>) -> Result<u64> {
     let part = sample.unwrap_or(1.0);
     if !(0.0..=1.0).contains(&part) {
         return Err(usage(format!(
-            "--otlp-sample is the part of runs that are traced, from 0 to 1, not {part}"
+            "--otlp-sample must be from 0 to 1, not {part}; it is the fraction of runs that are traced"
         )));
     }
     // Saturates at either end.
@@ -438,12 +438,12 @@ impl Traces {
     pub(crate) fn tell(&self, page: &Page) {
         page.counter(
             "heddle_trace_spans_sent_total",
-            "Spans that the collector has taken.",
+            "Trace spans that the collector accepted.",
             self.counts.sent.load(Ordering::Relaxed),
         );
         page.counter(
             "heddle_trace_spans_dropped_total",
-            "Spans that were dropped: too many, or the collector did not take them.",
+            "Trace spans that were dropped, because there were too many or the collector did not accept them.",
             self.counts.dropped.load(Ordering::Relaxed),
         );
     }

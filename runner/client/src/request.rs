@@ -56,7 +56,9 @@ impl Client {
             return Err(Error::Invalid(format!("`{base}` is not an http or https URL")));
         }
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
-            return Err(Error::Invalid("the token contains characters that are not allowed in a header".into()));
+            return Err(Error::Invalid(
+                "the token contains characters that are not allowed in a header".into(),
+            ));
         }
         choose_cryptography();
         let http = reqwest::Client::builder()

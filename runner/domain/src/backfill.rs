@@ -18,7 +18,7 @@ use crate::{Fault, Faults, Span, Time};
 /// How many instants one backfill may have.
 pub const INSTANTS_MAX: u64 = 1_000_000;
 
-/// How many of its runs may be active at once.
+/// The maximum number of its runs that are active at the same time, 1 to 10,000. Default: 1.
 pub const ACTIVE_MAX: u32 = 10_000;
 
 /// How far below its group's other runs a backfill stands, unless it says otherwise.
@@ -27,28 +27,28 @@ pub const PRIORITY_BELOW: i16 = 10;
 /// Where a run's priority ends.
 const PRIORITY_MAX: i16 = 1_000;
 
-/// In which order instants are worked off.
+/// The order of the runs. Default: `asc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "BackfillOrder")]
 pub enum Order {
-    /// The oldest first.
+    /// The oldest instant first.
     #[default]
     Asc,
-    /// The newest first.
+    /// The newest instant first.
     Desc,
 }
 
-/// What becomes of instants that have a run.
+/// What happens with instants that already have a run. Default: `skip`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExisting {
-    /// They are left alone: gaps are filled, lost runs replenished.
+    /// They are skipped: only missing runs are created.
     #[default]
     Skip,
-    /// Those whose last run failed or was cancelled get a new one.
+    /// Instants whose last run failed or was cancelled get a new run.
     Failed,
-    /// All get a new one.
+    /// All instants get a new run.
     All,
 }
 
@@ -70,57 +70,58 @@ impl OnExisting {
     }
 }
 
-/// Which script versions its runs take.
+/// The script versions of the runs. Default: `active`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "BackfillScripts")]
 pub enum Scripts {
-    /// Those that are active when a run is made.
+    /// The versions that are active when a run is created.
     #[default]
     Active,
-    /// Those of the run that is replaced.
+    /// The versions of the run that is replaced.
     Pinned,
 }
 
-/// A backfill as it is asked for: the body of `POST /v1/groups/{name}/backfills`.
+/// The request to start a backfill: the body of `POST /v1/groups/{name}/backfills`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "BackfillRequest")]
 pub struct BackfillSpec {
-    /// The first instant, included: RFC 3339, or a date or local time in the group's zone.
+    /// The first instant, included: RFC 3339, or a date or local time in the group's time zone.
     pub from: String,
-    /// The last, included; none: up to now, with what comes due meanwhile.
+    /// The last instant, included. It must not be in the future. Default: now, plus instants that become due in the
+    /// meantime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Between instants; none: those of the group's schedules.
+    /// The duration between two instants. Default: the instants of the group's `cron`, `every` and `daily` schedules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Span>,
-    /// In which order instants are worked off.
+    /// The order of the runs. Default: `asc`.
     #[serde(default)]
     pub order: Order,
-    /// How many of its runs may be active at once.
+    /// The maximum number of its runs that are active at the same time, 1 to 10,000. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = ACTIVE_MAX))]
     pub max_active: u32,
-    /// What becomes of instants that have a run.
+    /// What happens with instants that already have a run. Default: `skip`.
     #[serde(default)]
     pub on_existing: OnExisting,
-    /// Whether dependants follow.
+    /// Whether the groups that depend on this group also run, for each instant. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub include_downstream: bool,
-    /// Which script versions its runs take.
+    /// The script versions of the runs. Default: `active`.
     #[serde(default)]
     pub scripts: Scripts,
-    /// Of its runs: higher goes first; default 10 below the group's.
+    /// The priority of the runs, -1000 to 1000; higher starts first. Default: 10 below the group's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
-    /// Params of each run.
+    /// The params of each run.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
-    /// Only list the instants.
+    /// Only list the instants, and store nothing. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-    /// Make runs although the group is disabled.
+    /// Create runs even if the group is disabled. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -253,9 +254,10 @@ impl Checked {
             true => format!("{count}"),
             false => format!("at least {count}"),
         };
-        let detail =
-            format!("this range has {many} instants, but a backfill may have at most {INSTANTS_MAX}; shorten the \
-                range, or start several backfills");
+        let detail = format!(
+            "this range has {many} instants, but a backfill may have at most {INSTANTS_MAX}; shorten the \
+                range, or start several backfills"
+        );
         Err(Fault::at("/from", detail).into())
     }
 }
@@ -291,10 +293,7 @@ impl BackfillSpec {
             && from > to.flatten().unwrap_or(now)
         {
             let than = if self.to.is_some() { "`to`" } else { "now" };
-            faults.add(
-                "/from",
-                format!("`from` must not be after {than}"),
-            );
+            faults.add("/from", format!("`from` must not be after {than}"));
         }
         if self.step.is_some_and(Span::is_zero) {
             faults.add("/step", "`step` must be longer than zero");

@@ -33,13 +33,13 @@ const UID_CHARS_MAX: usize = 250;
 /// Why there is no offer of that stock and mode.
 pub(crate) const EACH_ONCE: &str = "`each` cannot be combined with `repeat`: `each` gives every member the offer once";
 
-/// How an offer comes to be due.
+/// When an offer is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OfferKind {
-    /// At one instant.
+    /// Once, at one instant.
     Once,
-    /// Every so long, counted from an anchor.
+    /// At a fixed interval, counted from an anchor.
     Interval,
     /// Every n days at a time of day.
     Daily,
@@ -56,57 +56,57 @@ impl OfferKind {
     }
 }
 
-/// What an offer comes to for a user, now.
+/// The result of an offer for a user, now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "OfferStanding")]
 pub enum Why {
-    /// A poll gives it.
+    /// A poll returns it.
     Given,
-    /// It is due, and something else goes first.
+    /// It is due, but another offer goes first.
     Behind,
-    /// The user has had all of it that is due and not used up.
+    /// The user has already had all of its occurrences that are due and have stock.
     Had,
-    /// What is due has no stock left.
+    /// Its due occurrences have no stock left.
     UsedUp,
-    /// Nothing is due in the user's window yet.
+    /// It is not due yet in the user's window.
     NotDue,
-    /// What was due lies before the user's window, and nothing more will be.
+    /// It was due before the user's window, and it will not be due again.
     Passed,
-    /// It is not given out.
+    /// It is disabled.
     Disabled,
 }
 
-/// Whether a user may take an occurrence more than once.
+/// Whether a user can take an occurrence more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "OfferMode")]
 pub enum Mode {
-    /// Once.
+    /// Each user can take an occurrence once.
     #[default]
     Single,
-    /// Again and again while stock lasts, before anything later.
+    /// A user gets the same occurrence again and again while stock lasts, before any later one.
     Repeat,
 }
 
-/// How an assignment stands.
+/// The state of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AssignmentState {
-    /// Held.
+    /// The user holds it.
     Assigned,
-    /// Done.
+    /// The user has completed it.
     Completed,
-    /// The user gave up.
+    /// The user has reported a failure.
     Failed,
-    /// Taken back by an operator, or with its task.
+    /// An operator has revoked it, or its task has ended.
     Revoked,
-    /// Held longer than `max_hold`.
+    /// The user held it longer than `max_hold`.
     Expired,
 }
 
 impl AssignmentState {
-    /// All of them.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 5] = [
         Self::Assigned,
         Self::Completed,
@@ -151,62 +151,62 @@ impl AssignmentState {
     }
 }
 
-/// An offer as it is put: `PUT /v1/offers/{id}`.
+/// The spec of an offer: the body of `PUT /v1/offers/{id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OfferSpec {
-    /// The same as in the path.
+    /// The id, the same as in the path.
     #[serde(default)]
     pub id: Option<Name>,
-    /// Told by the other fields if it is left out.
+    /// When the offer is due. Default: determined by the other fields.
     #[serde(default)]
     pub kind: Option<OfferKind>,
-    /// `uid_x` or `gid_x`.
+    /// The audience: `uid_x` for a user, `gid_x` for a user group, at most 255 characters.
     pub audience: String,
-    /// `once`: the instant, default the creation. `daily`: the first day, default the creation's.
+    /// For `once`: the instant. For `daily`: the first day. Default: the creation.
     #[serde(default)]
     pub starts_at: Option<String>,
-    /// `interval`: an instant to count from, default the creation.
+    /// For `interval`: the instant to count from. Default: the creation.
     #[serde(default)]
     pub anchor: Option<String>,
-    /// `interval`: the period.
+    /// For `interval`: the duration between two instants, at least 1s.
     #[serde(default)]
     pub every: Option<Span>,
-    /// `daily`: default 1.
+    /// For `daily`: the number of days between two occurrences. Default: 1.
     #[serde(default)]
     pub every_days: Option<u32>,
-    /// `daily`: `HH:MM` or `HH:MM:SS`.
+    /// For `daily`: the time of day, `HH:MM` or `HH:MM:SS`.
     #[serde(default)]
     pub at: Option<String>,
-    /// IANA zone, default UTC.
+    /// The IANA time zone. Default: UTC.
     #[serde(default)]
     pub timezone: Option<String>,
-    /// Nothing is due from here on.
+    /// The end: no occurrence is due at or after this time. Default: no end.
     #[serde(default)]
     pub ends_at: Option<String>,
-    /// A named template that the params must satisfy.
+    /// The name of a template that the params must match.
     #[serde(default)]
     pub template: Option<Name>,
-    /// What the user is given.
+    /// The params that the user gets.
     #[serde(default)]
     pub params: Map<String, Value>,
-    /// Stock per occurrence, from 1, or `each`: every member once; default 1.
+    /// The stock of each occurrence: a number of at least 1, or `each` (every member once). Default: 1.
     #[serde(default)]
     #[schemars(schema_with = "stock")]
     pub dispatch_times: Option<Value>,
-    /// Default `single`.
+    /// Whether a user can take an occurrence more than once. Default: `single`.
     #[serde(default)]
     pub mode: Mode,
-    /// Of those due at the same instant, the higher goes first.
+    /// The priority: of offers that are due at the same instant, the higher one goes first. Default: 0.
     #[serde(default)]
     pub priority: i16,
-    /// How long a user may hold it.
+    /// How long a user may hold an assignment. Default: no limit.
     #[serde(default)]
     pub max_hold: Option<Span>,
-    /// Whether a failed assignment gives its stock back.
+    /// Whether the stock of a failed assignment becomes free again. Default: false.
     #[serde(default)]
     pub return_failed: bool,
-    /// Default true.
+    /// Whether polls return the offer. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
 }
@@ -223,7 +223,7 @@ fn yes() -> bool {
 /// When occurrences are due.
 #[derive(Clone, Debug)]
 pub enum Rhythm {
-    /// Once.
+    /// Each user can take an occurrence once.
     Once(Time),
     /// `anchor + k * every`, k from 0.
     Interval {
@@ -263,7 +263,7 @@ pub struct Offer {
     pub enabled: bool,
     /// What its params satisfy.
     pub template: Option<Name>,
-    /// What the user is given.
+    /// The params that the user gets.
     pub params: Map<String, Value>,
     /// `daily`.
     pub every_days: Option<u32>,
@@ -403,10 +403,7 @@ impl Offer {
         .unwrap_or(created_at);
         let rhythm = rhythm_of(kind, &spec, zone, starts_at, &mut faults);
         if ends_at.is_some_and(|ends| ends <= starts_at) {
-            faults.add(
-                "/ends_at",
-                "`ends_at` must be after the start of the offer",
-            );
+            faults.add("/ends_at", "`ends_at` must be after the start of the offer");
         }
         let stock = parse_stock(spec.dispatch_times.as_ref()).unwrap_or_else(|detail| {
             faults.add("/dispatch_times", detail);
@@ -468,7 +465,10 @@ impl Offer {
 
 fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Option<Rhythm> {
     let Some(at) = &spec.at else {
-        faults.add("/at", "an offer of kind `daily` needs `at`, a time of day such as `08:30`");
+        faults.add(
+            "/at",
+            "an offer of kind `daily` needs `at`, a time of day such as `08:30`",
+        );
         return None;
     };
     let schedule = ScheduleSpec {

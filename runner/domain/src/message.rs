@@ -131,7 +131,10 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     let payload = line.payload.map_or("null", RawValue::get);
     let bytes_max = topic.spec.max_payload.0;
     if payload.len() as u64 > bytes_max {
-        return Err(format!("the payload has {} bytes; the maximum is {bytes_max}", payload.len()));
+        return Err(format!(
+            "the payload has {} bytes; the maximum is {bytes_max}",
+            payload.len()
+        ));
     }
     if let Err(error) = Readable::check(payload) {
         return Err(shortened(&format!("the payload is not valid JSON: {error}")));
@@ -285,9 +288,7 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
 
 fn not_too_far(day: NaiveDate, today: NaiveDate) -> Result<(), String> {
     if day.signed_duration_since(today).num_days() > DAYS_AHEAD_MAX {
-        return Err(format!(
-            "`due` must be at most {DAYS_AHEAD_MAX} days ahead, not {day}"
-        ));
+        return Err(format!("`due` must be at most {DAYS_AHEAD_MAX} days ahead, not {day}"));
     }
     Ok(())
 }

@@ -271,8 +271,14 @@ mod tests {
         check("", Err("a name must not be empty"));
         check(&"x".repeat(64), Err("a name must have at most 63 characters"));
         check(&"x".repeat(1 << 20), Err("a name must have at most 63 characters"));
-        check("-a", Err("a name must begin with a letter, a digit or `_`, not with `-`"));
-        check(".a", Err("a name must begin with a letter, a digit or `_`, not with `.`"));
+        check(
+            "-a",
+            Err("a name must begin with a letter, a digit or `_`, not with `-`"),
+        );
+        check(
+            ".a",
+            Err("a name must begin with a letter, a digit or `_`, not with `.`"),
+        );
         check(
             "\u{301}a",
             Err("a name must begin with a letter, a digit or `_`, not with `\\u{301}` (U+0301)"),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::state::RunState;
 use crate::{Faults, Span};
 
-/// The shortest that may be asked for: what has just ended must still be there when its callers look.
+/// The minimum of each duration: callers must still be able to see what has just ended.
 pub const RETENTION_MIN: Span = Span::from_secs(3_600);
 
 /// A day.
@@ -18,16 +18,16 @@ const DAY_SECONDS: u64 = 86_400;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndState {
-    /// No task run failed for good.
+    /// The run succeeded: no task run failed without `allow_failure`.
     Succeeded,
-    /// At least one task run failed for good.
+    /// The run failed: at least one task run failed without `allow_failure`.
     Failed,
-    /// Ended by people, a deadline or `overlap`.
+    /// The run was cancelled by a person, a deadline or `overlap`.
     Cancelled,
 }
 
 impl EndState {
-    /// All of them.
+    /// All three states in which a run ends.
     pub const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Cancelled];
 
     /// The run's state.
@@ -45,18 +45,18 @@ impl EndState {
     }
 }
 
-/// How long a group keeps its ended runs, as far as it says so: `retention` in its spec. What it leaves out is the
-/// cluster's.
+/// How long the ended runs of a group are kept: `retention` in its spec. Omitted fields have the values of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupRetention {
-    /// Ended runs with their attempts.
+    /// How long ended runs are kept with their attempts, at least 1h, counted from their end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runs: Option<Span>,
-    /// Those that ended in a state, where that differs from `runs`.
+    /// How long runs that ended in this state are kept, if different from `runs`: `{"failed": "180d"}`. Each at least
+    /// 1h.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<EndState, Span>,
-    /// Their logs, if they are to go before the runs.
+    /// How long logs are kept, at least 1h, if they should be removed before the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logs: Option<Span>,
 }
@@ -81,25 +81,27 @@ fn check_spans(place: &str, spans: impl Iterator<Item = (String, Option<Span>)>,
     }
 }
 
-/// How long the cluster keeps what: `GET/PUT /v1/retention`.
+/// How long the cluster keeps data: `GET/PUT /v1/retention`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
-    /// How long ended runs stand in lists that do not ask for older ones.
+    /// How long ended runs are in lists that do not ask for older runs. At least 1h. Default: 3d.
     pub hot: Span,
-    /// Ended runs with their attempts.
+    /// How long ended runs are kept with their attempts, at least 1h, counted from their end.
     pub runs: Span,
-    /// Those that ended in a state, where that differs from `runs`.
+    /// How long runs that ended in this state are kept, if different from `runs`: `{"failed": "180d"}`. Each at least
+    /// 1h.
     pub states: BTreeMap<EndState, Span>,
-    /// Logs of runs, if they are to go before the runs; `null`: with them.
+    /// How long logs of runs are kept, at least 1h, if they should be removed before the runs. Default: null, together
+    /// with the runs.
     pub logs: Option<Span>,
-    /// The audit.
+    /// How long entries of the audit and revoked or expired tokens are kept. At least 1h. Default: 365d.
     pub audit: Span,
-    /// Events.
+    /// How long events are kept. At least 1h. Default: 7d.
     pub events: Span,
-    /// Finished assignments.
+    /// How long ended assignments are kept, counted from their start. At least 1h. Default: 30d.
     pub assignments: Span,
-    /// Sent and failed notifications.
+    /// How long sent and failed notifications are kept. At least 1h. Default: 30d.
     pub notifications: Span,
 }
 

@@ -96,15 +96,24 @@ impl Policy {
         let word = strategy_word(spec.strategy);
         for (field, is_given) in given {
             if is_given && !allowed.contains(&field) {
-                return Err(Fault::at(format!("/{field}"), format!("the strategy `{word}` cannot have `{field}`")));
+                return Err(Fault::at(
+                    format!("/{field}"),
+                    format!("the strategy `{word}` cannot have `{field}`"),
+                ));
             }
         }
         let interval = spec.interval.unwrap_or(INTERVAL_DEFAULT);
         if interval.is_zero() && spec.strategy == Forever {
-            return Err(Fault::at("/interval", "the strategy `forever` needs an `interval` longer than zero"));
+            return Err(Fault::at(
+                "/interval",
+                "the strategy `forever` needs an `interval` longer than zero",
+            ));
         }
         if spec.max_interval.is_some_and(|max| max < interval) {
-            return Err(Fault::at("/max_interval", "`max_interval` must not be shorter than `interval`"));
+            return Err(Fault::at(
+                "/max_interval",
+                "`max_interval` must not be shorter than `interval`",
+            ));
         }
         let max = spec.max_interval.unwrap_or(MAX_INTERVAL_DEFAULT.max(interval));
         let required = |field: &str, value: Option<u32>| {

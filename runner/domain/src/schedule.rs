@@ -263,7 +263,10 @@ impl Schedule {
         }
         let grace = spec.grace.unwrap_or(GRACE_DEFAULT);
         if spec.cron_dialect != CronDialect::default() && spec.cron.is_none() {
-            return Err(Fault::at("/cron_dialect", "only a schedule with `cron` can have `cron_dialect`"));
+            return Err(Fault::at(
+                "/cron_dialect",
+                "only a schedule with `cron` can have `cron_dialect`",
+            ));
         }
         let anchor = moment("anchor", &spec.anchor)?;
         if anchor.is_some() && spec.every.is_none() {

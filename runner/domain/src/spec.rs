@@ -25,83 +25,85 @@ pub use read::{gather_group, parse_group, parse_submission, read};
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
 pub use yaml::{YamlError, parse_yaml_strict};
 
-/// A group: a DAG of tasks, with schedules and links to other groups.
+/// The spec of a group: a graph (DAG) of tasks, with schedules and dependencies on other groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupSpec {
-    /// What it is for, in words.
+    /// A description of its purpose, at most 10,000 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The category it is listed under; connections and secrets may be granted to it.
+    /// The category under which the group is listed. Connections and secrets can be granted to the category.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Name>,
-    /// IANA zone for `daily` retries, templates and schedules that name none; default UTC.
+    /// The IANA time zone for `daily` retries, templates, and schedules without their own. Default: UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Whether backfills are allowed.
+    /// Whether backfills are allowed. Default: false.
     pub history: bool,
-    /// Upstream groups.
+    /// The upstream groups that this group depends on.
     pub depends_on: Vec<GroupDependency>,
-    /// What a new run by schedule or upstream does while an earlier one is active; default `queue`.
+    /// What happens with a new run by a schedule or upstream group while an earlier one is active. Default: `queue`.
     pub overlap: Overlap,
-    /// A bound on active runs by people and tasks; default none.
+    /// The maximum number of active runs, at least 1; further runs wait. Backfills have their own limit. Default: no
+    /// limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_active_runs: Option<u32>,
-    /// How many runs of its schedules and upstreams wait for their turn at once, 1 to 10,000; default 100.
+    /// The maximum number of runs by schedules and upstream groups that wait for their turn, 0 to 10,000; the oldest
+    /// further ones are skipped. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u32>,
-    /// What a failed task does to the others; default `continue`.
+    /// What happens with the other tasks of a run when a task fails. Default: `continue`.
     pub on_failure: OnFailure,
-    /// Per run, from its creation.
+    /// The deadline of each run, a duration from its creation. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Span>,
-    /// What passing the deadline does; default `alert`.
+    /// What happens when a run passes its deadline. Default: `alert`.
     pub deadline_action: DeadlineAction,
-    /// Higher goes first; scheduled and manual runs default to 0, backfills to -10. -1000 to 1000.
+    /// The priority of runs, -1000 to 1000; higher starts first. Default: 0, for backfills -10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
-    /// When runs are made.
+    /// The schedules, by name. At most 100.
     pub schedules: BTreeMap<Name, ScheduleSpec>,
-    /// Params for all tasks; strings may be templates.
+    /// Params for all tasks. Strings can be templates.
     pub params: Map<String, Value>,
-    /// A named template (JSON Schema) that run params must satisfy as well.
+    /// The name of a template (JSON Schema) that the params of a run must also match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<Name>,
-    /// Labels of its runs.
+    /// Labels of the runs, at most 64. Keys have 1 to 63 characters, values at most 255.
     pub labels: BTreeMap<String, String>,
-    /// How long its ended runs are kept, where that differs from the cluster's retention.
+    /// How long ended runs of this group are kept. Default: the cluster's retention.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<GroupRetention>,
-    /// Who is told of what about its runs.
+    /// The notification rules for runs of this group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<NotifyRules>,
-    /// The tasks.
+    /// The tasks, by name. 1 to 10,000.
     pub tasks: BTreeMap<Name, TaskSpec>,
 }
 
-/// How many runs of a group's schedules and upstreams wait for their turn at once, where the group does not say.
+/// The default of `max_waiting`: how many runs by schedules and upstream groups can wait for their turn.
 pub const MAX_WAITING_DEFAULT: u32 = 100;
-/// The most that a group may say.
+/// The maximum of `max_waiting`.
 pub const MAX_WAITING_MAX: u32 = 10_000;
 
 impl GroupSpec {
-    /// How many runs of its schedules and upstreams wait for their turn at once.
+    /// How many runs by schedules and upstream groups can wait for their turn.
     pub fn max_waiting(&self) -> u32 {
         self.max_waiting.unwrap_or(MAX_WAITING_DEFAULT)
     }
 }
 
-/// A group that another follows: `name`, or `{group, need}`.
+/// An upstream group: its `name`, or `{group, need}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum GroupDependency {
-    /// Its name alone: the latest instant is needed.
+    /// The name of the upstream group; `need` is `latest`.
     Name(Name),
-    /// Its name and what is needed of it.
+    /// The upstream group and which of its instants are needed.
     Need {
-        /// Its name.
+        /// The name of the upstream group.
         group: Name,
-        /// Which of its instants.
+        /// Which of its instants must have succeeded. Default: `latest`.
         #[schemars(default)]
         need: Need,
     },
@@ -128,106 +130,108 @@ impl GroupDependency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
-    /// The last at or before the logical time.
+    /// The last instant at or before the logical time.
     #[default]
     Latest,
-    /// All in the data interval.
+    /// All instants in the data interval.
     Interval,
 }
 
-/// What a schedule's or upstream's new run does while an earlier one of those is still active.
+/// What happens with a new run by a schedule or upstream group while an earlier one is still active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// Waits for its turn.
+    /// The new run waits for its turn.
     #[default]
     Queue,
-    /// Is recorded as skipped.
+    /// The new run is recorded as skipped.
     Skip,
-    /// Runs beside it.
+    /// Both runs run at the same time.
     Allow,
-    /// Cancels the earlier one.
+    /// The earlier run is cancelled.
     CancelPrevious,
 }
 
-/// What a failed task does to those that have not started.
+/// What happens with tasks that have not started when a task fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// Nothing; those that can run do.
+    /// Tasks that do not depend on the failed task continue.
     #[default]
     Continue,
-    /// Cancels them.
+    /// Tasks that have not started are cancelled.
     Stop,
 }
 
-/// What passing the deadline does.
+/// What happens when a run passes its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlineAction {
-    /// Tells people.
+    /// A notification is sent.
     #[default]
     Alert,
-    /// Tells people and cancels the run.
+    /// A notification is sent and the run is cancelled.
     Cancel,
 }
 
-/// A schedule; exactly one of `cron`, `every`, `after`, `once`, `daily`.
+/// A schedule. It has exactly one of `cron`, `every`, `after`, `once` and `daily`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Schedule")]
 pub struct ScheduleSpec {
-    /// A cron expression of 5, 6 (seconds first) or 7 (year last) fields.
+    /// A cron expression with 5 fields, 6 fields (seconds first) or 7 fields (year last), at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
-    /// Whose cron it is, where the meaning differs; default `unix`.
+    /// How the cron expression is read. Default: `unix`.
     #[serde(skip_serializing_if = "CronDialect::is_default")]
     pub cron_dialect: CronDialect,
-    /// A fixed rate.
+    /// A fixed rate: the duration between two instants, at least 100ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
-    /// `every`: an instant to count from; default the creation. Written like `starts_at`.
+    /// For `every`: the instant to count from, written like `starts_at`. Default: the creation of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anchor: Option<String>,
-    /// A fixed delay after the previous run ended.
+    /// A fixed delay: the duration between the end of the previous run and the next instant, longer than zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
-    /// One instant.
+    /// A single instant: `{at}` or `{delay}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub once: Option<OnceSpec>,
-    /// Every n days at a time of day.
+    /// Every n days at a time of day: `{every_days, at}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub daily: Option<DailySpec>,
-    /// IANA zone; default the group's.
+    /// The IANA time zone. Default: the group's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Nothing is due until so long after the creation; for `every` and `after`, the first is due then.
+    /// Nothing is due until this duration after the creation. For `every` and `after`, the first instant is due then.
+    /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_delay: Option<Span>,
-    /// A date (midnight in the zone), a local date-time (in the zone) or an RFC 3339 instant.
+    /// The start of the window, included: a date (midnight in the time zone), a local date and time, or an RFC 3339
+    /// time. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<String>,
-    /// The end of the window, not included.
+    /// The end of the window, not included. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<String>,
-    /// What becomes of instants that were missed; default `once`.
+    /// What happens with missed instants. Default: `once`.
     pub misfire: Misfire,
-    /// How late an instant may be before it counts as missed; default 60 s.
+    /// How late an instant may be before it counts as missed. Default: 60s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace: Option<Span>,
-    /// Whether it makes runs; default true.
+    /// Whether the schedule creates runs. Default: true.
     #[serde(skip_serializing_if = "is_true")]
     pub enabled: Enabled,
 }
 
-/// How a cron expression is read where schedulers differ.
+/// How a cron expression is read where schedulers differ in its meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CronDialect {
-    /// Weekdays are 0 to 7, both ends Sunday; `?` stands for `*`.
+    /// Weekdays are 0 to 7, where 0 and 7 are Sunday; `?` means `*`.
     #[default]
     Unix,
-    /// Weekdays are 1 to 7 from Sunday; seconds are there, and one of the two day fields is `?`.
+    /// Weekdays are 1 to 7, where 1 is Sunday. Seconds are required, and exactly one of the two day fields is `?`.
     Quartz,
 }
 
@@ -237,7 +241,7 @@ impl CronDialect {
     }
 }
 
-/// `true` unless said otherwise.
+/// Default: true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -253,26 +257,26 @@ fn is_true(enabled: &Enabled) -> bool {
     enabled.0
 }
 
-/// One instant: `at`, or `delay` from the moment the schedule is created.
+/// A single instant: `at`, or `delay` after the creation of the schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnceSpec {
-    /// The instant, written like `starts_at`.
+    /// The instant: a date (midnight in the time zone), a local date and time, or an RFC 3339 time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// How long after the creation.
+    /// The duration between the creation of the schedule and the instant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
 }
 
-/// Every n days at a local time of day, `HH:MM` or `HH:MM:SS`.
+/// Every n days at a local time of day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DailySpec {
-    /// 1: every day.
+    /// The number of days between two instants, 1 to 3,660. Default: 1, every day.
     #[serde(default = "one")]
     pub every_days: u32,
-    /// The time of day.
+    /// The time of day, `HH:MM` or `HH:MM:SS`.
     pub at: String,
 }
 
@@ -280,60 +284,60 @@ fn one() -> u32 {
     1
 }
 
-/// What becomes of instants more than `grace` late.
+/// What happens with missed instants, which are more than `grace` late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Misfire {
-    /// One run for them, of the latest.
+    /// One run for all of them, with the latest instant as its logical time.
     #[default]
     Once,
-    /// None.
+    /// No runs for them.
     Skip,
-    /// One run each.
+    /// One run for each of them.
     All,
 }
 
-/// Who is told of what.
+/// Notification rules: who is notified about which events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NotifyRules {
-    /// The events.
+    /// The events, at least one.
     pub on: Vec<NotifyEvent>,
-    /// Channels by name.
+    /// The names of channels. At least one channel or address is required, at most 100 together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Name>,
-    /// E-mail addresses, told through the default email channel.
+    /// E-mail addresses. They are notified through an email channel.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
 }
 
-/// What people may be told of.
+/// The events about which people can be notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NotifyEvent {
-    /// It started.
+    /// The run or task run has started.
     Started,
-    /// It succeeded.
+    /// The run or task run has succeeded.
     Succeeded,
-    /// It failed.
+    /// The run or task run has failed.
     Failed,
-    /// An attempt failed and will be tried again.
+    /// An attempt failed and will be retried.
     Retrying,
-    /// It succeeded after a failure.
+    /// The run or task run has succeeded after an earlier failure.
     Recovered,
-    /// A run passed its deadline.
+    /// The run has passed its deadline.
     DeadlineMissed,
-    /// An instant was missed.
+    /// An instant of a schedule was missed.
     ScheduleMissed,
-    /// Nobody claims what waits in a queue.
+    /// A task run waits in a queue and no worker claims it.
     QueueStalled,
-    /// A run that was due was skipped: an earlier one was active, or too many waited.
+    /// A run that was due was skipped, because an earlier run was active or too many runs waited.
     Skipped,
 }
 
-/// How many tags a task asks for, or a worker carries, at most.
+/// The maximum number of tags of a task or of a worker.
 pub const TAGS_MAX: usize = 64;
-/// How many characters a tag has at most.
+/// The maximum number of characters of a tag.
 pub const TAG_CHARS_MAX: usize = 100;
 
 /// Whether a worker may carry this as a tag; a task that asked for anything else would wait for ever.
@@ -341,130 +345,133 @@ pub fn is_tag(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= TAG_CHARS_MAX && !text.chars().any(char::is_control)
 }
 
-/// A task: exactly one executor, `script`, `queue`, `http`, `audience`, `group` or `query`.
+/// A task. It has exactly one executor: `script`, `queue`, `http`, `audience`, `group` or `query`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Task")]
 pub struct TaskSpec {
-    /// What it is for, in words.
+    /// A description of its purpose, at most 10,000 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// `name` or `name@version`; the name in NFC, as all names.
+    /// The executor script: `name` (its active version when the run is created) or `name@version`.
     #[serde(deserialize_with = "read::script", skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// A queue that workers claim from.
+    /// The executor queue: workers claim the task from this queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<Name>,
-    /// Worker tags that a claim on the queue must carry, all of them.
+    /// Tags, for tasks with a `queue`: only workers with all of these tags can claim the task. At most 64, each 1 to
+    /// 100 characters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// An HTTP request.
+    /// The executor HTTP: an HTTP request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpSpec>,
-    /// An offer to a user or a user group; the audience alone stands for one with all defaults.
+    /// The executor audience: an offer to a user or a user group. The audience alone means an offer with all defaults.
     #[serde(deserialize_with = "read::audience", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "describe::audience")]
     pub audience: Option<AudienceSpec>,
-    /// A sub-run of another group.
+    /// The executor group: a sub-run of the group with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<Name>,
-    /// One SQL statement on a named connection.
+    /// The executor query: one SQL statement on a named connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<QuerySpec>,
-    /// Tasks that it waits for.
+    /// The tasks that this task depends on.
     pub depends_on: Vec<Name>,
-    /// What of them it waits for; default `all_success`.
+    /// When the task starts, depending on the states of its dependencies. Default: `all_success`.
     pub trigger_rule: TriggerRule,
-    /// A minijinja expression over params, upstream, logical_time.
+    /// A condition: a minijinja expression with params, upstream, logical_time. If it is false, the task is skipped.
     #[serde(deserialize_with = "read::condition", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "describe::condition")]
     pub when: Option<String>,
-    /// Its params; strings may be templates.
+    /// Params of the task. Strings can be templates.
     pub params: Map<String, Value>,
-    /// How failed attempts are tried again; default not at all.
+    /// The retry policy. Default: no retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetrySpec>,
-    /// Attempts that may be lost with their nodes before the task fails; default 5.
+    /// How many attempts may be lost with their node or worker before the task fails, at most 1,000. Default: 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_lost: Option<u32>,
-    /// Per attempt, from its start; default 1h for `script`, `http` and `query`, else none.
+    /// The timeout of each attempt, from its start (for a queue: from the claim), or `never`. Default: 1h for `script`,
+    /// `http` and `query`, none for the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<TimeoutSpec>,
-    /// From ready to claimed.
+    /// For a queue: how long the task may wait to be claimed. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_timeout: Option<Span>,
-    /// Whether its failure counts as settled success.
+    /// Whether a failure of this task counts as a success for dependent tasks and for the run. Default: false.
     pub allow_failure: bool,
-    /// One task run for each of these.
+    /// A mapped task: one task run for each of these items, at most 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_each: Option<ForEach>,
-    /// So many task runs.
+    /// A mapped task: this number of task runs, or one for each connected worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<Shards>,
-    /// Items of a mapped task under way at once; default all.
+    /// The maximum number of items that run at the same time, at least 1. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// Whether a failed item cancels the rest.
+    /// Whether a failed item cancels the remaining items. Default: false.
     pub fail_fast: bool,
-    /// Slots of named pools that an attempt takes.
+    /// The slots of pools that an attempt needs: `{pool: number}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<Name, u32>,
-    /// The most memory; default 128 MiB.
+    /// The maximum memory of a script, 64KiB to 1GiB. Default: 128MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// The largest output; default 256 KiB.
+    /// The maximum size of the output, up to 8MiB. Default: 256KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output: Option<ByteSize>,
-    /// The longest log; default 1 MiB.
+    /// The maximum size of the log of an attempt, up to 64MiB. Default: 1MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_log: Option<ByteSize>,
-    /// Hosts that the script may call: exact, or `*.example.com`.
+    /// Hosts to which the script may send HTTP requests, at most 100: `api.example.com` or `*.example.com`, with or without
+    /// `:port`. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_hosts: Vec<String>,
-    /// Named SQL connections that the script may use.
+    /// The names of SQL connections that the script may use. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sql: Vec<Name>,
-    /// Secrets that the script may read.
+    /// The names of secrets that the script may read. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Name>,
-    /// Who is told of what about it.
+    /// The notification rules for this task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<NotifyRules>,
 }
 
-/// A number of bytes: an integer, or text such as `128MiB`, `64 KiB`, `1GB`.
+/// A number of bytes: an integer, or a string such as `128MiB`, `64 KiB`, `1GB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-/// A duration, or `"never"`.
+/// A duration, or `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutSpec {
     /// No timeout.
     Never,
-    /// So long.
+    /// The duration.
     After(Span),
 }
 
-/// What a mapped task maps over: an array, or a template that gives one.
+/// The items of a mapped task: an array, or a template that gives an array.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 pub enum ForEach {
-    /// These items; strings in them may be templates.
+    /// The items. Strings in them can be templates.
     Items(Vec<Value>),
     /// A template that gives an array.
     Template(String),
 }
 
-/// A number of items, or one for each worker connected to the queue.
+/// The number of items, 1 to 10,000, or `workers`: one for each worker that is connected to the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
 pub enum Shards {
-    /// So many.
+    /// The number of items.
     Count(u32),
-    /// One for each worker.
+    /// One item for each connected worker.
     Workers(WorkersWord),
 }
 
@@ -477,20 +484,20 @@ pub enum WorkersWord {
     Workers,
 }
 
-/// What a task waits for.
+/// When a task starts, depending on the states of its dependencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TriggerRule {
     /// All dependencies succeeded.
     #[default]
     AllSuccess,
-    /// All dependencies are settled.
+    /// All dependencies have ended.
     AllDone,
-    /// One dependency succeeded.
+    /// At least one dependency succeeded.
     AnySuccess,
-    /// One dependency failed.
+    /// At least one dependency failed.
     AnyFailed,
-    /// No dependency failed: each succeeded or was skipped.
+    /// No dependency failed: all succeeded or were skipped.
     NoneFailed,
     /// All dependencies failed.
     AllFailed,
@@ -498,23 +505,23 @@ pub enum TriggerRule {
     NoneFailedMinOneSuccess,
     /// All dependencies were skipped.
     AllSkipped,
-    /// At once, whatever the dependencies do.
+    /// The task starts immediately, whatever the dependencies do.
     Always,
 }
 
-/// An HTTP request; strings are templates. The body defaults to the task's context as JSON.
+/// An HTTP request. Strings can be templates. A status of 2xx succeeds; 4xx except 408 and 429 is not retried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSpec {
-    /// The method; default POST.
+    /// The method. Default: POST.
     #[serde(default = "post")]
     pub method: String,
-    /// Where to.
+    /// The URL, http or https.
     pub url: String,
-    /// Headers.
+    /// The headers, at most 100.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The body, as JSON.
+    /// The body, sent as JSON. Default: the context of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }
@@ -523,149 +530,149 @@ fn post() -> String {
     "POST".into()
 }
 
-/// One SQL statement on a named connection that the group was granted.
+/// One SQL statement on a connection that is granted to the group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuerySpec {
-    /// The connection's name.
+    /// The name of the connection.
     pub connection: Name,
-    /// The statement, the same at each attempt: what varies stands in `params`.
+    /// The statement. It is not a template; put variable values into `params`.
     pub sql: String,
-    /// What `$1`, `$2` and so on stand for; strings may be templates. They are bound, never text of the statement.
+    /// The values of `$1`, `$2` and so on. Strings can be templates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub params: Vec<Value>,
-    /// What the output is.
+    /// What the output contains. Default: `rows`.
     #[serde(default)]
     pub mode: QueryMode,
 }
 
-/// What the output of a `query` is.
+/// What the output of a `query` task contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryMode {
-    /// Its rows: `[{column: value}]`.
+    /// The rows: `[{column: value}]`.
     #[default]
     Rows,
-    /// How many rows it changed: `{rows_affected}`.
+    /// The number of rows that were changed: `{rows_affected}`.
     Execute,
 }
 
-/// An offer to a user (`uid_x`) or a user group (`gid_x`), done when its stock is completed.
+/// An offer to a user or a user group. The task ends when the whole stock is completed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AudienceSpec {
-    /// `uid_...` or `gid_...`.
+    /// The audience: `uid_x` for a user, `gid_x` for a user group.
     pub audience: String,
-    /// How often it is given out: a number, or `each`; default 1.
+    /// The stock: a number of at least 1, or `each` (every member once). Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::dispatch::stock")]
     pub dispatch_times: Option<Value>,
-    /// `single` (default) or `repeat`.
+    /// `single`: a user can take it once; `repeat`: again and again. Default: `single`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// A named template that the params must satisfy.
+    /// The name of a template that the params must match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Name>,
-    /// How long a user may hold it.
+    /// How long a user may hold an assignment. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hold: Option<Span>,
 }
 
-/// How the intervals between retries grow.
+/// How the interval between retries grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryStrategy {
-    /// The interval each time.
+    /// The same interval each time.
     Fixed,
-    /// Doubling each time, up to `max_interval`.
+    /// The interval doubles each time, up to `max_interval`.
     Exponential,
-    /// First the interval, then doubling.
+    /// First the same interval `fixed` times, then it doubles, up to `max_interval`.
     FixedThenExponential,
-    /// The interval each time (doubling up to `max_interval`, if there is one), without end.
+    /// Without a limit on retries: the same interval each time, or doubling up to `max_interval` if that is set.
     Forever,
-    /// So many retries a day, for some days.
+    /// `per_day` retries on each of `days` days.
     Daily,
 }
 
-/// How a failed attempt is tried again; `docs/retries.md` explains.
+/// The retry policy: when a failed attempt is retried. `docs/retries.md` explains it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Retry")]
 pub struct RetrySpec {
-    /// How the intervals grow.
+    /// How the interval between retries grows.
     pub strategy: RetryStrategy,
-    /// How many retries; n retries are n + 1 attempts. Not for `forever` and `daily`.
+    /// The number of retries; n retries are n + 1 attempts. Not for `forever` and `daily`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
-    /// Between a failure and the next attempt; default 10s.
+    /// The interval between a failure and the next attempt. Default: 10s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Span>,
-    /// The longest that doubling leads to; default 1d.
+    /// The maximum interval when it doubles. Default: 1d.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_interval: Option<Span>,
-    /// `fixed_then_exponential`: how many retries at the interval before it doubles; default 3.
+    /// For `fixed_then_exponential`: the number of retries before the interval doubles. Default: 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<u32>,
-    /// `daily`: retries a day.
+    /// For `daily`: the number of retries per day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_day: Option<u32>,
-    /// `daily`: for how many days; default 2.
+    /// For `daily`: the number of days, at least 1. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days: Option<u32>,
-    /// `daily`: when the next day's first retry is due, `HH:MM`; default 00:00.
+    /// For `daily`: the time of the first retry on the next day, `HH:MM`. Default: 00:00.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_day_at: Option<String>,
-    /// A share of the interval, 0 to 1, or a duration, added at random.
+    /// A random delay that is added: a fraction of the interval, 0 to 1, or a duration. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Value>,
 }
 
-/// The state an operator may set a task run to.
+/// Whether an operator can set a task run to this state.
 pub fn may_override_to(state: TaskState) -> bool {
     matches!(state, TaskState::Succeeded | TaskState::Failed | TaskState::Skipped)
 }
 
-/// A run as it is asked for: the body of `POST /v1/groups/{name}/runs`.
+/// A submission: the body of `POST /v1/groups/{name}/runs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Submission")]
 pub struct SubmissionSpec {
-    /// Params for all tasks; data, never rendered.
+    /// Params for all tasks, at most 256 KiB. They are data; templates in them are not rendered.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
-    /// Params for one task each, over those for all.
+    /// Params for single tasks: `{task: {...}}`, at most 256 KiB. They override `params`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub task_params: BTreeMap<Name, Map<String, Value>>,
-    /// The instant that the run is for: RFC 3339, or a date, which is midnight in the group's timezone. Default now.
+    /// The logical time: RFC 3339, or a date, which means midnight in the group's time zone. Default: now.
     #[serde(deserialize_with = "read::instant", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub logical_time: Option<Time>,
-    /// The caller's own, unique in the group for as long as the run is kept.
+    /// Your own id for the run, unique in the group for as long as the run is kept, 1 to 512 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Whether another run with the same params is in the way.
+    /// Whether the run is refused if a run with the same params exists. Default: no.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
-    /// Higher goes first, -1000 to 1000; default the group's.
+    /// The priority, -1000 to 1000; higher starts first. Default: the group's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
-    /// What the run can be found by.
+    /// Labels of the run, added to those of the group. At most 64; keys 1 to 256, values at most 256 characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// A channel's name or a URL that is told when the run has ended.
+    /// The name of a channel, or a URL of at most 2,048 bytes, to which the run is sent when it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub callback: Option<String>,
-    /// Start although the group is disabled.
+    /// Create the run even if the group is disabled. Default: false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 
-/// Which other runs with the same group and params are in the way.
+/// Which existing runs with the same group and params cause a refusal (409).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dedupe {
-    /// Unfinished ones.
+    /// Runs that have not ended.
     Params,
-    /// All that are kept.
+    /// All runs that are kept.
     ParamsKept,
 }

@@ -66,19 +66,19 @@ macro_rules! states {
 }
 
 states! {
-    /// A run's state.
+    /// The state of a run.
     RunState {
-        /// Created; waits for upstream groups or for its turn.
+        /// It waits for upstream groups or for its turn.
         Waiting = 0 "waiting",
-        /// Its tasks are being worked on.
+        /// Its tasks are running or can run.
         Running = 1 "running",
-        /// Starts nothing new until it is resumed.
+        /// No new task run starts until it is resumed.
         Paused = 2 "paused",
-        /// Ended; no task run failed for good.
+        /// It has ended, and no task run failed without `allow_failure`.
         Succeeded = 3 "succeeded",
-        /// Ended; at least one task run failed without `allow_failure`.
+        /// It has ended, and at least one task run failed without `allow_failure`.
         Failed = 4 "failed",
-        /// Ended by people, a deadline or `overlap`.
+        /// It was cancelled by a person, a deadline or `overlap`.
         Cancelled = 5 "cancelled",
     }
 }
@@ -91,27 +91,27 @@ impl RunState {
 }
 
 states! {
-    /// A task run's state.
+    /// The state of a task run.
     TaskState {
-        /// Waits for its dependencies.
+        /// It waits for its dependencies.
         Pending = 0 "pending",
-        /// May be claimed. (What is claimed shows as `running`; only the table of running attempts knows.)
+        /// It can start. (A claimed task run is shown as `running`, although its stored state is `ready`.)
         Ready = 1 "ready",
-        /// An attempt is under way.
+        /// An attempt is running.
         Running = 2 "running",
-        /// The last attempt failed, the next is due later.
+        /// The last attempt failed, and the next one starts later.
         Retrying = 3 "retrying",
-        /// Would be ready, but the run is paused.
+        /// It would be ready, but the run is paused.
         Paused = 4 "paused",
-        /// Done.
+        /// It succeeded.
         Succeeded = 5 "succeeded",
-        /// Failed, with no retries left.
+        /// It failed, and no retries are left.
         Failed = 6 "failed",
-        /// Not done, on purpose.
+        /// It was not needed: a condition, a trigger rule or the script skipped it.
         Skipped = 7 "skipped",
-        /// Not done, because what it needs failed.
+        /// It did not run, because a dependency failed.
         UpstreamFailed = 8 "upstream_failed",
-        /// Stopped, or never started, because the run was cancelled.
+        /// It was interrupted or did not start, because the run was cancelled.
         Cancelled = 9 "cancelled",
     }
 }
@@ -127,37 +127,37 @@ impl TaskState {
 }
 
 states! {
-    /// Why a run that was due was never begun; it stands as `cancelled`.
+    /// Why a run that was due was skipped. Its state is `cancelled`.
     Skip {
-        /// An earlier run was active, or a later one took its place.
+        /// An earlier run was active, or a later run replaced it.
         Overlap = 1 "overlap",
-        /// More runs waited than its group lets wait.
+        /// More runs waited than `max_waiting` of the group allows.
         MaxWaiting = 2 "max_waiting",
     }
 }
 
 states! {
-    /// An attempt's state.
+    /// The state of an attempt.
     AttemptState {
-        /// Under way.
+        /// It is running.
         Running = 0 "running",
-        /// Returned an output.
+        /// It returned an output.
         Succeeded = 1 "succeeded",
-        /// Returned a failure, trapped, or broke a limit.
+        /// It returned a failure, trapped, or exceeded a limit.
         Failed = 2 "failed",
-        /// Ran longer than its timeout.
+        /// It exceeded its timeout.
         TimedOut = 3 "timed_out",
-        /// Its node or worker died or lost its lease.
+        /// Its node or worker stopped or lost its lease.
         Lost = 4 "lost",
-        /// Interrupted by a cancel or an override.
+        /// It was interrupted by a cancel or an override.
         Cancelled = 5 "cancelled",
     }
 }
 
 states! {
-    /// Why a run was made.
+    /// The trigger: why a run was created.
     Trigger {
-        /// By API, CLI or UI.
+        /// By a person or a program, with the API, the CLI or the UI.
         Manual = 0 "manual",
         /// By a schedule.
         Schedule = 1 "schedule",
@@ -167,31 +167,31 @@ states! {
         Upstream = 3 "upstream",
         /// By a task: a sub-run, or a script's `enqueue`.
         Task = 4 "task",
-        /// A new run of an ended one.
+        /// By a rerun of another run.
         Rerun = 5 "rerun",
     }
 }
 
 states! {
-    /// What kind of failure ended an attempt.
+    /// The kind of failure of an attempt.
     ErrorKind {
-        /// The script said so, retryably.
+        /// The script returned a retryable failure.
         Failed = 0 "failed",
-        /// The script said so, for good.
+        /// The script returned a fatal failure; it is not retried.
         Fatal = 1 "fatal",
-        /// The wasm trapped.
+        /// The wasm code trapped.
         Trap = 2 "trap",
-        /// Longer than its timeout.
+        /// The attempt exceeded its timeout.
         Timeout = 3 "timeout",
-        /// More memory than its limit.
+        /// The attempt exceeded its memory limit.
         Memory = 4 "memory",
-        /// More output than its limit.
+        /// The output exceeded its limit.
         Output = 5 "output",
-        /// Its node or worker was lost.
+        /// The node or worker was lost.
         Lost = 6 "lost",
-        /// An HTTP call failed or was refused.
+        /// An HTTP request failed or was refused.
         Http = 7 "http",
-        /// Params, a template or a result that cannot be used.
+        /// Params, a template or an output are not valid; it is not retried.
         Invalid = 8 "invalid",
     }
 }

@@ -37,94 +37,97 @@ pub const RATE_COUNT_MAX: u32 = 10_000_000;
 /// The most names in each of `sql`, `secrets` and `allow_hosts`.
 const GRANTS_MAX: usize = 100;
 
-/// What messages are due on.
+/// When messages of a topic are due: on a day or at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
-    /// A day.
+    /// Messages are due on a day.
     #[default]
     Day,
-    /// An instant.
+    /// Messages are due at an instant.
     Instant,
 }
 
-/// So many messages in so long.
+/// A rate limit: `count` messages per duration `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// How many.
+    /// The number of messages, 1 to 10,000,000.
     pub count: u32,
-    /// In how long.
+    /// The duration, 1ms to 1d.
     pub per: Span,
 }
 
-/// A topic, as people write it; see `docs/messages.md`.
+/// The spec of a topic; see `docs/messages.md`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TopicSpec {
-    /// As in the path, if it is there.
+    /// The name, the same as in the path.
     #[serde(default, skip_serializing)]
     pub name: Option<Name>,
-    /// For people.
+    /// A description of its purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whose grants it has; see connections and secrets.
+    /// The category. Connections and secrets can be granted to the category.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Name>,
-    /// What takes batches: a script of the world `heddle:task/consumer`, `name` or `name@3`. Or a queue.
+    /// The script that handles batches, `name` or `name@version`, of the world `heddle:task/consumer`. Either `script`
+    /// or `queue` is required.
     #[serde(
         default,
         deserialize_with = "crate::spec::script",
         skip_serializing_if = "Option::is_none"
     )]
     pub script: Option<String>,
-    /// What takes batches: a queue. Or a script.
+    /// The queue into which batches are put. Either `script` or `queue` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Name>,
-    /// What messages are due on.
+    /// When messages of a topic are due: on a day or at an instant.
     #[serde(default)]
     pub granularity: Granularity,
-    /// IANA name; default UTC.
+    /// The IANA time zone of the days. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// Of topics of days: from when on a day's messages are sent, `HH:MM`; default 00:00.
+    /// For `granularity: day`: the time of day from which messages are sent, `HH:MM`. Default: 00:00.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_at: Option<String>,
-    /// The most messages of a batch.
+    /// The maximum number of messages in a batch, 1 to 1,000. Default: 1,000.
     #[serde(default = "batch_default")]
     #[schemars(range(min = 1, max = BATCH_MAX))]
     pub batch: u32,
-    /// How many batches at once in the cluster; default one on each node, for a queue 16.
+    /// The maximum number of batches at the same time in the cluster, 1 to 1,000. Default: one on each node, for a
+    /// queue 16.
     #[serde(default)]
     pub concurrency: Option<u32>,
-    /// The most messages in a time.
+    /// The rate limit. Default: no limit.
     #[serde(default)]
     pub rate: Option<Rate>,
-    /// When what failed is sent again; default never.
+    /// The retry policy for failed messages. Default: no retries.
     #[serde(default)]
     pub retry: Option<RetrySpec>,
-    /// How long a drained day is kept.
+    /// How long a drained day is kept, at most 3660d. Default: 7d.
     #[serde(default = "retention_default")]
     pub retention: Span,
-    /// How long a script may work on a batch, or a worker hold one.
+    /// The timeout of a batch, 1ms to 1d. Default: 5m.
     #[serde(default = "timeout_default")]
     pub timeout: Span,
-    /// The largest payload.
+    /// The maximum size of a payload, up to 128KiB. Default: 8KiB.
     #[serde(default = "payload_default")]
     pub max_payload: ByteSize,
-    /// The script's memory; default 128 MiB.
+    /// The maximum memory of the script. Default: 128MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// Named external databases that the script may use.
+    /// The names of SQL connections that the script may use, at most 100. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sql: Vec<Name>,
-    /// Secrets that the script may read.
+    /// The names of secrets that the script may read, at most 100. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Name>,
-    /// Where the script's HTTP requests may go.
+    /// Hosts to which the script may send HTTP requests, at most 100: `api.example.com` or `*.example.com`, with or without
+    /// `:port`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_hosts: Vec<String>,
-    /// Whether anything is sent; messages are taken either way.
+    /// Whether messages are sent. Messages are accepted in any case. Default: true.
     #[serde(default = "enabled_default")]
     pub enabled: bool,
 }
@@ -287,7 +290,10 @@ impl Topic {
 pub fn parse_day(text: &str) -> Result<NaiveDate, Fault> {
     let wrong = || {
         let shown: String = text.chars().take(40).collect();
-        Fault::at("", format!("`{shown}` is not a valid day; write for example 2026-11-21"))
+        Fault::at(
+            "",
+            format!("`{shown}` is not a valid day; write for example 2026-11-21"),
+        )
     };
     // Chrono takes signs, and fewer digits.
     if text.len() != 10 || !text.starts_with(|first: char| first.is_ascii_digit()) {

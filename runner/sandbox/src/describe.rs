@@ -31,7 +31,8 @@ pub(crate) struct Description {
 
 impl Description {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|error| format!("`describe` must return JSON: {error}"))?;
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| format!("`describe` must return JSON: {error}"))?;
         match value {
             Value::Null => Ok(Self::default()),
             Value::Object(_) => {

@@ -36,9 +36,7 @@ pub enum Effect {
         value: String,
     },
     /// Deletes a key of the group's state.
-    StateDelete {
-        key: String,
-    },
+    StateDelete { key: String },
     /// Makes a run of a group.
     Enqueue {
         group: String,
@@ -129,7 +127,9 @@ impl Effects {
         if version != expected {
             let is = version.map_or("does not exist".into(), |version| format!("has version {version}"));
             let wanted = expected.map_or("no value".into(), |version| format!("version {version}"));
-            return Err(format!("compare-and-set failed: key `{key}` {is}, expected was {wanted}"));
+            return Err(format!(
+                "compare-and-set failed: key `{key}` {is}, expected was {wanted}"
+            ));
         }
         self.push(Effect::StateCompareAndSet {
             key: key.clone(),
@@ -182,7 +182,9 @@ impl Effects {
             ));
         }
         if body.len() > MAX_BODY_BYTES {
-            return Err(format!("the body of a notification must have at most {MAX_BODY_BYTES} bytes"));
+            return Err(format!(
+                "the body of a notification must have at most {MAX_BODY_BYTES} bytes"
+            ));
         }
         // As in logs: people can do without it, and nothing could be committed with it.
         let (subject, body) = (subject.replace('\0', "\u{fffd}"), body.replace('\0', "\u{fffd}"));

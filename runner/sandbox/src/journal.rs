@@ -126,7 +126,10 @@ impl Journal {
         let at = self.inner.clock.now();
         if state.used_bytes + bytes > self.inner.limit_bytes {
             state.truncated = true;
-            message = format!("log truncated: it reached its limit of {} bytes", self.inner.limit_bytes);
+            message = format!(
+                "log truncated: it reached its limit of {} bytes",
+                self.inner.limit_bytes
+            );
             self.inner.host.log(LogLine {
                 at,
                 level: LogLevel::Warn,

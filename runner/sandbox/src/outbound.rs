@@ -27,8 +27,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
-    #[error("{host} has the address {address}, which is not public; the operator of the node can allow it with \
-        `--allow-private`")]
+    #[error(
+        "{host} has the address {address}, which is not public; the operator of the node can allow it with \
+        `--allow-private`"
+    )]
     Private {
         /// As it was asked for.
         host: String,
@@ -314,8 +316,12 @@ impl std::str::FromStr for HostPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not a valid host; write for example `example.com` or `*.example.com`, \
-            with or without `:port`");
+        let wrong = || {
+            format!(
+                "`{text}` is not a valid host; write for example `example.com` or `*.example.com`, \
+            with or without `:port`"
+            )
+        };
         let (below, rest) = match text.trim().strip_prefix("*.") {
             Some(rest) => (true, rest),
             None => (false, text.trim()),
@@ -384,8 +390,10 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
         Some(Exception::Network { base, prefix })
     };
     if let Some((base, prefix)) = text.split_once('/') {
-        return network(base, Some(prefix)).ok_or(format!("private_hosts: `{text}` is not a valid network; write for \
-            example `10.0.0.0/8`"));
+        return network(base, Some(prefix)).ok_or(format!(
+            "private_hosts: `{text}` is not a valid network; write for \
+            example `10.0.0.0/8`"
+        ));
     }
     if let Some(single) = network(text.trim_start_matches('[').trim_end_matches(']'), None) {
         return Ok(single);

@@ -196,7 +196,10 @@ pub(crate) async fn attempt(
             let message = format!("exceeded its timeout of {}", seconds(timeout));
             nothing(Outcome::failed(ErrorKind::Timeout, message))
         }
-        None => nothing(Outcome::failed(ErrorKind::Lost, "the node has no free slot for the attempt")),
+        None => nothing(Outcome::failed(
+            ErrorKind::Lost,
+            "the node has no free slot for the attempt",
+        )),
         Some(result) => outcome(result, &limits, &meter, &output, &journal),
     };
     done.call(AttemptResult {

@@ -444,8 +444,14 @@ impl Sandbox {
             let artefact = cache.read(&digest)?;
             // SAFETY: the cache gives what our compiler made, by checksum, from a directory that is ours.
             unsafe { linker.link(&digest, &artefact) }
-                .inspect_err(|error| tracing::warn!(digest, error, "a compiled script in the cache does not link; \
-                    compiling it again"))
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        digest,
+                        error,
+                        "a compiled script in the cache does not link; \
+                    compiling it again"
+                    )
+                })
                 .ok()
         });
         let script = script.await.ok()??;

@@ -93,7 +93,10 @@ pub async fn refusals(bench: Bench) {
             r#"(module (memory 1 1 shared) (func (export "_start")))"#,
             &["threads are not supported"],
         ),
-        (r#"(module (memory 32768) (func (export "_start")))"#, &["an initial memory of"]),
+        (
+            r#"(module (memory 32768) (func (export "_start")))"#,
+            &["an initial memory of"],
+        ),
         (
             r#"(module (table 10000000 funcref) (func (export "_start")))"#,
             &["a table of"],

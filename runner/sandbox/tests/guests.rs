@@ -46,7 +46,7 @@ impl Tables {
 }
 
 fn answer<T: Send + 'static>(value: Option<T>) -> BoxFuture<'static, Result<T, String>> {
-    Box::pin(async move { value.ok_or_else(|| "there is none".to_owned()) })
+    Box::pin(async move { value.ok_or_else(|| "not available".to_owned()) })
 }
 
 impl HostServices for Tables {

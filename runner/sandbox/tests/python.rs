@@ -283,7 +283,7 @@ pub async fn host_functions_of_texts(_: Bench) {
         ("lost", "compare-and-set failed"),
         ("refused", "`secrets`"),
         ("sql", "`sql`"),
-        ("none", "there is none"),
+        ("none", "not available"),
     ] {
         assert!(output[field].as_str().unwrap().contains(part), "{field}: {output}");
     }

@@ -234,7 +234,7 @@ pub async fn host_functions_of_texts(_: Bench) {
     );
     assert!(output["refused"].as_str().unwrap().contains("`secrets`"), "{output}");
     assert!(output["sql"].as_str().unwrap().contains("`sql`"), "{output}");
-    assert_eq!(output["none"], "there is none");
+    assert_eq!(output["none"], "not available");
     assert_eq!(
         result.effects,
         [

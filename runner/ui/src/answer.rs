@@ -34,8 +34,13 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     let path = head.uri.path().to_owned();
     let headers = head.headers.clone();
     if let Some(file) = path.strip_prefix("/assets/") {
-        return assets::serve(file, &head.headers).unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "this asset does not \
-            exist"));
+        return assets::serve(file, &head.headers).unwrap_or_else(|| {
+            plain(
+                StatusCode::NOT_FOUND,
+                "this asset does not \
+            exist",
+            )
+        });
     }
     if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "pages allow only GET and POST");

@@ -155,7 +155,7 @@ async fn what_was_recorded_is_given_again() {
     assert_eq!(code, Some(1), "{said}");
     for part in [
         format!("not recorded: POST {}/others?key=fake-key with the body {{", sink.url),
-        format!("recorded and never asked: POST {}/items?key=fake-key", sink.url),
+        format!("recorded but not used: POST {}/items?key=fake-key", sink.url),
     ] {
         assert!(said.contains(&part), "{part}: {said}");
     }

@@ -322,7 +322,7 @@ async fn python() {
         "{told:#}"
     );
     assert!(
-        faults.contains("recorded and never asked: POST https://a.example/"),
+        faults.contains("recorded but not used: POST https://a.example/"),
         "{told:#}"
     );
     let pushed = heddle(&["script", "push", "words", &file]);

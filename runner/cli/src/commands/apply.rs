@@ -23,29 +23,30 @@ use crate::terminal;
 /// What the names of groups begin with that Heddle keeps for topics that go to queues.
 pub(super) const TOPIC_GROUPS: &str = "_topic-";
 
-const FILES_HELP: &str = "Files hold YAML (or JSON) documents, separated by `---`, of the form
+const FILES_HELP: &str = "Files contain YAML (or JSON) documents, separated by `---`, of this form:
 
   kind: group      # or category, template, secret, connection, pool, channel, topic, offer; default group
   name: nightly
-  spec: { ... }    # or the spec's fields right beside kind and name
+  spec: { ... }    # or the fields of the spec beside kind and name
 
-A channel's or an offer's own kind (email, webhook, ...; once, interval, daily) may stand as `kind`. A secret may say
-`from_env: NAME` instead of `value`. Things are put in an order in which each comes after what it refers to.";
+For a channel or an offer, `kind` can also be its own kind (email, webhook, ...; once, interval, daily). A secret can have
+`from_env: NAME` instead of `value`. The documents are sorted: each object comes after the objects that it refers to.";
 
 /// `heddle apply`
 #[derive(Args, Debug)]
 #[command(after_help = FILES_HELP)]
 pub struct Apply {
-    /// A file, a directory (all YAML and JSON below it), or `-` for stdin; may be given several times
+    /// A file, a directory (all YAML and JSON files below it), or `-` for stdin. Can be repeated
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Check groups on the server, change nothing
+    /// Change nothing; let the server check the groups
     #[arg(long)]
     pub dry_run: bool,
-    /// Delete what the server has and the files have not, of the kinds that the files have; needs a directory. Shown before
+    /// Delete objects that are on the server but not in the files, for each kind that the files contain. Needs a
+    /// directory. Shows the objects and asks first
     #[arg(long)]
     pub prune: bool,
-    /// With --prune: do not ask
+    /// With --prune: delete without asking
     #[arg(long, requires = "prune")]
     pub yes: bool,
 }
@@ -54,7 +55,7 @@ pub struct Apply {
 #[derive(Args, Debug)]
 #[command(after_help = FILES_HELP)]
 pub struct Diff {
-    /// A file, a directory (all YAML and JSON below it), or `-` for stdin; may be given several times
+    /// A file, a directory (all YAML and JSON files below it), or `-` for stdin. Can be repeated
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
@@ -64,10 +65,11 @@ pub struct Diff {
 pub struct Export {
     /// Only these groups
     pub groups: Vec<String>,
-    /// Only groups of this category
+    /// Only groups in this category
     #[arg(long)]
     pub category: Option<String>,
-    /// Channels, topics, offers, categories, templates and pools as well; what is write only cannot be exported
+    /// Also channels, topics, offers, categories, templates and pools. Secrets and connections are write-only and
+    /// cannot be exported
     #[arg(long)]
     pub all: bool,
 }
@@ -75,7 +77,7 @@ pub struct Export {
 pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> {
     if apply.prune && !apply.files.iter().any(|file| file.is_dir()) {
         return Err(usage(
-            "--prune needs a directory: a single file seldom has all that there is to be",
+            "--prune needs a directory, because it deletes everything that the files do not contain",
         ));
     }
     let documents = document::read_all(&apply.files)?;
@@ -117,7 +119,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
             |(kind, name)| json!({ "kind": kind.as_str(), "name": name, "result": "would be deleted (dry run)" }),
         ));
     } else if refused && prunes {
-        eprintln!("nothing is deleted, since something was refused");
+        eprintln!("nothing was deleted, because the server refused a document");
     } else if prunes {
         let (deleted, some_refused) = prune::delete(session, surplus).await?;
         results.extend(deleted);
@@ -199,7 +201,7 @@ async fn check(session: &Session, document: &Document, documents: &[Document]) -
                 !problem.errors.is_empty() && problem.errors.iter().all(|fault| brought(&fault.detail))
             }) =>
         {
-            Ok("valid with the others (dry run)")
+            Ok("valid together with the other documents (dry run)")
         }
         Err(error) => Err(error),
         Ok(_) => Ok("valid (dry run)"),

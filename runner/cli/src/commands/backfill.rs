@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(500);
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Backfill {
-    /// Look at or steer one that exists
+    /// List, show or control existing backfills
     #[command(subcommand)]
     pub command: Option<BackfillCommand>,
     /// What to start
@@ -37,37 +37,37 @@ pub enum BackfillCommand {
     /// List backfills, newest first
     #[command(alias = "ls")]
     List {
-        /// Only of this group
+        /// Only backfills of this group
         #[arg(long)]
         group: Option<String>,
     },
     /// Show a backfill
     Show {
-        /// Its id, as `heddle backfill list` shows it
+        /// The id of the backfill; `heddle backfill list` shows it
         #[arg(value_parser = id_of)]
         id: Uuid,
     },
-    /// Follow a backfill to its end
+    /// Follow a backfill until it ends, with a progress bar
     Watch {
-        /// Its id, as `heddle backfill list` shows it
+        /// The id of the backfill; `heddle backfill list` shows it
         #[arg(value_parser = id_of)]
         id: Uuid,
     },
-    /// Start no further runs of it, cancel those under way
+    /// Cancel a backfill: create no more runs and cancel its active runs
     Cancel {
-        /// Its id, as `heddle backfill list` shows it
+        /// The id of the backfill; `heddle backfill list` shows it
         #[arg(value_parser = id_of)]
         id: Uuid,
     },
-    /// Start no further runs of it
+    /// Pause a backfill: create no more runs until it is resumed
     Pause {
-        /// Its id, as `heddle backfill list` shows it
+        /// The id of the backfill; `heddle backfill list` shows it
         #[arg(value_parser = id_of)]
         id: Uuid,
     },
-    /// Go on
+    /// Resume a paused backfill
     Resume {
-        /// Its id, as `heddle backfill list` shows it
+        /// The id of the backfill; `heddle backfill list` shows it
         #[arg(value_parser = id_of)]
         id: Uuid,
     },
@@ -79,50 +79,52 @@ pub struct Start {
     /// The group; it needs `history: true`
     #[arg(required = true)]
     pub group: Option<String>,
-    /// The first instant: RFC 3339, or a date or local time in the group's zone
+    /// The first instant, included: RFC 3339, or a date or local time in the group's time zone
     #[arg(long, required = true, value_name = "TIME")]
     pub from: Option<String>,
-    /// The last instant; default now, with whatever comes due meanwhile
+    /// The last instant, included [default: now, plus instants that become due in the meantime]
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
-    /// Between instants, for a group without suitable schedules
+    /// The duration between two instants, for a group without `cron`, `every` or `daily` schedules
     #[arg(long, value_name = "DURATION")]
     pub step: Option<String>,
-    /// Oldest or newest first
+    /// The order of the runs: oldest (asc) or newest (desc) first [default: asc]
     #[arg(long, value_parser = ["asc", "desc"])]
     pub order: Option<String>,
-    /// Runs under way at once
+    /// The maximum number of runs that are active at the same time, 1 to 10000 [default: 1]
     #[arg(long, value_name = "N")]
     pub max_active: Option<u32>,
-    /// What to do about instants that have a run
+    /// What to do with instants that already have a run: skip them, repeat the failed ones, or repeat all [default:
+    /// skip]
     #[arg(long, value_parser = ["skip", "failed", "all"])]
     pub on_existing: Option<String>,
-    /// Dependants follow, instant by instant
+    /// Also run the groups that depend on this group, for each instant
     #[arg(long)]
     pub include_downstream: bool,
-    /// Which versions of scripts
+    /// The script versions of repeated runs: the active ones, or those pinned by the replaced run [default: active]
     #[arg(long, value_parser = ["active", "pinned"])]
     pub scripts: Option<String>,
-    /// Higher goes first
+    /// The priority, -1000 to 1000; higher starts first [default: below scheduled runs]
     #[arg(long, allow_hyphen_values = true)]
     pub priority: Option<i16>,
     /// Params of each run
     #[command(flatten)]
     pub params: Params,
-    /// Also while the group is disabled
+    /// Start even if the group is disabled
     #[arg(long)]
     pub force: bool,
-    /// List the instants, make nothing
+    /// Only list the instants, and create nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Follow it to its end
+    /// Follow the backfill until it ends
     #[arg(short, long)]
     pub watch: bool,
 }
 
 fn id_of(text: &str) -> Result<Uuid, String> {
     text.parse().map_err(|_| {
-        "an id is a UUID, such as 0199f5a0-1c2d-7000-8000-00000000000a; `heddle backfill list` shows them".into()
+        "the id must be a UUID such as 0199f5a0-1c2d-7000-8000-00000000000a; `heddle backfill list` shows the ids"
+            .into()
     })
 }
 
@@ -187,7 +189,7 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         BackfillStarted::Planned(plan) => {
             if plan.instants.is_empty() {
                 // Beside the list, which is empty for whoever reads it.
-                eprintln!("there is nothing to do: no instant from there to there would get a run");
+                eprintln!("nothing to do: no instant in this range would get a run");
             }
             let instants: Vec<String> = plan.instants.iter().map(|at| output::plain(&json!(at))).collect();
             session.output.print(&shown, |_| instants.join("\n"))?;
@@ -235,7 +237,10 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
         }
         if backfill.is_final() {
             if backfill.total == 0 {
-                eprintln!("no runs were made: the range has no instant, or each has a run already (see --on-existing)");
+                eprintln!(
+                    "no runs were created: the range has no instant, or each instant already has a run (see \
+                    --on-existing)"
+                );
             }
             if session.output != Format::Table {
                 session.output.print_thing(&serde_json::to_value(&backfill)?)?;

@@ -15,10 +15,10 @@ use crate::output::Format;
 /// `heddle script build`
 #[derive(Args, Debug)]
 pub struct Build {
-    /// The script's sources
+    /// The directory with the sources of the script
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// Where the wasm goes; default where the toolchain puts it
+    /// The wasm file to write [default: where the toolchain writes it]
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 }
@@ -88,8 +88,8 @@ fn detect(dir: &Path) -> Result<Language> {
         Ok(Language::C)
     } else {
         Err(usage(format!(
-            "{} holds none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py (Python), go.mod (Go), \
-             main.zig (Zig), *.c (C); `heddle script new` writes a beginning",
+            "{} contains none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py (Python), \
+            go.mod (Go), main.zig (Zig), *.c (C); `heddle script new` creates a project",
             dir.display()
         )))
     }
@@ -112,10 +112,10 @@ fn rust(dir: &Path) -> Result<PathBuf> {
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(dir);
     let found = command.output().context("cargo metadata")?;
-    let found: Value = serde_json::from_slice(&found.stdout).context("cargo metadata gave no JSON")?;
+    let found: Value = serde_json::from_slice(&found.stdout).context("cargo metadata did not return JSON")?;
     let target_dir = found["target_directory"]
         .as_str()
-        .context("cargo metadata names no target directory")?;
+        .context("cargo metadata did not return a target directory")?;
     let manifest = dir.join("Cargo.toml");
     let package = found["packages"].as_array().into_iter().flatten().find(|package| {
         package["manifest_path"]
@@ -137,7 +137,7 @@ fn rust(dir: &Path) -> Result<PathBuf> {
         }
     }
     bail!(
-        "cargo built no wasm in {}: is the crate's type `cdylib`, or a binary?",
+        "cargo built no wasm in {}; the crate must be a `cdylib` or a binary",
         release.display()
     )
 }
@@ -202,7 +202,7 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
         .max_by_key(modified)
         .with_context(|| {
             format!(
-                "`npm run build` wrote no .wasm file into {}: package.json wants a script `build` that does",
+                "`npm run build` wrote no .wasm file into {}; package.json needs a script `build` that does",
                 dir.display()
             )
         })
@@ -349,7 +349,7 @@ fn check(command: &mut Command, needed: &str) -> Result<()> {
     // Standard output is for the answer.
     match command.stdout(std::io::stderr()).status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => bail!("not built: {program} ended with {status}"),
+        Ok(status) => bail!("the build failed: {program} ended with {status}"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             bail!("`{program}` is not installed. Needed: {needed}")
         }

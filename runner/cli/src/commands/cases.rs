@@ -134,7 +134,9 @@ pub(super) fn parse(text: &[u8], file: &str) -> Result<Vec<Case>> {
     for (index, case) in found.cases.iter().enumerate() {
         let nanos = case.now.map_or(Some(0), |now| now.timestamp_nanos_opt());
         if nanos.is_none_or(|nanos| nanos < 0) {
-            return Err(usage(format!("{file}: cases[{index}].now lies between 1970 and 2262")));
+            return Err(usage(format!(
+                "{file}: cases[{index}].now must be between 1970 and 2262"
+            )));
         }
         let expect = &case.expect;
         let ends = [
@@ -157,7 +159,7 @@ pub(super) fn one(text: &str, file: &str) -> Result<Case> {
     cases
         .into_iter()
         .next()
-        .ok_or_else(|| usage(format!("{file} has no case")))
+        .ok_or_else(|| usage(format!("{file} contains no cases")))
 }
 
 /// Runs all cases and says how each went; whether all went well.
@@ -242,8 +244,8 @@ impl Expect {
         for (key, value) in &self.state {
             match written.get(key) {
                 Some(found) if found == value => {}
-                Some(found) => faults.push(format!("the state's `{key}` becomes {found}, not {value}")),
-                None => faults.push(format!("the state's `{key}` is not written")),
+                Some(found) => faults.push(format!("the state key `{key}` becomes {found}, not {value}")),
+                None => faults.push(format!("the state key `{key}` is not written")),
             }
         }
         for (what, expected, found) in [
@@ -258,7 +260,7 @@ impl Expect {
         }
         for part in &self.log {
             if !told.log.iter().any(|line| line.contains(part.as_str())) {
-                faults.push(format!("no line of the log has `{part}`"));
+                faults.push(format!("no line of the log contains `{part}`"));
             }
         }
         faults
@@ -305,7 +307,7 @@ impl Expect {
             faults.push(format!("the kind is `{kind}`, not `{expected}`: {message}"));
         }
         if let Some(part) = expected.message.as_deref().filter(|part| !message.contains(part)) {
-            faults.push(format!("the message is `{message}`, without `{part}`"));
+            faults.push(format!("the message `{message}` does not contain `{part}`"));
         }
         faults
     }

@@ -20,40 +20,40 @@ pub enum OfferCommand {
     List,
     /// Show an offer
     Show {
-        /// Its id
+        /// The id
         id: String,
     },
-    /// Make or change an offer
+    /// Create or change an offer
     Set {
-        /// Its id
+        /// The id
         id: String,
-        /// YAML or JSON; `-` is stdin
+        /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
-    /// List due instants
+    /// List occurrences: the instants at which offers are due
     Occurrences {
-        /// `uid_x` or `gid_x`
+        /// Only for this audience: `uid_x` or `gid_x`
         #[arg(long)]
         audience: Option<String>,
-        /// Of this offer
+        /// Only of this offer
         #[arg(long)]
         offer: Option<String>,
-        /// From this instant
+        /// From this time, RFC 3339
         #[arg(long)]
         from: Option<String>,
-        /// To this instant
+        /// To this time, RFC 3339
         #[arg(long)]
         to: Option<String>,
     },
-    /// Show what a poll would give a user now, and why, without giving it
+    /// Show what a poll would return to a user now, and why. Nothing is assigned
     Peek {
         /// The user, with or without `uid_`
         uid: String,
     },
     /// Delete an offer
     Rm {
-        /// Its id
+        /// The id
         id: String,
     },
 }
@@ -64,9 +64,9 @@ pub enum AssignmentCommand {
     /// List assignments
     #[command(alias = "ls")]
     List(AssignmentFilter),
-    /// Take an assignment back
+    /// Revoke an assignment: its stock is free again
     Revoke {
-        /// Its id
+        /// The id
         id: String,
     },
 }
@@ -74,22 +74,22 @@ pub enum AssignmentCommand {
 /// Which assignments.
 #[derive(Args, Debug)]
 pub struct AssignmentFilter {
-    /// Held by this user
+    /// Only of this user
     #[arg(long)]
     pub uid: Option<String>,
-    /// By way of this user group
+    /// Only from offers to this user group
     #[arg(long)]
     pub gid: Option<String>,
-    /// Of this offer
+    /// Only of this offer
     #[arg(long)]
     pub offer: Option<String>,
-    /// In this state
+    /// Only in this state: assigned, completed, failed, revoked, expired
     #[arg(long)]
     pub state: Option<String>,
-    /// From this instant
+    /// From this time, RFC 3339
     #[arg(long)]
     pub from: Option<String>,
-    /// To this instant
+    /// To this time, RFC 3339
     #[arg(long)]
     pub to: Option<String>,
 }
@@ -97,31 +97,31 @@ pub struct AssignmentFilter {
 /// What can be done with audiences.
 #[derive(Subcommand, Debug)]
 pub enum AudienceCommand {
-    /// List an audience's members
+    /// List the members of an audience
     Members {
-        /// Such as gid_team
+        /// The user group, for example gid_team
         audience: String,
     },
-    /// Replace an audience's members
+    /// Replace all members of an audience
     Set {
-        /// Such as gid_team
+        /// The user group, for example gid_team
         audience: String,
-        /// Users
+        /// The users
         members: Vec<String>,
     },
     /// Add members
     Add {
-        /// Such as gid_team
+        /// The user group, for example gid_team
         audience: String,
-        /// Users
+        /// The users
         #[arg(required = true)]
         members: Vec<String>,
     },
     /// Remove members
     Remove {
-        /// Such as gid_team
+        /// The user group, for example gid_team
         audience: String,
-        /// Users
+        /// The users
         #[arg(required = true)]
         members: Vec<String>,
     },
@@ -130,13 +130,13 @@ pub enum AudienceCommand {
 /// `heddle events`
 #[derive(Args, Debug)]
 pub struct Events {
-    /// Go on after this cursor
+    /// Continue after this cursor
     #[arg(long)]
     pub after: Option<String>,
-    /// Only these kinds, such as run.failed
+    /// Only events of this kind, for example run.failed. Can be repeated
     #[arg(long = "kind", value_name = "KIND")]
     pub kinds: Vec<String>,
-    /// Wait for more
+    /// Wait for new events
     #[arg(short, long)]
     pub follow: bool,
 }
@@ -160,7 +160,7 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
         OfferCommand::Set { id, file } => {
             let answer = session.client.put_offer(&id, &document::read_value(&file)?).await?;
             let answer = serde_json::to_value(&answer)?;
-            session.output.print(&answer, |_| format!("offer {id} set"))?;
+            session.output.print(&answer, |_| format!("offer {id} saved"))?;
         }
         OfferCommand::Occurrences {
             audience,
@@ -209,14 +209,14 @@ fn peek_in_words(peek: &Value) -> String {
             output::cell(gives, "/audience")
         );
         match gives["redo"].as_bool() {
-            Some(true) => format!("{uid} holds {what}, and would be given it again"),
-            _ => format!("{uid} would be given {what}"),
+            Some(true) => format!("{uid} holds {what}; a poll would return it again"),
+            _ => format!("a poll of {uid} would return {what}"),
         }
     } else if peek["next_at"].is_string() {
         let next = output::cell(peek, "/next_at");
-        format!("{uid} would be given nothing; something comes due at {next}")
+        format!("a poll of {uid} would return nothing; the next offer is due at {next}")
     } else {
-        format!("{uid} would be given nothing, and nothing is in sight")
+        format!("a poll of {uid} would return nothing, and no offer will be due")
     };
     let columns = [
         ("OFFER", "/offer"),

@@ -18,57 +18,57 @@ pub enum GroupCommand {
     /// List groups
     #[command(alias = "ls")]
     List {
-        /// Only of this category
+        /// Only groups in this category
         #[arg(long)]
         category: Option<String>,
     },
     /// Show a group
     Show {
-        /// Its name
+        /// The name of the group
         name: String,
     },
-    /// Delete a group that has no upstreams
+    /// Delete a group that does not depend on other groups
     Rm {
-        /// Its name
+        /// The name of the group
         name: String,
-        /// Also while runs are active
+        /// Delete the group even if runs are active, and cancel these runs
         #[arg(long)]
         force: bool,
     },
-    /// Let schedules and upstreams start runs
+    /// Enable a group: schedules and upstream groups start runs
     Enable {
-        /// Its name
+        /// The name of the group
         name: String,
     },
-    /// Keep schedules and upstreams from starting runs
+    /// Disable a group: schedules and upstream groups start no runs
     Disable {
-        /// Its name
+        /// The name of the group
         name: String,
-        /// What happens to active runs
+        /// drain: active runs continue; stop: active runs are cancelled
         #[arg(long, default_value = "drain", value_parser = ["drain", "stop"])]
         mode: String,
     },
-    /// Show a group's tasks in order
+    /// Show the tasks of a group in the order of their dependencies
     Graph {
-        /// Its name
+        /// The name of the group
         name: String,
     },
-    /// List a group's revisions
+    /// List the revisions of a group
     Revisions {
-        /// Its name
+        /// The name of the group
         name: String,
     },
-    /// Check specs without keeping them
+    /// Check specs on the server without saving them
     Validate {
-        /// YAML or JSON files or directories; `-` is stdin
+        /// A YAML or JSON file or a directory; `-` is stdin. Can be repeated
         #[arg(short, long = "file", required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Show the next instants of a group's schedules
+    /// Show the next instants of the schedules of a group
     Next {
-        /// Its name
+        /// The name of the group
         name: String,
-        /// How many
+        /// The number of instants, 1 to 1000
         #[arg(long, default_value_t = 5)]
         count: u32,
     },

@@ -55,7 +55,7 @@ impl Terminal {
 
 impl HostServices for Terminal {
     fn refusal(&self, what: &str) -> String {
-        format!("{what}: there is none in a local test; push the script and run it in a group")
+        format!("{what}: not available in a local test; push the script and run it in a group")
     }
 
     fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
@@ -165,7 +165,7 @@ impl Local {
 
     /// The same, where some addresses may be reached that are not public.
     pub fn allowing(private_hosts: &[String]) -> Result<Self> {
-        let cache = tempfile::tempdir().context("no directory for compiled scripts")?;
+        let cache = tempfile::tempdir().context("cannot create a directory for compiled scripts")?;
         let compiler = crate::node::start_children()?;
         let clock = Arc::new(NodeClock::default());
         let config = || SandboxConfig {
@@ -424,7 +424,9 @@ async fn once(out: Format, local: &Local, file: &str, params: Map<String, Value>
 pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Option<&str>) -> Result<ExitCode> {
     let timeout = timeout_of(timeout)?;
     if !Path::new(file).is_file() {
-        return Err(usage(format!("{file} is no file: `script dev` takes a script's file")));
+        return Err(usage(format!(
+            "{file} is not a file; `script dev` needs the file of a script"
+        )));
     }
     let local = Local::new()?;
     let mut watched = vec![file.to_owned(), cases::file_beside(file)];

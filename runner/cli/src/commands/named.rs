@@ -20,25 +20,25 @@ const MAX_SECRET_BYTES: u64 = 1 << 20;
 /// What can be done with a category or a template.
 #[derive(Subcommand, Debug)]
 pub enum NamedCommand {
-    /// List them
+    /// List all
     #[command(alias = "ls")]
     List,
     /// Show one
     Show {
-        /// Its name
+        /// The name
         name: String,
     },
-    /// Make or change one
+    /// Create or change one
     Set {
-        /// Its name
+        /// The name
         name: String,
-        /// YAML or JSON; `-` is stdin
+        /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
     /// Delete one
     Rm {
-        /// Its name
+        /// The name
         name: String,
     },
 }
@@ -51,25 +51,25 @@ pub enum ChannelCommand {
     List,
     /// Show a channel
     Show {
-        /// Its name
+        /// The name
         name: String,
     },
-    /// Make or change a channel
+    /// Create or change a channel
     Set {
-        /// Its name
+        /// The name
         name: String,
-        /// YAML or JSON; `-` is stdin
+        /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
-    /// Send a test through a channel
+    /// Send a test message through a channel
     Test {
-        /// Its name
+        /// The name
         name: String,
     },
     /// Delete a channel
     Rm {
-        /// Its name
+        /// The name
         name: String,
     },
 }
@@ -80,27 +80,27 @@ pub enum SecretCommand {
     /// List the names of secrets
     #[command(alias = "ls")]
     List,
-    /// Show a secret: who may use it, not its value
+    /// Show which groups may use a secret, but not its value
     Show {
-        /// Its name
+        /// The name
         name: String,
     },
-    /// Set a secret; its value is read from stdin, so that it stays out of the shell's history
+    /// Set a secret. Its value is read from stdin, so that it is not in the history of the shell
     Set {
-        /// Its name
+        /// The name
         name: String,
-        /// A group that may use it, `*` for all; nobody may without --group or --category
+        /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
-        /// A category whose groups may use it
+        /// A category whose groups may use it. Can be repeated
         #[arg(long = "category", value_name = "CATEGORY")]
         categories: Vec<String>,
     },
-    /// Seal all secrets, connections and channels with the current key: the last step of changing it
+    /// Encrypt all secrets, connections and channels with the current key. The last step of a change of the key
     Reseal,
     /// Delete a secret
     Rm {
-        /// Its name
+        /// The name
         name: String,
     },
 }
@@ -111,27 +111,27 @@ pub enum ConnectionCommand {
     /// List connections
     #[command(alias = "ls")]
     List,
-    /// Show a connection (without its URL, which may hold a password)
+    /// Show a connection, without its URL
     Show {
-        /// Its name
+        /// The name
         name: String,
     },
-    /// Set a connection; without URL it is read from stdin
+    /// Set a connection. Without URL, the URL is read from stdin
     Set {
-        /// Its name
+        /// The name
         name: String,
         /// postgres://user:password@host/database
         database: Option<String>,
-        /// A group that may use it, `*` for all; nobody may without --group or --category
+        /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
-        /// A category whose groups may use it
+        /// A category whose groups may use it. Can be repeated
         #[arg(long = "category", value_name = "CATEGORY")]
         categories: Vec<String>,
     },
     /// Delete a connection
     Rm {
-        /// Its name
+        /// The name
         name: String,
     },
 }
@@ -144,19 +144,19 @@ pub enum PoolCommand {
     List,
     /// Show a pool
     Show {
-        /// Its name
+        /// The name
         name: String,
     },
     /// Set how many slots a pool has
     Set {
-        /// Its name
+        /// The name
         name: String,
-        /// How many
+        /// The number of slots
         slots: u32,
     },
     /// Delete a pool
     Rm {
-        /// Its name
+        /// The name
         name: String,
     },
 }
@@ -167,31 +167,31 @@ pub enum NotificationCommand {
     /// List notifications, newest first
     #[command(alias = "ls")]
     List {
-        /// Only those of this channel
+        /// Only notifications through this channel
         #[arg(long)]
         channel: Option<String>,
-        /// Only these events: started, succeeded, failed, retrying, recovered, deadline_missed, schedule_missed,
-        /// queue_stalled, callback, script, test; several with commas
+        /// Only notifications about these events, separated by commas: started, succeeded, failed, retrying, recovered,
+        /// deadline_missed, schedule_missed, queue_stalled, skipped, callback, script, test
         #[arg(long)]
         event: Option<String>,
-        /// Only in these states: pending, sent, failed; several with commas
+        /// Only notifications in these states, separated by commas: pending, sent, failed
         #[arg(long)]
         state: Option<String>,
-        /// Only those about this group
+        /// Only notifications about this group
         #[arg(long)]
         group: Option<String>,
-        /// Only those about this run
+        /// Only notifications about this run
         #[arg(long)]
         run: Option<String>,
     },
-    /// Show one, with its text
+    /// Show a notification with its text
     Show {
-        /// Its id
+        /// The id of the notification
         id: String,
     },
-    /// Send one again
+    /// Send a notification again
     Resend {
-        /// Its id
+        /// The id of the notification
         id: String,
     },
 }
@@ -227,8 +227,8 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
             let told = session.client.test_channel(&name).await?;
             let failed = told.state != NotificationState::Sent;
             session.output.print(&json!(told), |_| match &told.last_error {
-                Some(error) => format!("the test did not arrive: {error}"),
-                None => "the test has been sent".to_owned(),
+                Some(error) => format!("the test message failed: {error}"),
+                None => "the test message was sent".to_owned(),
             })?;
             if failed {
                 return Ok(ExitCode::from(NO));
@@ -259,7 +259,7 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
             let done = session.client.reseal_secrets().await?;
             session.output.print(&json!(done), |_| {
                 format!(
-                    "{} secrets, {} connections and {} channels sealed with key {}",
+                    "{} secrets, {} connections and {} channels encrypted with key {}",
                     done.secrets, done.connections, done.channels, done.key_id
                 )
             })?;
@@ -353,7 +353,7 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
             let again = session.client.resend_notification(&id).await?;
             session
                 .output
-                .print(&json!(again), |_| format!("notification {id} is sent again"))?;
+                .print(&json!(again), |_| format!("notification {id} will be sent again"))?;
         }
     }
     done()
@@ -379,7 +379,7 @@ async fn set(session: &Session, kind: &str, name: &str, body: &Value) -> Result<
     let answer = session.client.put_named(kind, name, body).await?;
     session
         .output
-        .print(&answer, |_| format!("{} {name} set", singular(kind)))
+        .print(&answer, |_| format!("{} {name} saved", singular(kind)))
 }
 
 /// The word for one thing of a kind of the API.
@@ -406,7 +406,7 @@ fn read_stdin(what: &str) -> Result<String> {
     let text = text.strip_suffix('\r').unwrap_or(text);
     if text.is_empty() {
         return Err(usage(format!(
-            "{what} is read from stdin, but that was empty: printf %s ... | heddle ..."
+            "{what} is read from stdin, but stdin was empty; use for example: printf %s ... | heddle ..."
         )));
     }
     Ok(text.to_owned())

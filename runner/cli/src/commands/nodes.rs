@@ -27,16 +27,16 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
 /// Which rows of the audit.
 #[derive(Args, Debug)]
 pub struct Audit {
-    /// By whom: a token's name
+    /// Only changes by this person or token
     #[arg(long)]
     pub actor: Option<String>,
-    /// Of what kind: group, run, secret, token, ...
+    /// Only changes of this kind of object: group, run, secret, token, ...
     #[arg(long)]
     pub kind: Option<String>,
-    /// Of which thing
+    /// Only changes of the object with this name
     #[arg(long)]
     pub name: Option<String>,
-    /// What was done: create, update, delete, cancel, ...
+    /// Only this action: create, update, delete, cancel, ...
     #[arg(long)]
     pub action: Option<String>,
     /// From this time, RFC 3339

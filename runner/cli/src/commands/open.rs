@@ -14,10 +14,10 @@ use crate::session::Session;
 /// `heddle open`
 #[derive(Args, Debug)]
 pub struct Open {
-    /// What to look at; default the overview
+    /// The page to open [default: the overview]
     #[command(subcommand)]
     pub page: Option<Page>,
-    /// Only print the page's address
+    /// Only print the address of the page
     #[arg(long, global = true)]
     pub print: bool,
 }
@@ -25,19 +25,19 @@ pub struct Open {
 /// What has a page.
 #[derive(Subcommand, Debug)]
 pub enum Page {
-    /// A run
+    /// The page of a run
     Run {
-        /// Its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
-    /// A group
+    /// The page of a group
     Group {
-        /// Its name
+        /// The name
         name: String,
     },
-    /// A script
+    /// The page of a script
     Script {
-        /// Its name
+        /// The name
         name: String,
     },
 }
@@ -56,7 +56,7 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
         && let Err(error) = open::that_detached(&url)
     {
         // The address is printed, and that is what matters on a machine without a browser.
-        eprintln!("no browser can be started here: {error}");
+        eprintln!("cannot start a browser: {error}");
     }
     done()
 }

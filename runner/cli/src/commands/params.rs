@@ -12,10 +12,10 @@ use crate::exit::usage;
 /// Params of a run, or of a script that is tried.
 #[derive(Args, Debug, Default)]
 pub struct Params {
-    /// Params as a JSON object, or @FILE with JSON or YAML (@- is stdin)
+    /// Params as a JSON object, or @FILE for a JSON or YAML file (@- is stdin)
     #[arg(short, long, value_name = "JSON")]
     pub params: Option<String>,
-    /// One of the params: NAME=VALUE; a value that is JSON is taken as that, anything else as a string
+    /// A single param: NAME=VALUE. If VALUE is JSON, it is used as JSON, otherwise as a string. Can be repeated
     #[arg(long = "param", value_name = "NAME=VALUE")]
     pub param: Vec<String>,
 }
@@ -56,7 +56,7 @@ pub(super) fn object(text: &str, option: &str) -> Result<Map<String, Value>> {
     match value {
         Value::Object(map) => Ok(map),
         _ => Err(usage(format!(
-            "{option}: a JSON object is needed, such as '{{\"table\": \"orders\"}}'"
+            "{option}: must be a JSON object, for example '{{\"table\": \"orders\"}}'"
         ))),
     }
 }

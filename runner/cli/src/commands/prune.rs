@@ -51,10 +51,10 @@ pub(super) fn agreed(surplus: &[(Kind, String)], yes: bool) -> Result<bool> {
     if yes {
         return Ok(true);
     }
-    let several = if surplus.len() == 1 { "thing is" } else { "things are" };
+    let several = if surplus.len() == 1 { "object is" } else { "objects are" };
     let what = format!("{} {several} not in the files", surplus.len());
     if !std::io::stdin().is_terminal() {
-        return Err(usage(format!("{what}: say --yes to delete, or --dry-run to look only")));
+        return Err(usage(format!("{what}; use --yes to delete, or --dry-run to only show")));
     }
     eprint!("{what}. Delete? [y/N] ");
     std::io::stderr().flush()?;

@@ -12,32 +12,32 @@ use crate::session::Session;
 /// What can be done with queues.
 #[derive(Subcommand, Debug)]
 pub enum QueueCommand {
-    /// List queues: depth, oldest, workers
+    /// List queues with depth, oldest task run and workers
     #[command(alias = "ls")]
     List,
     /// Show a queue
     Show {
-        /// Its name
+        /// The name of the queue
         name: String,
     },
-    /// Hand out nothing from a queue
+    /// Pause a queue: workers get no task runs
     Pause {
-        /// Its name
+        /// The name of the queue
         name: String,
     },
-    /// Hand out again
+    /// Resume a paused queue
     Resume {
-        /// Its name
+        /// The name of the queue
         name: String,
     },
-    /// Hand out so much in so long at most
+    /// Limit the rate of claims from a queue, or remove the limit
     Limit {
-        /// Its name
+        /// The name of the queue
         name: String,
-        /// How many claims, such as 100; without it the limit is taken away
+        /// The number of claims, for example 100. Without it, the limit is removed
         #[arg(requires = "per")]
         count: Option<u32>,
-        /// In how long, such as 1m
+        /// The duration in which this number of claims is allowed, for example 1m
         per: Option<String>,
     },
 }

@@ -36,26 +36,27 @@ const SEED_MAX: u64 = 1_000_000_000;
 /// `heddle script record`
 #[derive(Args, Debug)]
 pub struct Record {
-    /// The script's file; its cases stand beside it (clean.test.json beside clean.ts)
+    /// The file of the script. Its test cases are in a file beside it (clean.test.json beside clean.ts)
     pub file: String,
-    /// The case's name; one that is not there is added, with what comes of it as what is expected
+    /// The name of the test case. A new case is added, with its result as the expected result
     pub case: String,
-    /// Params of a case that is added
+    /// Params of a new case
     #[command(flatten)]
     pub params: Params,
-    /// A host that requests may go to, as in a task's allow_hosts: example.com, *.example.com, either with :port
+    /// A host to which requests are allowed, as in `allow_hosts` of a task: example.com or *.example.com, with or
+    /// without :port. Can be repeated
     #[arg(long = "allow-host", value_name = "HOST")]
     pub allow_hosts: Vec<HostPattern>,
-    /// A host, an address or a network that may be reached although it is private
+    /// A private host, address or network to which requests are allowed. Can be repeated
     #[arg(long = "allow-private", value_name = "HOST")]
     pub allow_private: Vec<String>,
-    /// A connection: NAME=postgres://... or NAME=@FILE; statements are carried out there
+    /// A connection for SQL statements: NAME=postgres://... or NAME=@FILE. Can be repeated
     #[arg(long, value_name = "NAME=URL")]
     pub sql: Vec<String>,
-    /// A secret: NAME=VALUE or NAME=@FILE; the file of cases gets something else in its place
+    /// A secret: NAME=VALUE or NAME=@FILE. The file of test cases gets a replacement value. Can be repeated
     #[arg(long = "secret", value_name = "NAME=VALUE")]
     pub secrets: Vec<String>,
-    /// Such as 10s
+    /// The timeout, for example 10s
     #[arg(long)]
     pub timeout: Option<String>,
 }
@@ -69,7 +70,7 @@ fn named(pairs: &[String], option: &str) -> Result<BTreeMap<String, String>> {
         let value = match value.strip_prefix('@') {
             Some(file) => {
                 let text = String::from_utf8(document::read_bytes(Path::new(file))?);
-                let text = text.map_err(|_| usage(format!("{option} {name}: {file} is no text")))?;
+                let text = text.map_err(|_| usage(format!("{option} {name}: {file} is not UTF-8 text")))?;
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
             None => value.to_owned(),
@@ -87,12 +88,12 @@ pub(super) async fn run(out: Format, record: &Record) -> Result<ExitCode> {
         true => document::read_bytes(Path::new(&beside))?,
         false => Vec::new(),
     };
-    let text = String::from_utf8(text).map_err(|_| usage(format!("{beside} is no text")))?;
+    let text = String::from_utf8(text).map_err(|_| usage(format!("{beside} is not UTF-8 text")))?;
     let found = place_of(&text, &beside, &record.case)?;
     let case = match &found {
         Some(_) if record.params.is_given() => {
             return Err(usage(format!(
-                "{beside} has a case `{}`, with params of its own",
+                "{beside} already has a case `{}` with its own params",
                 record.case
             )));
         }
@@ -126,7 +127,7 @@ pub(super) async fn run(out: Format, record: &Record) -> Result<ExitCode> {
     if !kept.refused.is_empty() {
         told.print(out)?;
         return Err(usage(format!(
-            "nothing is written to {beside}: {}; allow it (--allow-host, --allow-private, --sql)",
+            "nothing was written to {beside}: {}; allow it with --allow-host, --allow-private or --sql",
             kept.refused.join("; ")
         )));
     }
@@ -306,7 +307,7 @@ fn write(file: &str, text: &str) -> Result<()> {
     // Never half of it: `script dev` looks at the same file.
     let directory = Path::new(file).parent().filter(|parent| !parent.as_os_str().is_empty());
     let next = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))
-        .with_context(|| format!("cannot write beside {file}"))?;
+        .with_context(|| format!("cannot write into the directory of {file}"))?;
     std::fs::write(next.path(), text).with_context(|| format!("cannot write {}", next.path().display()))?;
     if let Ok(there) = std::fs::metadata(file) {
         std::fs::set_permissions(next.path(), there.permissions())?;
@@ -364,14 +365,15 @@ impl Fakes {
         for (name, secret) in secrets {
             if secret.len() < SECRET_BYTES_MIN {
                 return Err(usage(format!(
-                    "--secret {name}: what has less than {SECRET_BYTES_MIN} bytes cannot be kept out of a recording"
+                    "--secret {name}: must have at least {SECRET_BYTES_MIN} bytes; a shorter value cannot be replaced \
+                    in a recording"
                 )));
             }
             let own = there.get(name).filter(|own| *own != secret).cloned();
             let fake = own.unwrap_or_else(|| format!("fake-{name}"));
             if FORMS.iter().any(|form| form(&fake).contains(secret.as_str())) {
                 return Err(usage(format!(
-                    "--secret {name}: it is a part of `{fake}`, which is to stand for it"
+                    "--secret {name}: must not be a part of `{fake}`, its replacement in the recording"
                 )));
             }
             // A key of several lines may be sent line by line.
@@ -401,12 +403,13 @@ impl Fakes {
             .fold(case, |case, (form, fake)| case.replace(form.as_str(), fake));
         if let Some((name, _)) = self.traces.iter().find(|(_, trace)| case.contains(trace.as_str())) {
             return Err(usage(format!(
-                "nothing is written to {file}: the secret `{name}` is in what was recorded, as base64, as hexadecimal or cut by something"
+                "nothing was written to {file}: the recording contains the secret `{name}` as base64, as hexadecimal \
+                or in parts"
             )));
         }
         let read = cases::one(&case, file);
         read.with_context(|| {
-            format!("nothing is written to {file}: without its secrets the recording is no JSON any more")
+            format!("nothing was written to {file}: the recording is not valid JSON after its secrets were replaced")
         })?;
         Ok(case)
     }

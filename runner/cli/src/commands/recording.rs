@@ -168,7 +168,7 @@ impl HttpExchange {
                 }
                 let body = bytes_of(answer.body.as_deref(), answer.body_base64.as_deref())?;
                 if !(100..=599).contains(&answer.status) {
-                    return Err(format!("`answer.status` {} is none", answer.status));
+                    return Err(format!("`answer.status` {} is not a valid status", answer.status));
                 }
                 Ok(WebAnswer {
                     status: answer.status,
@@ -177,7 +177,7 @@ impl HttpExchange {
                 })
             }
             (None, Some(error)) => Err(error),
-            _ => return Err("needs `answer` or `error`, and not both".into()),
+            _ => return Err("needs either `answer` or `error`".into()),
         };
         Ok(Request {
             method: self.method.to_ascii_uppercase(),
@@ -367,7 +367,7 @@ impl Replay {
         if may_be_unasked {
             return faults;
         }
-        let unasked = |what: String| format!("recorded and never asked: {what}");
+        let unasked = |what: String| format!("recorded but not used: {what}");
         for (request, _) in self.requests.iter().zip(&asked.requests).filter(|(_, asked)| !**asked) {
             faults.push(unasked(format!("{} {}", request.method, request.url)));
         }

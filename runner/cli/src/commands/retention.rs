@@ -13,20 +13,20 @@ use crate::session::Session;
 /// What can be done with retention.
 #[derive(Subcommand, Debug)]
 pub enum RetentionCommand {
-    /// Show how long things are kept
+    /// Show how long data is kept
     Show,
-    /// Change it; what the file leaves out takes its default
+    /// Change how long data is kept. A field that the file omits gets its default
     Set {
-        /// YAML or JSON; `-` is stdin
+        /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
-        /// Change nothing; say what would be removed now
+        /// Change nothing; show what would be removed now
         #[arg(long)]
         dry_run: bool,
     },
-    /// Remove now what is due, without waiting for the nodes to do so
+    /// Remove expired data now, without waiting for the nodes
     Prune {
-        /// Remove nothing; say what would be
+        /// Remove nothing; show what would be removed
         #[arg(long)]
         dry_run: bool,
     },

@@ -27,9 +27,9 @@ pub(super) use super::run_show::print_log;
 pub enum RunCommand {
     /// Start a run of a group
     Start(Start),
-    /// Follow a run to its end as a live tree; exits with 1 unless it succeeds
+    /// Follow a run as a live tree until it ends. Exit code 1 unless it succeeds
     Watch {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
     /// List runs, newest first
@@ -38,146 +38,146 @@ pub enum RunCommand {
         /// Which
         #[command(flatten)]
         filter: Filter,
-        /// Also runs that ended longer ago than the retention calls hot (3 days)
+        /// Include runs that ended longer ago than the `hot` period of the retention (default 3 days)
         #[arg(long)]
         history: bool,
-        /// How many
+        /// The maximum number of runs, 1 to 500
         #[arg(long, default_value_t = 50)]
         limit: usize,
-        /// Where the last page ended
+        /// The cursor of the next page, as printed by the previous call
         #[arg(long)]
         cursor: Option<String>,
     },
     /// Show a run with its task runs
     Show {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
     /// Show the attempts of a task run
     Task {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The task
+        /// The name of the task
         task: String,
-        /// An item of a mapped task
+        /// The item of a mapped task, counted from 0
         #[arg(long)]
         item: Option<u32>,
     },
-    /// Print what tasks logged
+    /// Print the log of a run or of a task
     Logs {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The task; default all of them in turn
+        /// The name of the task [default: all tasks]
         task: Option<String>,
-        /// An item of a mapped task
+        /// The item of a mapped task, counted from 0
         #[arg(long)]
         item: Option<u32>,
-        /// Go on until it has ended
+        /// Wait for new lines until the run has ended
         #[arg(short, long)]
         follow: bool,
-        /// Only the last lines, this many: 1 to 500
+        /// Only the last LINES lines, 1 to 500
         #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u16).range(1..=500))]
         last: Option<u16>,
     },
-    /// Cancel a run: interrupts what is running
+    /// Cancel a run and interrupt its running attempts
     Cancel {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
-    /// Start nothing new in a run
+    /// Pause a run: no new task run starts
     Pause {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
-    /// Let a paused run go on
+    /// Resume a paused run
     Resume {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
-    /// Do again what did not succeed in a failed or cancelled run
+    /// Restart a failed or cancelled run from where it failed
     Restart {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// Which versions of scripts
+        /// The script versions: those recorded on the run, or the active ones [default: pinned]
         #[arg(long, value_parser = ["pinned", "active"])]
         scripts: Option<String>,
-        /// Follow it to its end
+        /// Follow the run until it ends
         #[arg(short, long)]
         watch: bool,
     },
-    /// Make a new run like this one
+    /// Create a new run with the same params and logical time
     Rerun {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// Which versions of scripts
+        /// The script versions: those recorded on the run, or the active ones [default: pinned]
         #[arg(long, value_parser = ["pinned", "active"])]
         scripts: Option<String>,
-        /// Follow it to its end
+        /// Follow the run until it ends
         #[arg(short, long)]
         watch: bool,
     },
     /// Set the state of a task run
     Override {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The task
+        /// The name of the task
         task: String,
-        /// The state
+        /// The new state
         #[arg(value_parser = ["succeeded", "failed", "skipped"])]
         state: String,
-        /// Why
+        /// The reason, shown on the run and in the audit
         #[arg(long)]
         reason: String,
-        /// An item of a mapped task
+        /// The item of a mapped task, counted from 0
         #[arg(long)]
         item: Option<u32>,
     },
-    /// Run a task again within a run that has ended, and what depends on it
+    /// Run a task of an ended run again, with all tasks that depend on it
     Clear {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The task
+        /// The name of the task
         task: String,
-        /// An item of a mapped task
+        /// The item of a mapped task, counted from 0
         #[arg(long)]
         item: Option<u32>,
-        /// Whether what depends on it runs again as well; `--downstream=false` runs it alone
+        /// Also run the tasks that depend on it; --downstream=false runs only this task
         #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true",
               require_equals = true, action = clap::ArgAction::Set)]
         downstream: bool,
-        /// Why
+        /// The reason, shown on the run and in the audit
         #[arg(long, default_value = "")]
         reason: String,
-        /// Follow it to its end
+        /// Follow the run until it ends
         #[arg(short, long)]
         watch: bool,
     },
-    /// Try a task run again at once
+    /// Start the next attempt of a task run now
     Retry {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The task
+        /// The name of the task
         task: String,
-        /// An item of a mapped task
+        /// The item of a mapped task, counted from 0
         #[arg(long)]
         item: Option<u32>,
     },
     /// Set the state of a run
     SetState {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The state
+        /// The new state
         #[arg(value_parser = ["succeeded", "failed"])]
         state: String,
-        /// Why
+        /// The reason, shown on the run and in the audit
         #[arg(long)]
         reason: String,
     },
-    /// Do something to all runs that a filter finds
+    /// Control all runs that match a filter
     Bulk(BulkOptions),
-    /// Remove a run that has ended
+    /// Delete a run that has ended
     Rm {
-        /// The run: its id, 8 or more of its first characters, `latest` or `latest:GROUP`
+        /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
     },
 }
@@ -185,36 +185,36 @@ pub enum RunCommand {
 /// `heddle run start`
 #[derive(Args, Debug)]
 pub struct Start {
-    /// The group
+    /// The name of the group
     pub group: String,
     /// Its params
     #[command(flatten)]
     pub params: Params,
-    /// Params of one task: TASK=JSON
+    /// Params of one task: TASK=JSON. Can be repeated
     #[arg(long = "task-params", value_name = "TASK=JSON")]
     pub task_params: Vec<String>,
-    /// Unique per group for as long as the run is kept
+    /// Your own id for the run, unique in the group for as long as the run is kept
     #[arg(long)]
     pub key: Option<String>,
-    /// Refuse if the same params are under way, or kept
+    /// Refuse the run if a run with the same params is unfinished (params) or kept (params_kept)
     #[arg(long, value_parser = ["params", "params_kept"])]
     pub dedupe: Option<String>,
-    /// What the run can be found by: NAME=VALUE
+    /// A label, by which the run can be found: NAME=VALUE. Can be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
-    /// The instant that the run is for: RFC 3339, or a date (midnight in the group's timezone); default now
+    /// The logical time: RFC 3339, or a date, which means midnight in the group's time zone [default: now]
     #[arg(long, value_name = "TIME")]
     pub logical_time: Option<String>,
-    /// Higher goes first
+    /// The priority, -1000 to 1000; higher starts first [default: the group's]
     #[arg(long, allow_hyphen_values = true)]
     pub priority: Option<i16>,
-    /// A channel or a URL that is told of the end
+    /// A channel or a URL to which the run is sent when it has ended
     #[arg(long)]
     pub callback: Option<String>,
-    /// Although the group is disabled
+    /// Start the run even if the group is disabled
     #[arg(long)]
     pub force: bool,
-    /// Follow it to its end
+    /// Follow the run until it ends
     #[arg(short, long)]
     pub watch: bool,
 }
@@ -222,28 +222,28 @@ pub struct Start {
 /// `heddle run bulk`
 #[derive(Args, Debug)]
 pub struct BulkOptions {
-    /// What
+    /// The action
     #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
     pub(super) action: String,
     /// Which
     #[command(flatten)]
     pub(super) filter: Filter,
-    /// Only count them
+    /// Change nothing; show how many runs would change
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// For `clear`: the task
+    /// For `clear`: the name of the task
     #[arg(long)]
     pub(super) task: Option<String>,
-    /// For `clear`: an item of a mapped task
+    /// For `clear`: the item of a mapped task, counted from 0
     #[arg(long)]
     pub(super) item: Option<u32>,
-    /// For `clear`: whether what depends on the task runs again as well (default true)
+    /// For `clear`: also run the tasks that depend on the task [default: true]
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(super) downstream: Option<bool>,
-    /// For `state`: the state
+    /// For `state`: the new state
     #[arg(long, value_parser = ["succeeded", "failed"])]
     pub(super) to_state: Option<String>,
-    /// For `state` and `clear`: why
+    /// For `state` and `clear`: the reason
     #[arg(long)]
     pub(super) reason: Option<String>,
 }
@@ -255,22 +255,22 @@ pub(super) fn name(text: &str, option: &str) -> Result<Name> {
 /// Which runs.
 #[derive(Args, Debug)]
 pub struct Filter {
-    /// Of this group
+    /// Only runs of this group
     #[arg(short, long)]
     pub group: Option<String>,
-    /// In this state
+    /// Only runs in this state
     #[arg(short, long, value_parser = ["waiting", "running", "paused", "succeeded", "failed", "cancelled"])]
     pub state: Option<String>,
-    /// Made for this reason
+    /// Only runs with this trigger
     #[arg(long, value_parser = ["manual", "schedule", "backfill", "upstream", "task", "rerun"])]
     pub trigger: Option<String>,
-    /// With this label: NAME=VALUE
+    /// Only runs with this label: NAME=VALUE
     #[arg(long)]
     pub label: Option<String>,
-    /// From this instant, RFC 3339
+    /// Only runs created at or after this time, RFC 3339
     #[arg(long)]
     pub from: Option<String>,
-    /// To this instant, RFC 3339
+    /// Only runs created at or before this time, RFC 3339
     #[arg(long)]
     pub to: Option<String>,
 }
@@ -403,7 +403,7 @@ async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -
     let id = answer["id"]
         .as_str()
         .and_then(|id| id.parse().ok())
-        .context("the server names no run")?;
+        .context("the server did not return a run")?;
     if follow {
         return watch::run(session, id).await;
     }

@@ -73,7 +73,7 @@ pub(super) async fn clear_task(
     session
         .output
         .print(&serde_json::to_value(&answer)?, |_| match clear.downstream {
-            true => format!("task {task} of run {id} runs again, and what depends on it"),
+            true => format!("task {task} of run {id} runs again, with all tasks that depend on it"),
             false => format!("task {task} of run {id} runs again"),
         })?;
     done()
@@ -83,7 +83,7 @@ pub(super) async fn clear_task(
 pub(super) async fn retry_task(session: &Session, id: Uuid, (task, item): (&str, Option<u32>)) -> Result<ExitCode> {
     let answer = session.client.retry_task(id, task, item).await?;
     session.output.print(&serde_json::to_value(&answer)?, |_| {
-        format!("task {task} of run {id} is tried again")
+        format!("task {task} of run {id} is retried")
     })?;
     done()
 }
@@ -93,9 +93,7 @@ pub(super) async fn bulk(session: &Session, options: BulkOptions) -> Result<Exit
     let filter = RunFilter::from(options.filter);
     let action = serde_json::from_value(json!(options.action)).map_err(|error| usage(error.to_string()))?;
     if filter == RunFilter::default() {
-        return Err(usage(
-            "which runs? Give at least one filter, such as --group or --state",
-        ));
+        return Err(usage("give at least one filter, for example --group or --state"));
     }
     let bulk = Bulk {
         dry_run: options.dry_run,

@@ -45,7 +45,7 @@ impl FromStr for RunRef {
             return Ok(Self::Prefix(text.to_ascii_lowercase()));
         }
         Err(format!(
-            "a run is named by its id, by {PREFIX_CHARS_MIN} or more of its first characters, or as `latest` or `latest:GROUP`"
+            "write the id of a run, at least {PREFIX_CHARS_MIN} of its first characters, `latest` or `latest:GROUP`"
         ))
     }
 }
@@ -75,7 +75,7 @@ impl RunRef {
                     .await?;
                 let found = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
                 match found {
-                    [] => Err(usage(format!("no run's id begins with {prefix}"))),
+                    [] => Err(usage(format!("no run has an id that begins with {prefix}"))),
                     [run] => id_of(run),
                     several => {
                         let more = if page["next_cursor"].is_null() { "" } else { "\n  ..." };
@@ -93,7 +93,7 @@ impl RunRef {
                             })
                             .collect();
                         Err(usage(format!(
-                            "several runs' ids begin with {prefix}; type more of the one that is meant:\n{}{more}",
+                            "the ids of several runs begin with {prefix}; type more characters:\n{}{more}",
                             lines.join("\n")
                         )))
                     }
@@ -107,7 +107,7 @@ fn id_of(run: &Value) -> Result<Uuid> {
     run["id"]
         .as_str()
         .and_then(|id| id.parse().ok())
-        .context("the server names no run")
+        .context("the server did not return a run")
 }
 
 #[cfg(test)]

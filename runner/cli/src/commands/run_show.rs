@@ -45,7 +45,7 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                     let of = |name: &str| by_hand.get(name).and_then(Value::as_str).unwrap_or("-");
                     format!("set by {}: {}", of("actor"), of("reason"))
                 }
-                (_, Value::String(at)) => format!("again at {at}: {}", cell(task, "/error/message")),
+                (_, Value::String(at)) => format!("retry at {at}: {}", cell(task, "/error/message")),
                 _ if task["waiting_for"].is_object() => waits(&task["waiting_for"]),
                 _ => cell(task, "/error/message|/output"),
             };

@@ -13,18 +13,19 @@ use crate::session::Session;
 /// What can be done with runtimes.
 #[derive(Subcommand, Debug)]
 pub enum RuntimeCommand {
-    /// List the runtimes that text scripts were checked with, and run on until they are retired
+    /// List the runtimes of source scripts. A script runs on the runtime with which it was uploaded, until that runtime
+    /// is retired
     #[command(alias = "ls")]
     List,
-    /// Have the scripts of a runtime run on the one of the server's program
+    /// Retire a runtime: its scripts then run on the current runtime of the server
     ///
-    /// Those in use are checked with it before: if one would change, or not be accepted any more, nothing is done, and it says
-    /// which.
+    /// First, the scripts in use are checked with the current runtime. If one of them would change or would no longer
+    /// be accepted, nothing changes, and the answer names it.
     Retire {
-        /// Its tag: `heddle runtime list` shows it
+        /// The tag of the runtime; `heddle runtime list` shows it
         #[arg(value_name = "TAG")]
         name: String,
-        /// Also if scripts would change, or not be accepted any more
+        /// Retire it even if scripts would change or would no longer be accepted
         #[arg(long)]
         force: bool,
     },
@@ -55,7 +56,7 @@ pub(crate) async fn run(session: &Session, command: RuntimeCommand) -> Result<Ex
 
 fn told(retired: &Value) -> String {
     let mut lines = vec![format!(
-        "retired: {} versions run on {} now",
+        "retired; {} versions now run on {}",
         cell(retired, "/versions"),
         cell(retired, "/moved_to")
     )];

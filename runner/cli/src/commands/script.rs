@@ -19,64 +19,65 @@ use crate::session::Session;
 /// What can be done with scripts.
 #[derive(Subcommand, Debug)]
 pub enum ScriptCommand {
-    /// Write a new script's sources from a template
+    /// Create the sources of a new script from a template
     New(New),
     /// Build the script in a directory to wasm
     Build(build::Build),
-    /// Upload wasm or source (or build a directory and upload that) as a script's next version
+    /// Upload wasm or source text as the next version of a script. A directory is built first
     Push(Push),
     /// List scripts
     #[command(alias = "ls")]
     List,
     /// Show a script and its versions
     Show {
-        /// Its name
+        /// The name of the script
         name: String,
     },
-    /// Run a script without making a run; exits with 1 unless it succeeds
+    /// Run a script without creating a run. Exit code 1 unless it succeeds
     ///
-    /// A file runs here, without a server. Without params, and with test cases beside it (clean.test.json beside clean.ts),
-    /// these are run.
+    /// A file runs locally, without a server. If you give no params and there are test cases beside the file
+    /// (clean.test.json beside clean.ts), the test cases run.
     Test(Invoke),
-    /// Run a script's file here on each save, until interrupted: output, log, time, memory
+    /// Run the file of a script locally after each save, until interrupted. Shows output, log, time and memory
     Dev(Dev),
-    /// Run a case of a script's file against real hosts and databases, and write what they answered into the case
+    /// Run a test case of a script's file against real hosts and databases, and write their answers into the case
     Record(record::Record),
-    /// Show in what two versions differ, or a version and a file; exits with 1 if they do
+    /// Compare two versions, or a version and a file. Exit code 1 if they differ
     ///
-    /// Of texts line by line; of wasm what it is for, its digest, its size, its description and the schema of its params.
+    /// Compares source text line by line. Of wasm, it compares the world, the digest, the size, the description and the
+    /// schema of the params.
     Diff(versions::ScriptDiff),
-    /// Check the scripts in use on a server with this program: its interpreters, its compiler
+    /// Check the scripts in use on a server with the runtimes and the compiler of this program
     ///
-    /// Before an upgrade, by the new program: each active version, and each that a group or a topic names. Exits with 1 if
-    /// one is not accepted any more, or says something else of itself. A text that keeps its runtime is held against this
-    /// program's own: what would become of it if its runtime were retired.
+    /// Use it before an upgrade, with the new program. It checks each active version, and each version that a group or
+    /// a topic names. Exit code 1 if a script is no longer accepted, or if its description or schema changes. A source
+    /// script that would stay on its older runtime is checked as if that runtime were retired.
     Check(versions::Check),
-    /// What a script wrote in the last runs with it, whatever their groups; the oldest run first
+    /// Print the log of a script in its last runs, in all groups, the oldest run first
     Logs {
         /// `name` or `name@version`
         name: String,
-        /// Of how many runs
+        /// The number of runs, 1 to 100
         #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
         runs: u16,
     },
-    /// Make a version the active one
+    /// Activate a version
     Activate {
-        /// The script
+        /// The name of the script
         name: String,
-        /// Its version
+        /// The number of the version
         version: i32,
     },
-    /// Save a version's wasm or source
+    /// Download the wasm or the source text of a version
     Download {
         /// `name` or `name@version`
         name: String,
-        /// Where to; default NAME.wasm, or NAME.js and so on
+        /// The file to write [default: NAME.wasm, NAME.js and so on]
         file: Option<PathBuf>,
     },
     /// Delete a script that nothing uses
     Rm {
-        /// Its name
+        /// The name of the script
         name: String,
     },
 }
@@ -84,14 +85,14 @@ pub enum ScriptCommand {
 /// `heddle script new`
 #[derive(Args, Debug)]
 pub struct New {
-    /// The script's name
+    /// The name of the script
     pub name: String,
-    /// Its language
+    /// The language
     #[arg(short, long, default_value = "rust", value_parser = languages())]
     pub lang: String,
-    /// Where to; default a directory of that name
+    /// The directory to create [default: the name of the script]
     pub dir: Option<PathBuf>,
-    /// Rust: use the SDK in this directory, instead of a copy of it in the new one
+    /// For Rust: use the SDK in this directory instead of a copy in the new directory
     #[arg(long, value_name = "DIR")]
     pub sdk: Option<PathBuf>,
 }
@@ -99,12 +100,12 @@ pub struct New {
 /// `heddle script push`
 #[derive(Args, Debug)]
 pub struct Push {
-    /// The script's name
+    /// The name of the script
     pub name: String,
-    /// Wasm (binary or text), source (.js, .mjs, .ts, .mts, .py), or a directory to be built
+    /// A wasm file (binary or text), a source file (.js, .mjs, .ts, .mts, .py), or a directory, which is built first
     #[arg(default_value = ".")]
     pub path: PathBuf,
-    /// Keep the version that is active now
+    /// Do not activate the new version
     #[arg(long)]
     pub no_activate: bool,
 }
@@ -112,12 +113,13 @@ pub struct Push {
 /// `heddle script test` and `heddle invoke`
 #[derive(Args, Debug)]
 pub struct Invoke {
-    /// `name` or `name@version`; of `script test` also a file (.wasm, .wat, .js, .ts), which runs here, without a server
+    /// `name` or `name@version`; for `script test` also a file (.wasm, .wat, .js, .ts, .py), which runs locally,
+    /// without a server
     pub name: String,
-    /// Its params
+    /// Params of the script
     #[command(flatten)]
     pub params: Params,
-    /// Such as 10s
+    /// The timeout, for example 10s
     #[arg(long)]
     pub timeout: Option<String>,
 }
@@ -127,10 +129,10 @@ pub struct Invoke {
 pub struct Dev {
     /// The file: .js, .mjs, .ts, .mts, .wasm or .wat
     pub file: String,
-    /// Its params; without any, its test cases are run, if there are some
+    /// Params of the script. Without params, its test cases run, if there are any
     #[command(flatten)]
     pub params: Params,
-    /// Such as 10s
+    /// The timeout, for example 10s
     #[arg(long)]
     pub timeout: Option<String>,
 }
@@ -175,7 +177,7 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
         .collect();
     if let Some((there, _)) = files.iter().find(|(path, _)| path.exists()) {
         return Err(usage(format!(
-            "{} exists already: choose another directory",
+            "{} already exists; choose another directory",
             there.display()
         )));
     }
@@ -192,7 +194,10 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
         let own = written.iter().filter(|path| !path.starts_with(&sdk));
         let mut lines: Vec<String> = own.map(|path| format!("wrote {}", path.display())).collect();
         if sdk.is_dir() {
-            lines.push(format!("wrote {} (heddle-sdk, as this program has it)", sdk.display()));
+            lines.push(format!(
+                "wrote {} (heddle-sdk of this version of Heddle)",
+                sdk.display()
+            ));
         }
         // One file is a script by itself; what has more is built.
         let source = written.iter().find(|path| {
@@ -278,7 +283,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
                         .iter()
                         .map(|found| found.version)
                         .max()
-                        .context("the script has no version")?
+                        .context("the script has no versions")?
                 }
             };
             let found: Value = session
@@ -324,7 +329,7 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
         .client
         .put_script_as(&push.name, media_type, bytes, !push.no_activate)
         .await
-        .with_context(|| format!("{} was not accepted", file.display()))?;
+        .with_context(|| format!("the server did not accept {}", file.display()))?;
     session.output.print(&serde_json::to_value(&version)?, |_| {
         format!(
             "{}@{} ({}, {})",
@@ -433,14 +438,16 @@ fn split_version(text: &str) -> Result<(&str, Option<i32>)> {
         || (is_source(text) && Path::new(text).is_file())
     {
         return Err(usage(format!(
-            "`{text}` is a file: upload it first (heddle script push NAME {text} --no-activate)"
+            "`{text}` is a file; upload it first (heddle script push NAME {text} --no-activate)"
         )));
     }
     match text.split_once('@') {
         None => Ok((text, None)),
         Some((name, version)) => match version.parse() {
             Ok(version) => Ok((name, Some(version))),
-            Err(_) => Err(usage(format!("`{text}`: a version is a number, as in {name}@3"))),
+            Err(_) => Err(usage(format!(
+                "`{text}`: the version must be a number, for example {name}@3"
+            ))),
         },
     }
 }

@@ -40,9 +40,9 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
         };
         let postgres = EmbeddedPostgres::start(postgres)
             .await
-            .context("the embedded Postgres does not start")?;
+            .context("cannot start the embedded Postgres")?;
         postgres.create_database(DATABASE).await?;
-        tracing::info!(data_dir = %data_dir.display(), "embedded Postgres is up");
+        tracing::info!(data_dir = %data_dir.display(), "the embedded Postgres is running");
         let config = NodeConfig {
             database_url: postgres.url(DATABASE),
             listen,
@@ -65,8 +65,8 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
     let (options, serve) = (serve.options.or(node_file), serve.serve.or(serve_file));
     let Some(database_url) = serve.database_url.clone() else {
         return Err(usage(
-            "which database? Name it with --database-url, HEDDLE_DATABASE_URL or `database_url` in the file of \
-             --config; or use `heddle dev`, which brings its own",
+            "the database is missing; give its URL with --database-url, HEDDLE_DATABASE_URL or `database_url` in the \
+            file of --config, or use `heddle dev`, which has an embedded database",
         ));
     };
     let listen = options.listen_address()?;
@@ -93,7 +93,9 @@ pub(crate) fn migrate(migrate: Migrate, format: Format) -> Result<ExitCode> {
     logging::start(None, Some("warn"))?;
     wait_for(async move {
         node::migrate(&migrate.database_url).await?;
-        format.print(&json!({"migrated": true}), |_| "the schema is up to date".to_owned())?;
+        format.print(&json!({"migrated": true}), |_| {
+            "the database schema is up to date".to_owned()
+        })?;
         done()
     })
 }
@@ -150,7 +152,10 @@ fn stop_on_signal() -> Result<CancellationToken> {
                 // The embedded server is told by the kernel.
                 std::process::exit(INTERRUPTED);
             }
-            tracing::info!("draining; a second signal ends at once");
+            tracing::info!(
+                "stopping: running attempts may finish for 20 s; a second signal ends the process \
+                immediately"
+            );
             token.cancel();
         }
     });

@@ -17,9 +17,9 @@ use crate::session::Session;
 /// What can be done with tokens.
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
-    /// Make a token; it is shown once
+    /// Create a token. Its value is shown only once
     Create(Create),
-    /// Sign a short-lived token for one device, without a server: what a fleet's backend does
+    /// Sign a short-lived token for one device, without a server
     Sign(Sign),
     /// List tokens
     #[command(alias = "ls")]
@@ -27,7 +27,7 @@ pub enum TokenCommand {
     /// Revoke a token
     #[command(alias = "revoke")]
     Rm {
-        /// Its name
+        /// The name of the token
         name: String,
     },
 }
@@ -35,22 +35,22 @@ pub enum TokenCommand {
 /// `heddle token create`
 #[derive(Args, Debug)]
 pub struct Create {
-    /// Make it directly in this database: how the first token comes to be
+    /// Create the token directly in this database. Needed for the first token
     #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
-    /// What it is for
+    /// The name of the token
     #[arg(long)]
     pub name: String,
-    /// viewer, operator, author, worker or admin
+    /// The role
     #[arg(long, value_parser = ["viewer", "operator", "author", "worker", "admin"])]
     pub role: String,
-    /// For a worker: the only queues that it may claim from
+    /// For the role worker: a queue from which it may claim [default: all queues]. Can be repeated
     #[arg(long = "queue", value_name = "QUEUE")]
     pub queues: Vec<String>,
-    /// For a worker: the only users that it may poll for
+    /// For the role worker: a user for whom it may poll [default: all users]. Can be repeated
     #[arg(long = "uid", value_name = "UID")]
     pub uids: Vec<String>,
-    /// Until when it is in force, RFC 3339
+    /// When the token expires, RFC 3339 [default: never]
     #[arg(long, value_name = "TIME")]
     pub expires_at: Option<String>,
 }
@@ -58,13 +58,13 @@ pub struct Create {
 /// `heddle token sign`
 #[derive(Args, Debug)]
 pub struct Sign {
-    /// The key that the nodes were given as well, at least 32 bytes
+    /// The device key of the nodes, at least 32 bytes
     #[arg(long, env = "HEDDLE_DEVICE_KEY", hide_env_values = true, value_name = "KEY")]
     pub device_key: String,
-    /// The only user that it may poll for
+    /// The user for whom the device may poll
     #[arg(long, value_name = "UID")]
     pub uid: String,
-    /// How long it is in force, a day at most
+    /// How long the token is valid, at most 1d
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub expires_in: String,
 }
@@ -72,14 +72,14 @@ pub struct Sign {
 /// Signs a token, which is printed.
 pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
     let signer = Signer::new(&[sign.device_key.clone().into_bytes()])
-        .ok_or_else(|| usage(format!("the key needs at least {DEVICE_KEY_BYTES_MIN} bytes")))?;
+        .ok_or_else(|| usage(format!("the key must have at least {DEVICE_KEY_BYTES_MIN} bytes")))?;
     let span: Span = sign
         .expires_in
         .parse()
         .map_err(|error| usage(format!("--expires-in: {error}")))?;
     if span.is_zero() || span.std() > DEVICE_TOKEN_MAX {
         return Err(usage(format!(
-            "--expires-in is longer than zero and at most {}",
+            "--expires-in must be longer than zero and at most {}",
             Span::from_secs(DEVICE_TOKEN_MAX.as_secs())
         )));
     }
@@ -88,9 +88,7 @@ pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
     let token = signer.sign(&sign.uid, expires_at);
     // What nodes would not take is no token.
     if signer.verify(&token, now).is_none() {
-        return Err(usage(
-            "--uid: a uid has 1 to 250 characters, none of them a control character",
-        ));
+        return Err(usage("--uid must have 1 to 250 characters and no control characters"));
     }
     let value = json!({ "uid": sign.uid, "expires_at": expires_at, "token": token });
     output.print(&value, |_| token.clone())?;
@@ -129,13 +127,13 @@ pub(crate) async fn create_in_database(create: Create, output: Format) -> Result
 /// What can be done with the sessions of others.
 #[derive(Subcommand, Debug)]
 pub enum SessionCommand {
-    /// List who is signed in to the pages, with a token or with an account at a provider
+    /// List the people who are signed in, with a token or with an account at a provider
     #[command(alias = "ls")]
     List,
-    /// End all sessions of somebody, on all nodes; their open pages ask to sign in
+    /// End all sessions of a person or token, on all nodes. Open pages must sign in again
     #[command(alias = "rm")]
     End {
-        /// As the list has it: a token's name, or `person:` and an address
+        /// The name in the list: the name of a token, or `person:` and an e-mail address
         name: String,
     },
 }

@@ -75,7 +75,7 @@ impl Pinned {
     pub fn program(&self) -> Result<PathBuf> {
         let Self { package, version, .. } = self;
         let tools = cache_dir()
-            .context("neither XDG_CACHE_HOME nor HOME is set: there is no place to install compilers in")?
+            .context("neither XDG_CACHE_HOME nor HOME is set, so there is no directory in which to install compilers")?
             .join("tools");
         let environment = tools.join(format!("{package}-{version}"));
         let wanted = format!("{package}=={version}");
@@ -89,22 +89,22 @@ impl Pinned {
         fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
         let lock = tools.join(format!("{package}-{version}.lock"));
         let lock = File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
-        lock.lock().context("cannot lock the place of the tools")?;
+        lock.lock().context("cannot lock the directory of the tools")?;
         // Somebody else may have installed it meanwhile.
         if let Some(program) = found() {
             return Ok(program);
         }
         eprintln!(
-            "installing {package} {version} from PyPI into {}, once",
+            "installing {package} {version} from PyPI into {} (only once)",
             environment.display()
         );
         if environment.exists() {
             fs::remove_dir_all(&environment)
-                .with_context(|| format!("cannot remove {}, which is not whole", environment.display()))?;
+                .with_context(|| format!("cannot remove {}, which is incomplete", environment.display()))?;
         }
         install(&environment, &[&wanted])?;
         fs::write(environment.join(INSTALLED), &wanted).context("cannot write into the environment")?;
-        found().with_context(|| format!("{package} {version} brought no {}", self.program))
+        found().with_context(|| format!("{package} {version} does not contain {}", self.program))
     }
 
     fn within(&self, environment: &Path) -> Option<PathBuf> {
@@ -141,7 +141,10 @@ pub(super) fn requirements(dir: &Path) -> Result<Option<PathBuf>> {
     if fs::read_to_string(environment.join(INSTALLED)).is_ok_and(|found| found == wanted) {
         return Ok(Some(environment));
     }
-    eprintln!("installing what requirements.txt names into {}", environment.display());
+    eprintln!(
+        "installing the packages of requirements.txt into {}",
+        environment.display()
+    );
     install(&environment, &["-r", &file.to_string_lossy()])?;
     fs::write(environment.join(INSTALLED), &wanted).context("cannot write into .venv")?;
     Ok(Some(environment))
@@ -156,14 +159,17 @@ fn install(environment: &Path, what: &[&str]) -> Result<()> {
         let status = match make.stdout(std::io::stderr()).status() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 bail!(
-                    "`python3` is not installed, by which this is installed from PyPI: {}",
+                    "`python3` is not installed; it is needed to install from PyPI: {}",
                     what.join(" ")
                 )
             }
             status => status.context("cannot run python3")?,
         };
         if !status.success() {
-            bail!("python3 made no virtual environment (Debian: python3-venv); its messages are above");
+            bail!(
+                "python3 did not create a virtual environment (on Debian, install python3-venv); its messages are \
+                above"
+            );
         }
     }
     let mut pip = Command::new(python);

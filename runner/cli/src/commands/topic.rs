@@ -44,71 +44,71 @@ pub enum TopicCommand {
     List,
     /// Show a topic
     Show {
-        /// Its name
+        /// The name of the topic
         name: String,
     },
-    /// Make or change a topic
+    /// Create or change a topic
     #[command(alias = "set")]
     Put {
-        /// Its name
+        /// The name of the topic
         name: String,
-        /// YAML or JSON; `-` is stdin
+        /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
-    /// Schedule messages from lines of JSON, as many as there are
+    /// Schedule messages from a file with one JSON object per line
     Send {
-        /// The topic
+        /// The name of the topic
         name: String,
-        /// NDJSON; `-` is stdin
+        /// A file with one JSON object per line (NDJSON); `-` is stdin
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
-    /// Schedule made-up messages, to try things out
+    /// Schedule generated messages, for tests
     Fill(Fill),
-    /// Look messages up
+    /// List messages
     Messages {
-        /// The topic
+        /// The name of the topic
         name: String,
         /// Which
         #[command(flatten)]
         filter: MessageFilter,
-        /// How many, at most 500
+        /// The maximum number of messages, 1 to 500
         #[arg(long, default_value_t = 50)]
         limit: usize,
-        /// Where the last page ended
+        /// The cursor of the next page, as printed by the previous call
         #[arg(long)]
         cursor: Option<String>,
     },
-    /// Cancel messages: by filter, or one by its id
+    /// Cancel messages by a filter, or one message by its id
     Cancel {
-        /// The topic
+        /// The name of the topic
         name: String,
-        /// One message
+        /// The id of one message
         #[arg(long, conflicts_with_all = ["day", "bucket", "sender", "receiver"])]
         id: Option<String>,
         /// Which
         #[command(flatten)]
         filter: MessageFilter,
     },
-    /// List days that have messages
+    /// List the days that have messages
     Days {
-        /// The topic
+        /// The name of the topic
         name: String,
     },
-    /// Show how far a day has come
+    /// Show the progress of a day
     Day {
-        /// The topic
+        /// The name of the topic
         name: String,
-        /// Such as 2026-11-20
+        /// The day, for example 2026-11-20
         day: String,
-        /// Watch it until it is drained
+        /// Follow the day until all its messages have ended
         #[arg(short, long)]
         watch: bool,
     },
     /// Delete a topic with all its messages
     Rm {
-        /// Its name
+        /// The name of the topic
         name: String,
     },
 }
@@ -116,16 +116,16 @@ pub enum TopicCommand {
 /// Which messages.
 #[derive(Args, Debug)]
 pub struct MessageFilter {
-    /// Due on this day
+    /// Only messages that are due on this day, for example 2026-11-20
     #[arg(long)]
     pub day: Option<String>,
-    /// In this bucket (sender mod 10,000)
+    /// Only messages in this bucket (sender mod 10,000), 0 to 9999
     #[arg(long)]
     pub bucket: Option<u32>,
-    /// From this id
+    /// Only messages from this sender
     #[arg(long)]
     pub sender: Option<i64>,
-    /// To this id
+    /// Only messages to this receiver
     #[arg(long)]
     pub receiver: Option<i64>,
 }
@@ -133,21 +133,21 @@ pub struct MessageFilter {
 /// What is made up.
 #[derive(Args, Debug)]
 pub struct Fill {
-    /// The topic
+    /// The name of the topic
     pub name: String,
-    /// How many
+    /// The number of messages
     #[arg(long, default_value_t = 1_000)]
     pub count: u64,
-    /// Due on this day, on a topic of days
+    /// The day on which they are due, for a topic with `granularity: day`
     #[arg(long, conflicts_with = "due", required_unless_present = "due")]
     pub day: Option<String>,
-    /// Due at this instant, on a topic of instants; `now` stands for the present one
+    /// The time at which they are due, for a topic with `granularity: instant`; `now` is the current time
     #[arg(long)]
     pub due: Option<String>,
-    /// Where to go on: senders are made of numbers from this one
+    /// The first sender; senders are numbered from here
     #[arg(long, default_value_t = 0)]
     pub first: u64,
-    /// What the payloads say
+    /// The text of the payloads
     #[arg(long, default_value = "Greetings!")]
     pub text: String,
 }
@@ -169,7 +169,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
         TopicCommand::Put { name, file } => {
             let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
             let answer = serde_json::to_value(&answer)?;
-            session.output.print(&answer, |_| format!("topic {name} set"))?;
+            session.output.print(&answer, |_| format!("topic {name} saved"))?;
         }
         TopicCommand::Send { name, file } => {
             let answer = session.client.send_message_stream(&name, pieces(&file)?).await?;
@@ -208,7 +208,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             let found = session.client.topic_day(&name, &day).await?;
             session.output.print(&serde_json::to_value(&found)?, |_| {
                 let buckets = found.buckets.as_ref().map_or(0, Vec::len);
-                format!("{}\n{buckets} buckets; -o json lists them", progress(&found))
+                format!("{}\n{buckets} buckets; use -o json to list them", progress(&found))
             })?;
         }
         TopicCommand::Day { name, day, watch: true } => return watch_day(session, &name, &day).await,
@@ -264,7 +264,7 @@ fn told(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     session.output.print(&serde_json::to_value(answer)?, |_| {
         let mut text = format!("{} accepted", answer.accepted);
         if answer.repeated > 0 {
-            text.push_str(&format!(", {} of them were there before", answer.repeated));
+            text.push_str(&format!(", {} of them already existed", answer.repeated));
         }
         for line in &answer.rejected {
             text.push_str(&format!("\nline {}: {}", line.line, line.detail));
@@ -368,7 +368,7 @@ fn made_up(
 fn progress(day: &Day) -> String {
     let ended = day.sent + day.failed + day.cancelled;
     format!(
-        "{} {ended}/{} {}  sent {}, failed {}, cancelled {}, in hand {}, retrying {}",
+        "{} {ended}/{} {}  sent {}, failed {}, cancelled {}, sending {}, retrying {}",
         bar(ended, day.total, BAR),
         day.total,
         day.state,

@@ -26,13 +26,13 @@ use crate::terminal;
 /// `heddle script diff`
 #[derive(Args, Debug)]
 pub struct ScriptDiff {
-    /// The script
+    /// The name of the script
     pub name: String,
-    /// A version, to be held against the newest; or a file, to be held against the active version. Default: the last
-    /// version but one
+    /// A version, to compare with the newest version, or a file, to compare with the active version [default: the
+    /// version before the newest]
     #[arg(value_name = "VERSION|FILE")]
     pub from: Option<String>,
-    /// Another version, or a file
+    /// Another version or a file
     #[arg(value_name = "VERSION|FILE")]
     pub to: Option<String>,
 }
@@ -40,7 +40,7 @@ pub struct ScriptDiff {
 /// `heddle script check`
 #[derive(Args, Debug)]
 pub struct Check {
-    /// These scripts; default all
+    /// Only these scripts [default: all]
     pub names: Vec<String>,
 }
 
@@ -102,18 +102,18 @@ fn meant(text: &str) -> Meant<'_> {
 fn pair<'a>(diff: &'a ScriptDiff, numbers: &[i32], active: Option<i32>) -> Result<(i32, Meant<'a>)> {
     let name = &diff.name;
     let newest = numbers.iter().max().copied();
-    let newest = newest.ok_or_else(|| usage(format!("the script `{name}` has no version")))?;
+    let newest = newest.ok_or_else(|| usage(format!("the script `{name}` has no versions")))?;
     Ok(match (diff.from.as_deref().map(meant), diff.to.as_deref().map(meant)) {
         (None, _) => {
             let before = numbers.iter().copied().filter(|number| *number < newest).max();
-            let before =
-                before.ok_or_else(|| usage(format!("`{name}` has one version: name a file to hold it against")))?;
+            let before = before
+                .ok_or_else(|| usage(format!("`{name}` has only one version; give a file to compare it with")))?;
             (before, Meant::Version(newest))
         }
         (Some(Meant::File(file)), None) => (active.unwrap_or(newest), Meant::File(file)),
         (Some(Meant::Version(from)), to) => (from, to.unwrap_or(Meant::Version(newest))),
         (Some(Meant::File(file)), Some(_)) => {
-            return Err(usage(format!("`{file}` is no version: write VERSION FILE")));
+            return Err(usage(format!("`{file}` is not a version; write VERSION FILE")));
         }
     })
 }
@@ -352,7 +352,7 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
         for script in items(list) {
             let runtime = match (&script["checked_with"], &script["runtime"]) {
                 (Value::String(before), Value::String(now)) if before != now => match script["keeps"] == true {
-                    true => format!("{now} (keeps {before} until that is retired)"),
+                    true => format!("{now} (stays on {before} until that is retired)"),
                     false => format!("{now} (was {before})"),
                 },
                 (_, Value::String(now)) => now.clone(),

@@ -30,8 +30,8 @@ pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
         };
         if key.len() < DEVICE_KEY_BYTES_MIN {
             bail!(usage(format!(
-                "the key of {name} has {} bytes, and needs at least {DEVICE_KEY_BYTES_MIN}: whoever guesses it is every \
-                 device; make one with `openssl rand -hex 32`",
+                "{name} has {} bytes, but must have at least {DEVICE_KEY_BYTES_MIN}, so that nobody can guess it; \
+                generate a key with `openssl rand -hex 32`",
                 key.len()
             )));
         }
@@ -55,7 +55,7 @@ pub(super) fn lock_identity(data_dir: &Path, node_id: Option<&str>) -> Result<st
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(_) => Err(usage(format!(
-            "another heddle runs with the data directory {}; give this one its own with --data-dir",
+            "another Heddle node uses the data directory {}; give this node another directory with --data-dir",
             data_dir.display()
         ))),
     }
@@ -78,7 +78,7 @@ pub(super) fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: 
         return text
             .trim()
             .parse()
-            .with_context(|| format!("{} holds no UUID", path.display()));
+            .with_context(|| format!("{} does not contain a UUID", path.display()));
     }
     let id = heddle_domain::id::uuid_v7(now, chance.bits());
     write_private(&path, &id.to_string())?;
@@ -99,7 +99,7 @@ pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<Se
     if let Some(text) = &config.options.secrets_key {
         if text.len() < SECRETS_KEY_CHARS_MIN {
             bail!(usage(format!(
-                "the key of HEDDLE_SECRETS_KEY has to have at least {SECRETS_KEY_CHARS_MIN} characters"
+                "HEDDLE_SECRETS_KEY must have at least {SECRETS_KEY_CHARS_MIN} characters"
             )));
         }
         if path.exists() {
@@ -111,7 +111,8 @@ pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<Se
         if !config.dev {
             tracing::warn!(
                 path = %path.display(),
-                "no HEDDLE_SECRETS_KEY: secrets are sealed with a key of this node's own, which other nodes do not have"
+                "HEDDLE_SECRETS_KEY is not set, so secrets are encrypted with a key that only this node has; with \
+                several nodes, set the same key on all of them"
             );
         }
         write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
@@ -126,15 +127,16 @@ fn read_key(path: &Path) -> Result<String> {
 /// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
 /// the mistake has gone home.
 pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
-    let foreign = store.foreign_seals(keys).await.context("secrets cannot be read")?;
+    let foreign = store.foreign_seals(keys).await.context("cannot read secrets")?;
     let Some(first) = foreign.first() else { return Ok(()) };
     let named: Vec<String> = foreign
         .iter()
         .map(|seal| format!("{} `{}`", seal.kind, seal.name))
         .collect();
     bail!(usage(format!(
-        "HEDDLE_SECRETS_KEY is not the key that {} {} sealed with (its fingerprint is {}, this one's {}): start with \
-         that key, or name it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete what nobody can open any more",
+        "HEDDLE_SECRETS_KEY is not the key with which {} {} encrypted (that key has the fingerprint {}, this one {}); \
+        start with that key, or give it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete the objects that cannot be \
+        decrypted any more",
         named.join(", "),
         if named.len() == 1 { "was" } else { "were" },
         first.key_id,

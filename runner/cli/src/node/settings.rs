@@ -25,7 +25,7 @@ const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 pub(super) fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
     let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
     if slots == 0 {
-        bail!(usage("--slots is one at least: a node without slots runs no script"));
+        bail!(usage("--slots must be at least 1"));
     }
     let mut config = SandboxConfig::new(data_dir.join("artefacts"), start_children()?);
     config.max_instances = slots;
@@ -59,7 +59,7 @@ pub(super) fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
             .map_err(|error| usage(format!("--dispatch-horizon: {error}")))?;
         if dispatch.horizon.is_zero() || dispatch.horizon >= HORIZON_MAX {
             bail!(usage(format!(
-                "--dispatch-horizon is longer than zero and less than a day, not {text}"
+                "--dispatch-horizon must be longer than zero and less than a day, not {text}"
             )));
         }
     }
@@ -75,7 +75,7 @@ fn compile_timeout(text: &str) -> Result<Duration> {
         .std();
     if timeout.is_zero() || timeout > COMPILE_TIMEOUT_MAX {
         bail!(usage(format!(
-            "--compile-timeout is longer than zero and at most an hour, not {text}"
+            "--compile-timeout must be longer than zero and at most 1h, not {text}"
         )));
     }
     Ok(timeout)
@@ -88,7 +88,9 @@ pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<
             let good =
                 (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
             if !good {
-                bail!(usage(format!("--public-url is an http or https URL, not `{text}`")));
+                bail!(usage(format!(
+                    "--public-url must be an http or https URL, not `{text}`"
+                )));
             }
             text.trim_end_matches('/').to_owned()
         }
@@ -102,7 +104,7 @@ pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<
         None => QUEUE_STALLED_AFTER,
     };
     if stalled_after.is_zero() {
-        bail!(usage("--queue-stalled-after is longer than zero"));
+        bail!(usage("--queue-stalled-after must be longer than zero"));
     }
     Ok(NotifyConfig {
         public_url,
@@ -124,7 +126,8 @@ fn own_url(address: SocketAddr, host: &str) -> String {
         "localhost"
     };
     let url = format!("http://{host}:{}", address.port());
-    tracing::warn!(%url, "no --public-url: links in messages begin with this host's name, which others may not know");
+    tracing::warn!(%url, "--public-url is not set, so links in notifications begin with the name of this host; set it \
+        if other machines do not know this name");
     url
 }
 

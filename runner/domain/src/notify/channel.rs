@@ -23,13 +23,13 @@ const HIDDEN: &str = "/…";
 /// What a Standard Webhooks secret begins with.
 pub const SECRET_PREFIX: &str = "whsec_";
 
-/// How messages of a channel travel.
+/// The kind of a channel: how its messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelKind {
-    /// Mail by SMTP.
+    /// E-mail by SMTP.
     Email,
-    /// A POST of JSON, signed as the Standard Webhooks specification has it.
+    /// A POST request with JSON, signed according to the Standard Webhooks specification.
     Webhook,
     /// A Slack incoming webhook.
     Slack,
@@ -42,7 +42,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// All of them.
+    /// All kinds, in the order in which an error lists them.
     pub const ALL: [Self; 6] = [
         Self::Email,
         Self::Webhook,
@@ -75,37 +75,37 @@ impl ChannelKind {
     }
 }
 
-/// How a connection to a mail server is protected.
+/// How the connection to the mail server is encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SmtpTls {
-    /// Not at all.
+    /// No encryption.
     None,
-    /// By STARTTLS, or there is no mail.
+    /// STARTTLS. If the server does not offer it, no mail is sent.
     #[default]
     Starttls,
-    /// From the first byte.
+    /// TLS from the first byte.
     Implicit,
 }
 
-/// A mail server.
+/// The mail server of an email channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SmtpSpec {
-    /// Name or address.
+    /// The host name or IP address, without a port.
     pub host: String,
-    /// Default 25, 587 or 465, as `tls` has it.
+    /// The port, 1 to 65535. Default: 25 for `none`, 587 for `starttls`, 465 for `implicit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Default `starttls`.
+    /// The encryption. Default: `starttls`.
     pub tls: SmtpTls,
-    /// Who logs in; without one nobody does.
+    /// The user name, together with `password`. Default: no login.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// Write only.
+    /// The password. Write-only: it is never shown again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// A certificate (PEM) that is trusted beside those of the system: that of a private relay.
+    /// A certificate in PEM format that is trusted in addition to those of the system, for a private mail server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
 }
@@ -121,41 +121,42 @@ impl SmtpSpec {
     }
 }
 
-/// A channel.
+/// The spec of a channel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChannelSpec {
-    /// How its messages travel.
+    /// The kind of channel. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<ChannelKind>,
-    /// `email`: the server; without one, mails are written into files (in `heddle dev`).
+    /// For `email`: the mail server. Without it, `heddle dev` writes mails into files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smtp: Option<SmtpSpec>,
-    /// `email`: `name@example.com` or `Name <name@example.com>`.
+    /// For `email`: the sender, `name@example.com` or `Name <name@example.com>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// `email`: who gets what is told to the channel itself.
+    /// For `email`: the recipients of notifications that name the channel, at most 100.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
-    /// All others: where to. Of chat robots it is write only but for its host.
+    /// For all other kinds: the URL, http or https. For chat robots, only its host is shown again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// What messages are signed with. Write only.
+    /// The secret with which messages are signed. Write-only: it is never shown again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Whether `url` may lead to a private address.
+    /// Whether `url` may have a private address. Default: false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_private: bool,
-    /// A template for subjects, instead of Heddle's own.
+    /// A template for the subject. Default: Heddle's own text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// A template for texts, instead of Heddle's own.
+    /// A template for the text. Default: Heddle's own text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Events of a group told one by one before a digest is made.
+    /// The number of events of a group that are sent one by one before they are combined, at most 1,000,000. Default:
+    /// 5; for messages of scripts 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
-    /// How often a digest is sent.
+    /// How often a combined notification is sent, 1s to 1d. Default: 5m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest_every: Option<Span>,
 }
@@ -274,7 +275,10 @@ impl ChannelSpec {
         for (place, template) in [("/subject", &self.subject), ("/text", &self.text)] {
             let Some(template) = template else { continue };
             if template.len() > TEMPLATE_MAX_BYTES {
-                faults.add(place, format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"));
+                faults.add(
+                    place,
+                    format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"),
+                );
             } else if let Err(error) = message::check_template(template) {
                 faults.add(place, format!("invalid template: {error}"));
             }
@@ -289,7 +293,10 @@ impl ChannelSpec {
             ("/allow_private", self.allow_private),
         ];
         for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
-            faults.add(place, "an email channel cannot have this field; it has `smtp`, `from` and `to`");
+            faults.add(
+                place,
+                "an email channel cannot have this field; it has `smtp`, `from` and `to`",
+            );
         }
         if let Some(from) = &self.from
             && !is_mailbox(from)
@@ -305,7 +312,10 @@ impl ChannelSpec {
         for (index, address) in self.to.iter().enumerate() {
             if !is_address(address) {
                 let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
-                faults.add(format!("/to/{index}"), format!("`{shown}` is not a valid e-mail address"));
+                faults.add(
+                    format!("/to/{index}"),
+                    format!("`{shown}` is not a valid e-mail address"),
+                );
             }
         }
         let Some(smtp) = &self.smtp else { return };
@@ -353,7 +363,10 @@ impl ChannelSpec {
             ("/to", !self.to.is_empty()),
         ];
         for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
-            faults.add(place, format!("a {} channel cannot have this field; it has a `url`", kind.as_str()));
+            faults.add(
+                place,
+                format!("a {} channel cannot have this field; it has a `url`", kind.as_str()),
+            );
         }
         match self.url.as_deref() {
             None => faults.add("/url", format!("a {} channel needs a `url`", kind.as_str())),

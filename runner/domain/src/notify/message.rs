@@ -25,18 +25,18 @@ pub const LINE_MAX_CHARS: usize = 400;
 /// How much of an error is told.
 pub const ERROR_MAX_CHARS: usize = 2_000;
 
-/// One of the events that a digest stands for.
+/// One of the events of a combined notification.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "NotificationEntry")]
 pub struct Entry {
-    /// When, in RFC 3339.
+    /// When it happened, RFC 3339.
     pub at: String,
-    /// The run's id.
+    /// The id of the run.
     pub run: Option<String>,
-    /// The task's name.
+    /// The name of the task.
     pub task: Option<String>,
-    /// What went wrong, or what a script said; one line.
+    /// The error, or the message of a script, in one line.
     pub error: Option<String>,
 }
 
@@ -46,11 +46,11 @@ pub struct Entry {
 pub struct Facts {
     /// `failed`, `recovered`, ...
     pub event: String,
-    /// When, in RFC 3339.
+    /// When it happened, RFC 3339.
     pub at: String,
     /// The group's name.
     pub group: Option<String>,
-    /// The run's id.
+    /// The id of the run.
     pub run: Option<String>,
     /// The run's state.
     pub state: Option<String>,
@@ -58,7 +58,7 @@ pub struct Facts {
     pub trigger: Option<String>,
     /// What time the run is about, in RFC 3339.
     pub logical_time: Option<String>,
-    /// The task's name.
+    /// The name of the task.
     pub task: Option<String>,
     /// Which item of a mapped task, from 0.
     pub item: Option<u32>,

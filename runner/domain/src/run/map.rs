@@ -110,8 +110,10 @@ impl MapProgress {
         if self.failed == 0 && self.count(TaskState::Cancelled) > 0 {
             End::Cancelled
         } else if self.joined_bytes() > JOINED_OUTPUT_BYTES_MAX {
-            let message = format!("the joined outputs of the items have more than the limit of \
-                {JOINED_OUTPUT_BYTES_MAX} bytes");
+            let message = format!(
+                "the joined outputs of the items have more than the limit of \
+                {JOINED_OUTPUT_BYTES_MAX} bytes"
+            );
             End::Failed(ErrorKind::Output, message)
         } else if self.failed > 0 {
             End::Failed(

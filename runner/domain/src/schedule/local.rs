@@ -52,7 +52,9 @@ fn parse_within(text: &str, zone: Tz, years: std::ops::RangeInclusive<i32>) -> R
         } else {
             let shown: String = text.chars().take(40).collect();
             let (first, last) = (years.start(), years.end());
-            Err(format!("`{shown}` is out of range; the year must be from {first} to {last}"))
+            Err(format!(
+                "`{shown}` is out of range; the year must be from {first} to {last}"
+            ))
         }
     };
     if let Ok(instant) = DateTime::parse_from_rfc3339(text) {
@@ -74,8 +76,10 @@ fn parse_within(text: &str, zone: Tz, years: std::ops::RangeInclusive<i32>) -> R
 
 fn no_moment(text: &str) -> String {
     let shown: String = text.chars().take(40).collect();
-    format!("`{shown}` is not a valid time; write a date such as `2026-11-20`, a local time such as \
-        `2026-11-20T08:00:00`, or an RFC 3339 time")
+    format!(
+        "`{shown}` is not a valid time; write a date such as `2026-11-20`, a local time such as \
+        `2026-11-20T08:00:00`, or an RFC 3339 time"
+    )
 }
 
 /// What an instant's wall clock shows.
@@ -179,7 +183,11 @@ mod tests {
             Ok("2026-11-20T13:30:00.250Z"),
         );
         check("UTC", "2026-02-30", Err("`2026-02-30` is not a valid time"));
-        check("UTC", "99999-01-01T00:00:00", Err("`99999-01-01T00:00:00` is not a valid time"));
+        check(
+            "UTC",
+            "99999-01-01T00:00:00",
+            Err("`99999-01-01T00:00:00` is not a valid time"),
+        );
         check("UTC", "tomorrow", Err("`tomorrow` is not a valid time"));
         // Midnight that the clock skipped (São Paulo, 2017) is the first instant after it.
         check("America/Sao_Paulo", "2017-10-15", Ok("2017-10-15T03:00:00Z"));

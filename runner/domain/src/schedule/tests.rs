@@ -167,7 +167,10 @@ fn refuses_and_says_where() {
             "/anchor: only `every`",
         ),
         (json!({"every": "0s"}), "/every: `every` must be at least 100ms"),
-        (json!({"every": "1h", "anchor": "x"}), "/anchor: `x` is not a valid time"),
+        (
+            json!({"every": "1h", "anchor": "x"}),
+            "/anchor: `x` is not a valid time",
+        ),
         (json!({"after": "0s"}), "/after: `after` must be longer than zero"),
         (json!({"once": {}}), "/once: `once` has exactly one of"),
         (
@@ -196,7 +199,10 @@ fn refuses_and_says_where() {
             json!({"once": {"at": "2026-12-02"}, "ends_at": "2026-12-01"}),
             "the schedule never fires",
         ),
-        (json!({"cron": "0 0 1 1 ? 2020", "starts_at": "2026-12-02"}), "invalid cron"),
+        (
+            json!({"cron": "0 0 1 1 ? 2020", "starts_at": "2026-12-02"}),
+            "invalid cron",
+        ),
         (
             json!({"cron": "0 0 0 1 1 ? 2020", "starts_at": "2026-12-02"}),
             "the schedule never fires",

@@ -201,8 +201,12 @@ pub(super) fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
             let shown: String = text.chars().take(100).collect();
             chrono::DateTime::parse_from_rfc3339(&text)
                 .map(|at| crate::clock::to_micros(at.to_utc()))
-                .map_err(|_| D::Error::custom(format!("`{shown}` is not a valid RFC 3339 time; write for example \
-                    2026-11-20T08:00:00Z")))
+                .map_err(|_| {
+                    D::Error::custom(format!(
+                        "`{shown}` is not a valid RFC 3339 time; write for example \
+                    2026-11-20T08:00:00Z"
+                    ))
+                })
         })
         .transpose()
 }

@@ -93,7 +93,12 @@ pub fn unread(
             check(&spec.params, "/params", all, "no script of this group has");
             for (name, task) in &spec.tasks {
                 let place = format!("/tasks/{}/params", pointer_token(name));
-                check(&task.params, &place, of_task(task), "the script of this task does not have");
+                check(
+                    &task.params,
+                    &place,
+                    of_task(task),
+                    "the script of this task does not have",
+                );
             }
         }
         Some(submission) => {
@@ -166,7 +171,10 @@ mod tests {
         check(
             greet(json!({"colour": 1})),
             None,
-            &[("/tasks/t/params/colour", "the script of this task does not have a param named `colour`")],
+            &[(
+                "/tasks/t/params/colour",
+                "the script of this task does not have a param named `colour`",
+            )],
         );
         check(greet(json!({"name": "{{ params.day }}", "day": 1})), None, &[]);
         let given = json!({"params": {"nme": 1, "name": 2}, "task_params": {"t": {"tmes": 1}}});

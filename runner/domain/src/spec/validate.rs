@@ -177,7 +177,10 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
     };
     if spec.max_waiting.is_some_and(|max| max > super::MAX_WAITING_MAX) {
         let max = super::MAX_WAITING_MAX;
-        faults.add("/max_waiting", format!("`max_waiting` must be from 0 to {max}; with 0 no run waits"));
+        faults.add(
+            "/max_waiting",
+            format!("`max_waiting` must be from 0 to {max}; with 0 no run waits"),
+        );
     }
     if spec.max_active_runs == Some(0) {
         faults.add(
@@ -199,7 +202,10 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
         check_notify(notify, "/notify", catalog, faults);
     }
     if spec.schedules.len() > SCHEDULES_MAX {
-        faults.add("/schedules", format!("a group must have at most {SCHEDULES_MAX} schedules"));
+        faults.add(
+            "/schedules",
+            format!("a group must have at most {SCHEDULES_MAX} schedules"),
+        );
     }
     for (name, schedule) in &spec.schedules {
         let place = format!("/schedules/{}", pointer_token(name));
@@ -276,7 +282,10 @@ fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults:
         faults.add(place, "give at least one of `channels` and `to`");
     }
     if rules.channels.len() + rules.to.len() > TOLD_MAX {
-        faults.add(place, format!("there must be at most {TOLD_MAX} channels and addresses"));
+        faults.add(
+            place,
+            format!("there must be at most {TOLD_MAX} channels and addresses"),
+        );
     }
     for (index, channel) in rules.channels.iter().enumerate() {
         if !catalog.channel(channel) {
@@ -289,7 +298,10 @@ fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults:
     for (index, address) in rules.to.iter().enumerate() {
         if !crate::notify::channel::is_address(address) {
             let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
-            faults.add(format!("{place}/to/{index}"), format!("`{shown}` is not a valid e-mail address"));
+            faults.add(
+                format!("{place}/to/{index}"),
+                format!("`{shown}` is not a valid e-mail address"),
+            );
         }
     }
 }

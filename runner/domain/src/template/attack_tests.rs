@@ -136,7 +136,11 @@ fn nested_statements_are_refused() {
     }
     for (open, close) in [("{% if 1 %}", "{% endif %}"), ("{% for x in y %}", "{% endfor %}")] {
         let (checked, _) = all(format!("{}{}", open.repeat(2_000), close.repeat(2_000)), false);
-        assert!(checked.unwrap_err().contains("`if` and `for` are nested more than 16 levels deep"));
+        assert!(
+            checked
+                .unwrap_err()
+                .contains("`if` and `for` are nested more than 16 levels deep")
+        );
     }
 }
 

@@ -116,10 +116,17 @@ fn check_words(source: &str, code: &Code<'_>) -> Result<(), String> {
             _ => false,
         };
         if !sound {
-            return Err(wrong(source, token.start, &format!("`{}` is not a valid name", token.text)));
+            return Err(wrong(
+                source,
+                token.start,
+                &format!("`{}` is not a valid name", token.text),
+            ));
         }
         if matches!(token.text, "in" | "not" | "if") && before.is_some_and(|before| code.is_test(before)) {
-            let detail = format!("`{}` cannot follow a test directly; put the test in parentheses", token.text);
+            let detail = format!(
+                "`{}` cannot follow a test directly; put the test in parentheses",
+                token.text
+            );
             return Err(wrong(source, token.start, &detail));
         }
     }

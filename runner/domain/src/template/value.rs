@@ -136,8 +136,12 @@ pub(super) fn instant_of(value: &Value, zone: Tz) -> Result<Time, Error> {
         return Ok(instant.at);
     }
     if let Some(seconds) = value.as_i64() {
-        return DateTime::<Utc>::from_timestamp(seconds, 0).ok_or_else(|| invalid(format!("{seconds} is not a valid \
-            time")));
+        return DateTime::<Utc>::from_timestamp(seconds, 0).ok_or_else(|| {
+            invalid(format!(
+                "{seconds} is not a valid \
+            time"
+            ))
+        });
     }
     match value.as_str() {
         Some(text) => parse_moment(text, zone).map_err(invalid),
@@ -172,7 +176,9 @@ pub(super) fn format_local(zone: Tz, at: Time, format: &str) -> Result<String, E
     /// Padding is at most a few characters for each letter.
     const FORMAT_MAX_BYTES: usize = 256;
     if format.len() > FORMAT_MAX_BYTES {
-        return Err(invalid(format!("a date format must have at most {FORMAT_MAX_BYTES} bytes")));
+        return Err(invalid(format!(
+            "a date format must have at most {FORMAT_MAX_BYTES} bytes"
+        )));
     }
     let items: Vec<_> = StrftimeItems::new(format).collect();
     if items.iter().any(|item| matches!(item, Item::Error)) {

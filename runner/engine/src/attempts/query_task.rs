@@ -122,7 +122,10 @@ impl Attempts {
             Ok(output) => match serde_json::from_str::<Value>(&output) {
                 Ok(_) => Ending::Succeeded(output),
                 // A column of the type json is handed on as it is, and may be nested deeper than anybody reads.
-                Err(error) => Ending::fatal(ErrorKind::Output, format!("the rows cannot be converted to JSON: {error}")),
+                Err(error) => Ending::fatal(
+                    ErrorKind::Output,
+                    format!("the rows cannot be converted to JSON: {error}"),
+                ),
             },
             Err(failure) => match failure.class {
                 QueryClass::Passing => Ending::failed(ErrorKind::Failed, failure.message),

@@ -62,7 +62,10 @@ impl Dispatch {
         }
         output.push(']');
         if output.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
-            let said = format!("the results have {} bytes together; the maximum is {JOINED_OUTPUT_BYTES_MAX}", output.len());
+            let said = format!(
+                "the results have {} bytes together; the maximum is {JOINED_OUTPUT_BYTES_MAX}",
+                output.len()
+            );
             return Ok(Ending::fatal(ErrorKind::Output, said));
         }
         Ok(Ending::Succeeded(output))

@@ -328,15 +328,21 @@ impl Drainer {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
                 Ok(script) => match script.world() {
                     World::Source(_) => format!("the script `{shown}` does not export `handle`"),
-                    world => format!("the script `{shown}` has the world {world}; a topic needs the world \
-                        heddle:task/consumer"),
+                    world => format!(
+                        "the script `{shown}` has the world {world}; a topic needs the world \
+                        heddle:task/consumer"
+                    ),
                 },
                 Err(Ending::Failed { message, .. }) => message,
                 Err(_) => format!("the script `{shown}` cannot be loaded"),
             },
         };
         if own.node.store.note_problem(self.row.id, &problem).await? {
-            tracing::warn!(topic = self.row.name, problem, "a topic sends no messages; correct the problem");
+            tracing::warn!(
+                topic = self.row.name,
+                problem,
+                "a topic sends no messages; correct the problem"
+            );
         }
         Ok(None)
     }
@@ -362,7 +368,10 @@ impl Drainer {
                     effects = read;
                     result.messages.into_iter().map(MessageEnd::from).collect()
                 }
-                Ok(_) => every(batch, &MessageEnd::failed("the script did not return an outcome for each message")),
+                Ok(_) => every(
+                    batch,
+                    &MessageEnd::failed("the script did not return an outcome for each message"),
+                ),
                 Err(detail) => every(batch, &MessageEnd::failed(detail)),
             },
             // There was nothing to do.

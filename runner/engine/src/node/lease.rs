@@ -225,8 +225,10 @@ impl Keeper {
                 return Some(true);
             }
             Ok(None) => {
-                tracing::warn!("another process takes over the lease of this node; check that no other node has the \
-                    same --node-id");
+                tracing::warn!(
+                    "another process takes over the lease of this node; check that no other node has the \
+                    same --node-id"
+                );
             }
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot get a new lease; trying again"),
         }

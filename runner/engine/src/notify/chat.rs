@@ -86,7 +86,9 @@ pub(super) fn verdict(kind: ChannelKind, answer: &Value) -> Result<(), Failure> 
         Some(0) => Ok(()),
         Some(code) => {
             let said = said.and_then(Value::as_str).unwrap_or_default();
-            Err(Failure::passing(format!("the chat robot refused the message: {code} {said}")))
+            Err(Failure::passing(format!(
+                "the chat robot refused the message: {code} {said}"
+            )))
         }
         None => Err(Failure::passing(
             "the answer is not from a chat robot: it has no code".to_owned(),

@@ -145,8 +145,12 @@ impl Notifier {
                     revisions.insert(id, revision);
                 }
                 // What this node cannot read, nobody can be told of; the others must not wait for it.
-                Err(EngineError::Unreadable(error)) => tracing::error!(revision = id, error, "cannot read the revision \
-                    of a group; its events create no notifications"),
+                Err(EngineError::Unreadable(error)) => tracing::error!(
+                    revision = id,
+                    error,
+                    "cannot read the revision \
+                    of a group; its events create no notifications"
+                ),
                 Err(error) => return Err(error),
             }
         }
@@ -568,7 +572,9 @@ fn next(
             let going = run.is_some_and(|run| !run.state.is_final());
             match (going, plan.on_failure) {
                 (true, OnFailure::Stop) => "Tasks of this run that have not started are cancelled.".to_owned(),
-                (true, OnFailure::Continue) => "The run continues with the tasks that do not depend on this task.".to_owned(),
+                (true, OnFailure::Continue) => {
+                    "The run continues with the tasks that do not depend on this task.".to_owned()
+                }
                 (false, _) => {
                     format!("It is not retried until somebody retries it or overrides its state. {next_run}")
                 }

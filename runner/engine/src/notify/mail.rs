@@ -79,9 +79,7 @@ pub(super) async fn send(
     until: Instant,
 ) -> Result<(), Failure> {
     if addresses.is_empty() {
-        return Err(Failure::Final(
-            "there is no recipient: the channel has no `to`".into(),
-        ));
+        return Err(Failure::Final("there is no recipient: the channel has no `to`".into()));
     }
     let mut connection = None;
     let mut failure: Option<Failure> = None;

@@ -382,7 +382,11 @@ async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(),
     std::panic::AssertUnwindSafe(sending)
         .catch_unwind()
         .await
-        .unwrap_or_else(|_| Err(Failure::passing("internal error while sending; the log of the node has the cause")))
+        .unwrap_or_else(|_| {
+            Err(Failure::passing(
+                "internal error while sending; the log of the node has the cause",
+            ))
+        })
 }
 
 fn parse(url: &str) -> Result<Url, Failure> {

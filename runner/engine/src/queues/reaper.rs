@@ -88,7 +88,10 @@ impl Queues {
                 .map(|expired| {
                     let ending = match expired.timed_out {
                         true => {
-                            let message = format!("worker `{}` did not finish the task run within its timeout", expired.worker);
+                            let message = format!(
+                                "worker `{}` did not finish the task run within its timeout",
+                                expired.worker
+                            );
                             Ending::failed(ErrorKind::Timeout, message)
                         }
                         false => Ending::Lost,

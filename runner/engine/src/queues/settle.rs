@@ -308,9 +308,8 @@ fn reason(status: &ClaimStatus) -> String {
             holds: true,
             run: Some(RunState::Paused),
             ..
-        } => {
-            "the run is paused; the task run was taken back, and workers can claim it again when the run is resumed".to_owned()
-        }
+        } => "the run is paused; the task run was taken back, and workers can claim it again when the run is resumed"
+            .to_owned(),
         ClaimStatus {
             expired_at: Some(at), ..
         } => {

@@ -115,8 +115,10 @@ impl Pruner {
         match self.node.store.make_all_partitions(PARTITION_DAYS).await {
             Ok(()) => true,
             Err(StoreError::Conflict(_)) => {
-                tracing::info!("cannot create partitions now, because another transaction holds the tables; trying \
-                    again later");
+                tracing::info!(
+                    "cannot create partitions now, because another transaction holds the tables; trying \
+                    again later"
+                );
                 false
             }
             Err(error) => {

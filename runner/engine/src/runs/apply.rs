@@ -365,8 +365,11 @@ impl Runs {
             .apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes)
             .await?
         {
-            done.result = Ending::failed(ErrorKind::Failed, "a compare-and-set failed, because another attempt \
-                changed the value");
+            done.result = Ending::failed(
+                ErrorKind::Failed,
+                "a compare-and-set failed, because another attempt \
+                changed the value",
+            );
             return Ok(());
         }
         if !runs.is_empty() {

@@ -498,7 +498,9 @@ impl Runs {
         actor: &str,
     ) -> Result<(), ControlError> {
         if !state.is_final() {
-            return Err(ControlError::Refused(format!("the state of a run cannot be set to {state}")));
+            return Err(ControlError::Refused(format!(
+                "the state of a run cannot be set to {state}"
+            )));
         }
         let mark = TaskKey {
             task: u16::MAX,

@@ -160,7 +160,10 @@ impl Runs {
         };
         let text = self.node.store.blob(&version.digest).await?;
         let text = text.ok_or_else(|| {
-            EngineError::Unreadable(format!("the source text of {}@{} was deleted", version.name, version.version))
+            EngineError::Unreadable(format!(
+                "the source text of {}@{} was deleted",
+                version.name, version.version
+            ))
         })?;
         match self.scripts.sandbox.check_source(language, text.into()).await {
             Ok(compiled) => Ok(told(changes(version, &compiled), None)),
@@ -323,8 +326,11 @@ impl Rechecker {
             .map(ToString::to_string)
             .collect();
         match others.is_empty() {
-            true => tracing::info!(runtime = row.tag, "none of these scripts would change if the older runtime were \
-                retired: `heddle runtime retire`"),
+            true => tracing::info!(
+                runtime = row.tag,
+                "none of these scripts would change if the older runtime were \
+                retired: `heddle runtime retire`"
+            ),
             false => tracing::warn!(
                 runtime = row.tag,
                 scripts = named(others),

@@ -330,7 +330,9 @@ impl Runs {
             return Ok(callback);
         }
         let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
-        Err(faults(format!("`{shown}` is neither the name of a channel nor a valid URL")))
+        Err(faults(format!(
+            "`{shown}` is neither the name of a channel nor a valid URL"
+        )))
     }
 
     /// What of a run may start at once: for nodes, and for workers.
@@ -465,8 +467,10 @@ fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
             let place = format!("/labels/{}", pointer_token(key));
             faults.add(
                 place,
-                format!("the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
-                    number"),
+                format!(
+                    "the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
+                    number"
+                ),
             );
         }
     }

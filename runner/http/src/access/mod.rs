@@ -252,8 +252,12 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
                 .and_then(|text| text.split_once(' '))
                 .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
                 .map(|(_, token)| token.trim())
-                .ok_or_else(|| Problem::unauthenticated("the header `Authorization` must be `Bearer` followed by a \
-                    token"))?;
+                .ok_or_else(|| {
+                    Problem::unauthenticated(
+                        "the header `Authorization` must be `Bearer` followed by a \
+                    token",
+                    )
+                })?;
             by_token(app, peer, token, now).await?
         }
         None => match session::cookie(&request.headers) {

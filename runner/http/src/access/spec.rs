@@ -55,7 +55,10 @@ impl TokenSpec {
                 faults.add(format!("/{field}"), format!("must have at most {BOUND_TO_MAX} entries"));
             }
             if !values.is_empty() && given.role != Role::Worker {
-                faults.add(format!("/{field}"), "only a token with the role `worker` can have queues or uids");
+                faults.add(
+                    format!("/{field}"),
+                    "only a token with the role `worker` can have queues or uids",
+                );
             }
         }
         let mut queues = Vec::with_capacity(given_queues.len().min(BOUND_TO_MAX));

@@ -67,8 +67,14 @@ pub(crate) async fn tasks(
     let place = match cursor {
         None => Place::Start,
         Some(cursor) => parse(cursor).ok_or_else(|| {
-            Refusal::Invalid(heddle_domain::Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier \
-                answer").into())
+            Refusal::Invalid(
+                heddle_domain::Fault::at(
+                    "/cursor",
+                    "`cursor` must be the `next_cursor` of an earlier \
+                answer",
+                )
+                .into(),
+            )
         })?,
     };
     let store = engine.store();

@@ -139,7 +139,9 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
 /// The run that a cursor stands for: the next page begins before it.
 pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
     let id = cursor.parse().map_err(|_| {
-        Refusal::Invalid(heddle_domain::Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into())
+        Refusal::Invalid(
+            heddle_domain::Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into(),
+        )
     })?;
     Ok(RunId(id))
 }

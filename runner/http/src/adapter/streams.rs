@@ -60,7 +60,8 @@ fn cursor_of(row: &LogRow) -> String {
 }
 
 fn parse_cursor(text: &str) -> Result<heddle_store::log::LogPosition, Refusal> {
-    let wrong = || Refusal::Invalid(Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into());
+    let wrong =
+        || Refusal::Invalid(Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into());
     // The item may be -1: its sign is not a separator.
     let text = text.replace("--1-", "-_-");
     let parts: Vec<&str> = text.split('-').collect();

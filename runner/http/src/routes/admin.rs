@@ -24,8 +24,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "List the nodes of the cluster",
             nodes,
         )
-        .detail("`position` is the last change that the node has applied, `position_newest` the last change of the \
-            cluster. Both count the entries of the log of changes.")
+        .detail(
+            "`position` is the last change that the node has applied, `position_newest` the last change of the \
+            cluster. Both count the entries of the log of changes.",
+        )
         .list()
         .answers(200, of::<List<Node>>()),
         Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
@@ -38,7 +40,10 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .list()
         .query("kind", "`group`, `script`, `secret`, ...")
-        .query("name", "Only entries about the object with this name. `thing` is another name of this parameter.")
+        .query(
+            "name",
+            "Only entries about the object with this name. `thing` is another name of this parameter.",
+        )
         .query("thing", "Only entries about the object with this name.")
         .query("actor", "Who.")
         .query("action", "`create`, `update`, `delete`, ...")
@@ -60,9 +65,14 @@ pub(crate) fn routes() -> Vec<Route> {
             "Change how long data is kept",
             set_retention,
         )
-        .detail("A field that is omitted gets its default. With `dry_run`, nothing changes, and the answer says what \
-            would be removed now.")
-        .query("dry_run", "`true`: change nothing, and answer what would be removed (`Pruned`). Default: `false`.")
+        .detail(
+            "A field that is omitted gets its default. With `dry_run`, nothing changes, and the answer says what \
+            would be removed now.",
+        )
+        .query(
+            "dry_run",
+            "`true`: change nothing, and answer what would be removed (`Pruned`). Default: `false`.",
+        )
         .takes_spec(of::<Retention>())
         .answers(200, of::<RetentionOrPruned>()),
         Route::new(
@@ -72,8 +82,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "Remove expired data now",
             prune,
         )
-        .detail("Nodes do this automatically; this call does it immediately. One call removes a limited amount: if \
-            `more` is true, call it again.")
+        .detail(
+            "Nodes do this automatically; this call does it immediately. One call removes a limited amount: if \
+            `more` is true, call it again.",
+        )
         .takes(of::<Prune>())
         .answers(200, of::<Pruned>()),
     ]

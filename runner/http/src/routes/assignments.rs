@@ -27,9 +27,15 @@ pub(crate) fn routes() -> Vec<Route> {
             )
             .query("audience", "Only assignments from offers to this audience.")
             .query("offer", "Only assignments of this offer.")
-            .query("state", "Only assignments in this state: `assigned`, `completed`, `failed`, `revoked` or \
-                `expired`.")
-            .query("from", "Only assignments that began at or after this time. Default: seven days ago.")
+            .query(
+                "state",
+                "Only assignments in this state: `assigned`, `completed`, `failed`, `revoked` or \
+                `expired`.",
+            )
+            .query(
+                "from",
+                "Only assignments that began at or after this time. Default: seven days ago.",
+            )
             .query("to", "Only assignments that began before this time.")
             .answers(200, of::<List<Assignment>>()),
         Route::new(

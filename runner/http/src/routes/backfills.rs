@@ -22,27 +22,68 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(409, "The state of the backfill does not allow it.")
     };
     vec![
-        Route::new(Method::Post, "/v1/groups/{name}/backfills", Access::Operate, "Start a backfill", start)
-            .detail("Creates one run for each instant of the group's `cron`, `every` and `daily` schedules (or for \
+        Route::new(
+            Method::Post,
+            "/v1/groups/{name}/backfills",
+            Access::Operate,
+            "Start a backfill",
+            start,
+        )
+        .detail(
+            "Creates one run for each instant of the group's `cron`, `every` and `daily` schedules (or for \
                 each `step`) from `from` to `to`, both included. Without `to`, it ends at the current time and \
                 includes instants that become due in the meantime. `on_existing: skip` (default) creates only missing \
-                runs. `dry_run: true` answers 200 with the instants that would get a run, and stores nothing.")
-            .takes(of::<BackfillRequest>())
-            .answers(202, of::<Backfill>())
-            .answers(200, of::<BackfillPlan>())
-            .problem(409, "The group does not have `history: true`, or it is disabled (use `force: true` to start the \
-                backfill anyway).")
-            .problem(422, "`to` is in the future, `from` is after `to`, the group has no schedule with instants and \
-                `step` is missing, or there are more than 1,000,000 instants."),
-        Route::new(Method::Get, "/v1/backfills", Access::View, "List backfills, newest first", list)
-            .query("group", "Only backfills of these groups. For several, repeat the parameter or use commas.")
-            .list()
-            .answers(200, of::<List<Backfill>>()),
-        Route::new(Method::Get, "/v1/backfills/{id}", Access::View, "Get a backfill with its number of runs by state", get)
-            .answers(200, of::<Backfill>()),
-        control("/v1/backfills/{id}/cancel", "Cancel a backfill: create no more runs and cancel its active runs", BackfillAction::Cancel),
-        control("/v1/backfills/{id}/pause", "Pause a backfill: create no more runs until it is resumed", BackfillAction::Pause),
-        control("/v1/backfills/{id}/resume", "Resume a paused backfill", BackfillAction::Resume),
+                runs. `dry_run: true` answers 200 with the instants that would get a run, and stores nothing.",
+        )
+        .takes(of::<BackfillRequest>())
+        .answers(202, of::<Backfill>())
+        .answers(200, of::<BackfillPlan>())
+        .problem(
+            409,
+            "The group does not have `history: true`, or it is disabled (use `force: true` to start the \
+                backfill anyway).",
+        )
+        .problem(
+            422,
+            "`to` is in the future, `from` is after `to`, the group has no schedule with instants and \
+                `step` is missing, or there are more than 1,000,000 instants.",
+        ),
+        Route::new(
+            Method::Get,
+            "/v1/backfills",
+            Access::View,
+            "List backfills, newest first",
+            list,
+        )
+        .query(
+            "group",
+            "Only backfills of these groups. For several, repeat the parameter or use commas.",
+        )
+        .list()
+        .answers(200, of::<List<Backfill>>()),
+        Route::new(
+            Method::Get,
+            "/v1/backfills/{id}",
+            Access::View,
+            "Get a backfill with its number of runs by state",
+            get,
+        )
+        .answers(200, of::<Backfill>()),
+        control(
+            "/v1/backfills/{id}/cancel",
+            "Cancel a backfill: create no more runs and cancel its active runs",
+            BackfillAction::Cancel,
+        ),
+        control(
+            "/v1/backfills/{id}/pause",
+            "Pause a backfill: create no more runs until it is resumed",
+            BackfillAction::Pause,
+        ),
+        control(
+            "/v1/backfills/{id}/resume",
+            "Resume a paused backfill",
+            BackfillAction::Resume,
+        ),
     ]
 }
 

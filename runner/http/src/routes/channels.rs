@@ -70,8 +70,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "Send a test message and return the result",
             test,
         )
-        .detail("The message is sent immediately and not retried. The answer is the notification with the state \
-            `sent`, or `failed` with the reason.")
+        .detail(
+            "The message is sent immediately and not retried. The answer is the notification with the state \
+            `sent`, or `failed` with the reason.",
+        )
         .answers(200, of::<Notification>())
         .pace(Pace::Waits),
     ]
@@ -95,8 +97,10 @@ async fn save(mut request: Request) -> Outcome {
         .await?;
     match done {
         ChannelPut::Invalid(faults) => Err(Problem::invalid(faults)),
-        ChannelPut::TooMany => Err(Problem::conflict(format!("there are already {CHANNELS_MAX} channels, which is the \
-            maximum"))),
+        ChannelPut::TooMany => Err(Problem::conflict(format!(
+            "there are already {CHANNELS_MAX} channels, which is the \
+            maximum"
+        ))),
         ChannelPut::Done(done) => put(done.created, &shown(done.row)),
     }
 }

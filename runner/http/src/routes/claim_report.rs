@@ -21,7 +21,10 @@ fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut
     let level = match given.level.as_deref() {
         None => 2,
         Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
-            faults.add(format!("{place}/level"), format!("must be one of {}", LEVELS.join(", ")));
+            faults.add(
+                format!("{place}/level"),
+                format!("must be one of {}", LEVELS.join(", ")),
+            );
             2
         }),
     };
@@ -34,12 +37,18 @@ fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut
         }
     };
     if given.message.len() > LINE_BYTES_MAX {
-        faults.add(format!("{place}/message"), format!("must have at most {LINE_BYTES_MAX} bytes"));
+        faults.add(
+            format!("{place}/message"),
+            format!("must have at most {LINE_BYTES_MAX} bytes"),
+        );
     }
     let fields = given.fields.filter(|fields| !fields.is_empty());
     let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
     if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
-        faults.add(format!("{place}/fields"), format!("must have at most {LINE_BYTES_MAX} bytes"));
+        faults.add(
+            format!("{place}/fields"),
+            format!("must have at most {LINE_BYTES_MAX} bytes"),
+        );
     }
     ReportLine {
         at,

@@ -66,8 +66,10 @@ pub(crate) fn routes() -> Vec<Route> {
                 .takes("TimerTaskId")
                 .takes_as("application/x-www-form-urlencoded", "TimerTaskId"),
             call(Method::Get, path, summary, handler)
-                .detail("The same call with GET, for existing clients. It needs a token; a session cookie is not \
-                    accepted.")
+                .detail(
+                    "The same call with GET, for existing clients. It needs a token; a session cookie is not \
+                    accepted.",
+                )
                 .query("taskId", TASK_ID)
                 .acts(),
         ]
@@ -79,8 +81,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a tree of timer tasks",
             submit,
         )
-        .detail("Without `taskId`, it creates a tree. The tree becomes the group `timer-task-<taskId>`, in which a \
-            child starts after its parent has succeeded.")
+        .detail(
+            "Without `taskId`, it creates a tree. The tree becomes the group `timer-task-<taskId>`, in which a \
+            child starts after its parent has succeeded.",
+        )
         .takes("TimerTaskSubmission"),
         Route::new(
             Method::Get,
@@ -162,8 +166,7 @@ async fn task_id(request: &mut Request) -> Result<i64, Problem> {
             .map_or(Value::Null, Value::from),
         given => given,
     };
-    timer_task::number(&given, "taskId")?
-        .ok_or_else(|| Problem::invalid_at("/taskId", "`taskId` is missing"))
+    timer_task::number(&given, "taskId")?.ok_or_else(|| Problem::invalid_at("/taskId", "`taskId` is missing"))
 }
 
 /// What a body says of `taskId`, whatever it calls itself: many send JSON as a form.
@@ -301,10 +304,7 @@ async fn delete(mut request: Request) -> Result<Well, Problem> {
     match request.app.store.delete_group(request.by(), &name, true, None).await? {
         GroupDelete::Missing => return Err(no_task(id)),
         GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
-            return Err(Problem::conflict(format!(
-                "other groups use it: {}",
-                groups.join(", ")
-            )));
+            return Err(Problem::conflict(format!("other groups use it: {}", groups.join(", "))));
         }
         GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
         GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("its current revision is {revision}"))),

@@ -37,7 +37,10 @@ pub(crate) fn routes() -> Vec<Route> {
             answer comes as soon as there is something, or after this time. 204 means that there is nothing; its \
             header `Retry-After` is the number of seconds to wait before the next poll.",
         )
-        .query("wait", "The same as `wait` in the body. If both are given, the body counts.")
+        .query(
+            "wait",
+            "The same as `wait` in the body. If both are given, the body counts.",
+        )
         .takes(of::<Poll>())
         .answers(200, of::<Assignment>())
         .answers_empty(204)
@@ -68,7 +71,10 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<Completion>())
         .answers(200, of::<Assignment>())
         .problem(403, "The token is for other users.")
-        .problem(409, "It is not the current assignment of this user. Nothing has changed.")
+        .problem(
+            409,
+            "It is not the current assignment of this user. Nothing has changed.",
+        )
         .pace(Pace::Waits),
     ]
 }

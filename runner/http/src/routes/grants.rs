@@ -46,9 +46,10 @@ pub(crate) fn same_name(name: &Name, given: Option<&str>) -> Result<(), Problem>
 /// The same of what calls its name something else.
 pub(crate) fn same_name_at(pointer: &str, name: &Name, given: Option<&str>) -> Result<(), Problem> {
     match given {
-        Some(given) if Name::new(given).ok().as_ref() != Some(name) => {
-            Err(Problem::invalid_at(pointer, format!("the name must be the one in the path, `{name}`")))
-        }
+        Some(given) if Name::new(given).ok().as_ref() != Some(name) => Err(Problem::invalid_at(
+            pointer,
+            format!("the name must be the one in the path, `{name}`"),
+        )),
         _ => Ok(()),
     }
 }

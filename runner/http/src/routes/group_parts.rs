@@ -30,16 +30,24 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(412, "`If-Match` names another revision.")
     };
     vec![
-        Route::new(Method::Patch, "/v1/groups/{name}", Access::Operate, "Change a part of a group", patch)
-            .detail("The body is a JSON merge patch (RFC 7396) of the spec: an object changes fields, null removes a \
+        Route::new(
+            Method::Patch,
+            "/v1/groups/{name}",
+            Access::Operate,
+            "Change a part of a group",
+            patch,
+        )
+        .detail(
+            "The body is a JSON merge patch (RFC 7396) of the spec: an object changes fields, null removes a \
                 field, any other value replaces the field. `enabled` is allowed, as with PUT. The whole result is \
                 checked. If it is the same as the current spec, no revision is created. Send `If-Match` with the \
                 revision to refuse the patch if somebody has changed the group since; without it, the patch is \
-                applied to the current spec.")
-            .takes_spec(of::<GroupPatch>())
-            .answers(200, of::<Group>())
-            .problem(412, "`If-Match` names another revision.")
-            .problem(422, "The result is not valid; `errors` has each error with its place."),
+                applied to the current spec.",
+        )
+        .takes_spec(of::<GroupPatch>())
+        .answers(200, of::<Group>())
+        .problem(412, "`If-Match` names another revision.")
+        .problem(422, "The result is not valid; `errors` has each error with its place."),
         switch(
             "/v1/groups/{name}/schedules/{schedule}/enable",
             "Enable a schedule",

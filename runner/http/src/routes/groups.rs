@@ -34,53 +34,130 @@ pub(crate) fn routes() -> Vec<Route> {
         Route::new(Method::Get, "/v1/groups", Access::View, "List groups", list)
             .list()
             .query("category", "Only groups in this category.")
-            .query("q", "Only groups with this text in the name or description. Upper and lower case are the same.")
-            .query("label", "Only groups with this label: `name=value`, or `name` for any value. Several labels must \
-                all match.")
-            .query("last_state", "Only groups whose latest run is in one of these states; `none`: groups without a \
+            .query(
+                "q",
+                "Only groups with this text in the name or description. Upper and lower case are the same.",
+            )
+            .query(
+                "label",
+                "Only groups with this label: `name=value`, or `name` for any value. Several labels must \
+                all match.",
+            )
+            .query(
+                "last_state",
+                "Only groups whose latest run is in one of these states; `none`: groups without a \
                 run. One answer examines 250 groups. So a page may have fewer groups than `limit`, or none, although \
-                `next_cursor` continues.")
-            .query("enabled", "`true`: only enabled groups. `false`: only disabled groups. Default: all.")
+                `next_cursor` continues.",
+            )
+            .query(
+                "enabled",
+                "`true`: only enabled groups. `false`: only disabled groups. Default: all.",
+            )
             .answers(200, of::<List<Group>>()),
-        Route::new(Method::Put, "/v1/groups/{name}", Access::Operate, "Create or change a group", save)
-            .detail("The body is the whole spec. Each change creates a new revision; the same spec creates none. Send \
+        Route::new(
+            Method::Put,
+            "/v1/groups/{name}",
+            Access::Operate,
+            "Create or change a group",
+            save,
+        )
+        .detail(
+            "The body is the whole spec. Each change creates a new revision; the same spec creates none. Send \
                 `If-Match` with the revision to refuse the change if somebody has changed the group since. Fields \
                 that only answers have (revision, times, `next`) are ignored, so you can send a group as you have \
-                read it.")
-            .takes_spec(of::<heddle_api::GroupPut>())
-            .answers_put(of::<Group>())
-            .problem(412, "`If-Match` names another revision.")
-            .problem(422, "The spec is not valid; `errors` has each error with its place."),
+                read it.",
+        )
+        .takes_spec(of::<heddle_api::GroupPut>())
+        .answers_put(of::<Group>())
+        .problem(412, "`If-Match` names another revision.")
+        .problem(422, "The spec is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, of::<Group>()),
-        Route::new(Method::Delete, "/v1/groups/{name}", Access::Operate, "Delete a group", delete)
-            .detail("Groups that depend on this group are detached: they get a new revision without this dependency.")
-            .query("force", "`true`: delete the group even if runs are active, and cancel these runs. Default: \
-                `false`.")
-            .answers(200, of::<Detached>())
-            .problem(409, "The group depends on other groups, tasks of other groups start it, or runs are active.")
-            .problem(412, "`If-Match` names another revision."),
-        Route::new(Method::Post, "/v1/groups/{name}/validate", Access::Try, "Check a spec without saving it", validate)
-            .takes_spec(of::<heddle_api::GroupPut>())
-            .answers(200, of::<Validation>())
-            .problem(422, "The spec is not valid; `errors` has each error with its place, as with PUT."),
-        Route::new(Method::Get, "/v1/groups/{name}/revisions", Access::View, "List revisions, newest first", revisions)
-            .list()
-            .answers(200, of::<List<Revision>>()),
-        Route::new(Method::Get, "/v1/groups/{name}/revisions/{revision}", Access::View, "Get a revision", revision)
-            .answers(200, of::<Revision>()),
-        Route::new(Method::Get, "/v1/groups/{name}/graph", Access::View, "Get the graph of tasks, and the groups \
-            upstream and downstream", graph)
-            .answers(200, of::<Graph>()),
-        Route::new(Method::Post, "/v1/groups/{name}/enable", Access::Operate, "Enable a group", enable)
-            .answers(200, of::<Group>()),
-        Route::new(Method::Post, "/v1/groups/{name}/disable", Access::Operate, "Disable a group", disable)
-            .detail("`mode`: `drain` (default) lets active runs end, `stop` cancels them.")
-            .takes(of::<DisableRequest>())
-            .answers(200, of::<Group>()),
-        Route::new(Method::Get, "/v1/groups/{name}/next", Access::View, "Get the next instants of the group's \
-            schedules", next)
-            .query("count", "The number of instants, 1 to 1000. Default: 5.")
-            .answers(200, of::<heddle_api::NextInstants>()),
+        Route::new(
+            Method::Delete,
+            "/v1/groups/{name}",
+            Access::Operate,
+            "Delete a group",
+            delete,
+        )
+        .detail("Groups that depend on this group are detached: they get a new revision without this dependency.")
+        .query(
+            "force",
+            "`true`: delete the group even if runs are active, and cancel these runs. Default: \
+                `false`.",
+        )
+        .answers(200, of::<Detached>())
+        .problem(
+            409,
+            "The group depends on other groups, tasks of other groups start it, or runs are active.",
+        )
+        .problem(412, "`If-Match` names another revision."),
+        Route::new(
+            Method::Post,
+            "/v1/groups/{name}/validate",
+            Access::Try,
+            "Check a spec without saving it",
+            validate,
+        )
+        .takes_spec(of::<heddle_api::GroupPut>())
+        .answers(200, of::<Validation>())
+        .problem(
+            422,
+            "The spec is not valid; `errors` has each error with its place, as with PUT.",
+        ),
+        Route::new(
+            Method::Get,
+            "/v1/groups/{name}/revisions",
+            Access::View,
+            "List revisions, newest first",
+            revisions,
+        )
+        .list()
+        .answers(200, of::<List<Revision>>()),
+        Route::new(
+            Method::Get,
+            "/v1/groups/{name}/revisions/{revision}",
+            Access::View,
+            "Get a revision",
+            revision,
+        )
+        .answers(200, of::<Revision>()),
+        Route::new(
+            Method::Get,
+            "/v1/groups/{name}/graph",
+            Access::View,
+            "Get the graph of tasks, and the groups \
+            upstream and downstream",
+            graph,
+        )
+        .answers(200, of::<Graph>()),
+        Route::new(
+            Method::Post,
+            "/v1/groups/{name}/enable",
+            Access::Operate,
+            "Enable a group",
+            enable,
+        )
+        .answers(200, of::<Group>()),
+        Route::new(
+            Method::Post,
+            "/v1/groups/{name}/disable",
+            Access::Operate,
+            "Disable a group",
+            disable,
+        )
+        .detail("`mode`: `drain` (default) lets active runs end, `stop` cancels them.")
+        .takes(of::<DisableRequest>())
+        .answers(200, of::<Group>()),
+        Route::new(
+            Method::Get,
+            "/v1/groups/{name}/next",
+            Access::View,
+            "Get the next instants of the group's \
+            schedules",
+            next,
+        )
+        .query("count", "The number of instants, 1 to 1000. Default: 5.")
+        .answers(200, of::<heddle_api::NextInstants>()),
     ]
 }
 

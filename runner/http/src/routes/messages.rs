@@ -363,8 +363,11 @@ impl Reader {
                 Ok(Some(Err(_))) => {
                     // What came in whole lines is taken, as if it had been sent before.
                     self.hand_on(true).await;
-                    let broken = Piece::Broken(StatusCode::BAD_REQUEST, "the connection closed before the body was \
-                        complete");
+                    let broken = Piece::Broken(
+                        StatusCode::BAD_REQUEST,
+                        "the connection closed before the body was \
+                        complete",
+                    );
                     let _ = self.pieces.send(broken).await;
                     return;
                 }
@@ -485,7 +488,10 @@ async fn list(request: Request) -> Outcome {
     };
     let bucket = match request.query_as::<i64>("bucket", "a number")? {
         Some(bucket) if !(0..BUCKETS).contains(&bucket) => {
-            return Err(Problem::malformed(format!("`bucket` must be from 0 to {}", BUCKETS - 1)));
+            return Err(Problem::malformed(format!(
+                "`bucket` must be from 0 to {}",
+                BUCKETS - 1
+            )));
         }
         bucket => bucket.map(|bucket| bucket as i16),
     };
@@ -501,7 +507,9 @@ async fn list(request: Request) -> Outcome {
     };
     let after = request.cursor_as::<Uuid>()?;
     if after.is_some_and(|after| address_of(after).is_none()) {
-        return Err(Problem::malformed("`cursor` must be the `next_cursor` of an earlier answer"));
+        return Err(Problem::malformed(
+            "`cursor` must be the `next_cursor` of an earlier answer",
+        ));
     }
     let page = request
         .app

@@ -60,7 +60,10 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("Newest first.")
         .list()
         .query("channel", "Only notifications through this channel.")
-        .query("event", "Only notifications about these events. For several, use commas.")
+        .query(
+            "event",
+            "Only notifications about these events. For several, use commas.",
+        )
         .query(
             "state",
             "Only notifications in these states: `pending`, `sent`, `failed`. For several, use commas.",
@@ -85,8 +88,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "Send a notification again",
             resend,
         )
-        .detail("The notification is sent to all its recipients again, even if it was sent before. A notification \
-            that waits for a retry is sent now.")
+        .detail(
+            "The notification is sent to all its recipients again, even if it was sent before. A notification \
+            that waits for a retry is sent now.",
+        )
         .answers(200, of::<Notification>()),
     ]
 }

@@ -52,12 +52,17 @@ pub(crate) fn routes() -> Vec<Route> {
             "List occurrences: the instants at which offers are due",
             occurrences,
         )
-        .detail("A repeating offer gives one item for each instant. The range is at most 366 days, and at most \
-            100,000 offers may be due in it.")
+        .detail(
+            "A repeating offer gives one item for each instant. The range is at most 366 days, and at most \
+            100,000 offers may be due in it.",
+        )
         .list()
         .query("audience", "Only occurrences of offers to this audience.")
         .query("offer", "Only occurrences of this offer.")
-        .query("from", "Only occurrences at or after this time. Default: seven days ago.")
+        .query(
+            "from",
+            "Only occurrences at or after this time. Default: seven days ago.",
+        )
         .query("to", "Only occurrences at or before this time. Default: now.")
         .answers(200, of::<List<Occurrence>>()),
         Route::new(
@@ -321,8 +326,10 @@ impl FirstOccurrences {
             if seen >= OFFERS_MAX {
                 return Err(Problem::invalid(Fault::at(
                     "/audience",
-                    format!("more than {OFFERS_MAX} offers can be due in this range; add `audience`, or use a shorter \
-                        range"),
+                    format!(
+                        "more than {OFFERS_MAX} offers can be due in this range; add `audience`, or use a shorter \
+                        range"
+                    ),
                 )));
             }
         }

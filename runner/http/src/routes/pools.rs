@@ -31,8 +31,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create or change a pool",
             save,
         )
-        .detail("If you make a pool smaller, slots that are in use stay in use. New slots are given only when fewer \
-            than `slots` are in use.")
+        .detail(
+            "If you make a pool smaller, slots that are in use stay in use. New slots are given only when fewer \
+            than `slots` are in use.",
+        )
         .takes_spec(of::<PoolSpec>())
         .answers_put(of::<Pool>()),
         Route::new(Method::Get, "/v1/pools/{name}", Access::View, "Get a pool", get).answers(200, of::<Pool>()),

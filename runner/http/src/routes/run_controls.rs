@@ -32,34 +32,76 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(409, "The state of the run does not allow it.")
     };
     vec![
-        control("/v1/runs/{id}/cancel", "Cancel a run and interrupt its running attempts", Control::Cancel),
-        control("/v1/runs/{id}/pause", "Pause a run: no new task run starts", Control::Pause),
+        control(
+            "/v1/runs/{id}/cancel",
+            "Cancel a run and interrupt its running attempts",
+            Control::Cancel,
+        ),
+        control(
+            "/v1/runs/{id}/pause",
+            "Pause a run: no new task run starts",
+            Control::Pause,
+        ),
         control("/v1/runs/{id}/resume", "Resume a paused run", Control::Resume),
-        Route::new(Method::Post, "/v1/runs/{id}/restart", Access::Operate, "Restart a run from where it failed", restart)
-            .detail("Only for failed or cancelled runs. Task runs that succeeded are kept. `scripts`: `pinned` \
-                (default: the script versions recorded on the run) or `active`.")
-            .takes(of::<ScriptsChoice>())
-            .answers(200, of::<Run>())
-            .problem(409, "The run is not failed or cancelled."),
-        Route::new(Method::Post, "/v1/runs/{id}/rerun", Access::Operate, "Create a new run with the same params and \
-            logical time", rerun)
-            .takes(of::<ScriptsChoice>())
-            .answers(202, of::<Run>()),
-        Route::new(Method::Put, "/v1/runs/{id}/state", Access::Operate, "Override a run's state", set_state)
-            .takes(of::<StateOverride>())
-            .answers(200, of::<Run>())
-            .problem(409, "The state of the run does not allow it."),
-        Route::new(Method::Delete, "/v1/runs/{id}", Access::Operate, "Delete a run that has ended", delete)
-            .answers_empty(204)
-            .problem(409, "The run has not ended."),
-        Route::new(Method::Post, "/v1/runs/bulk", Access::Operate, "Control all runs that match a filter", bulk)
-            .detail("`action`: `cancel`, `pause`, `resume`, `restart`, `rerun`, `state` (or `override`; with `state` \
+        Route::new(
+            Method::Post,
+            "/v1/runs/{id}/restart",
+            Access::Operate,
+            "Restart a run from where it failed",
+            restart,
+        )
+        .detail(
+            "Only for failed or cancelled runs. Task runs that succeeded are kept. `scripts`: `pinned` \
+                (default: the script versions recorded on the run) or `active`.",
+        )
+        .takes(of::<ScriptsChoice>())
+        .answers(200, of::<Run>())
+        .problem(409, "The run is not failed or cancelled."),
+        Route::new(
+            Method::Post,
+            "/v1/runs/{id}/rerun",
+            Access::Operate,
+            "Create a new run with the same params and \
+            logical time",
+            rerun,
+        )
+        .takes(of::<ScriptsChoice>())
+        .answers(202, of::<Run>()),
+        Route::new(
+            Method::Put,
+            "/v1/runs/{id}/state",
+            Access::Operate,
+            "Override a run's state",
+            set_state,
+        )
+        .takes(of::<StateOverride>())
+        .answers(200, of::<Run>())
+        .problem(409, "The state of the run does not allow it."),
+        Route::new(
+            Method::Delete,
+            "/v1/runs/{id}",
+            Access::Operate,
+            "Delete a run that has ended",
+            delete,
+        )
+        .answers_empty(204)
+        .problem(409, "The run has not ended."),
+        Route::new(
+            Method::Post,
+            "/v1/runs/bulk",
+            Access::Operate,
+            "Control all runs that match a filter",
+            bulk,
+        )
+        .detail(
+            "`action`: `cancel`, `pause`, `resume`, `restart`, `rerun`, `state` (or `override`; with `state` \
                 and `reason`), `clear` (with `task`; optionally `item`, `downstream` and `reason`, as for one run) or \
                 `delete`. `dry_run: true` changes nothing and answers what would happen: `refused` has the runs that \
-                the action would not change.")
-            .takes(of::<Bulk>())
-            .answers(200, of::<BulkReport>())
-            .problem(422, "The filter is empty, or the action is unknown."),
+                the action would not change.",
+        )
+        .takes(of::<Bulk>())
+        .answers(200, of::<BulkReport>())
+        .problem(422, "The filter is empty, or the action is unknown."),
     ]
 }
 
@@ -202,7 +244,10 @@ async fn bulk(mut request: Request) -> Outcome {
         body.action == BulkAction::Clear,
         of_clear.iter().find(|(_, given)| *given),
     ) {
-        return Err(Problem::invalid_at(*place, "only the action `clear` accepts this field"));
+        return Err(Problem::invalid_at(
+            *place,
+            "only the action `clear` accepts this field",
+        ));
     }
     let control = match body.action {
         BulkAction::Cancel => Control::Cancel,

@@ -34,64 +34,135 @@ pub(crate) const ENDED_BYTES_MAX: usize = 8 * 1_024 * 1_024;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Post, "/v1/groups/{name}/runs", Access::Operate, "Submit a run", submit)
-            .detail("The answer comes after the commit. `key` is unique in the group for as long as the run is kept. \
-                `dedupe` refuses runs with the same params.")
-            .query("force", "`true`: submit even if the group is disabled. Default: `false`.")
-            .takes(of::<Submission>())
-            .answers(202, of::<Run>())
-            .problem(409, "A run with this key or these params exists (`existing` is its id), or the group is \
-                disabled."),
-        Route::new(Method::Post, "/v1/groups/{name}/runs/batch", Access::Operate, "Submit up to 10,000 runs", batch)
-            .detail("The answer has one result for each run, in order: `{status: 202, id}`, or another status with a \
-                problem and, if the run exists, its id.")
-            .query("force", "`true`: submit even if the group is disabled. Default: `false`.")
-            .takes(of::<Batch>())
-            .answers(202, of::<BatchResults>()),
-        filters(Route::new(Method::Get, "/v1/runs", Access::View, "List runs, newest first", list))
-            .detail("With no filter except `group`, the list omits runs that ended longer ago than the retention's \
+        Route::new(
+            Method::Post,
+            "/v1/groups/{name}/runs",
+            Access::Operate,
+            "Submit a run",
+            submit,
+        )
+        .detail(
+            "The answer comes after the commit. `key` is unique in the group for as long as the run is kept. \
+                `dedupe` refuses runs with the same params.",
+        )
+        .query(
+            "force",
+            "`true`: submit even if the group is disabled. Default: `false`.",
+        )
+        .takes(of::<Submission>())
+        .answers(202, of::<Run>())
+        .problem(
+            409,
+            "A run with this key or these params exists (`existing` is its id), or the group is \
+                disabled.",
+        ),
+        Route::new(
+            Method::Post,
+            "/v1/groups/{name}/runs/batch",
+            Access::Operate,
+            "Submit up to 10,000 runs",
+            batch,
+        )
+        .detail(
+            "The answer has one result for each run, in order: `{status: 202, id}`, or another status with a \
+                problem and, if the run exists, its id.",
+        )
+        .query(
+            "force",
+            "`true`: submit even if the group is disabled. Default: `false`.",
+        )
+        .takes(of::<Batch>())
+        .answers(202, of::<BatchResults>()),
+        filters(Route::new(
+            Method::Get,
+            "/v1/runs",
+            Access::View,
+            "List runs, newest first",
+            list,
+        ))
+        .detail(
+            "With no filter except `group`, the list omits runs that ended longer ago than the retention's \
                 `hot` period (default 3 days). Any other filter, or `history=true`, includes them. Some filters have \
                 no index: `trigger`, `logical_from` and `logical_to`, a script or queue that more than 30 groups use, \
                 a label that many runs have. For these, one answer examines a few thousand runs. So a page may have \
                 fewer runs than `limit`, or none, although `next_cursor` continues. The list ends when `next_cursor` \
-                is null.")
-            .query("history", "`true`: include runs that ended longer ago than the retention's `hot` period. Default: \
-                `false`.")
-            .list()
-            .answers(200, of::<List<Run>>()),
-        filters(Route::new(Method::Get, "/v1/runs/latest", Access::View, "Get the newest run that matches the \
-            filters, with its task runs", latest))
-            .detail("Without a filter: the newest of all runs.")
-            .answers(200, of::<Run>())
-            .problem(404, "No run matches."),
-        Route::new(Method::Get, "/v1/runs/{id}", Access::View, "Get a run with its task runs", get)
-            .query("wait", "Wait until the run has ended, at most for this duration, for example `20s`. At most 1m. \
-                Default: answer immediately.")
-            .answers(200, of::<Run>())
-            .pace(Pace::Waits),
-        Route::new(Method::Get, "/v1/runs/{id}/events", Access::View, "Follow a run (server-sent events)", events)
-            .detail("The stream begins with the current state: one event for each task run (`task.running`, ...) and \
+                is null.",
+        )
+        .query(
+            "history",
+            "`true`: include runs that ended longer ago than the retention's `hot` period. Default: \
+                `false`.",
+        )
+        .list()
+        .answers(200, of::<List<Run>>()),
+        filters(Route::new(
+            Method::Get,
+            "/v1/runs/latest",
+            Access::View,
+            "Get the newest run that matches the \
+            filters, with its task runs",
+            latest,
+        ))
+        .detail("Without a filter: the newest of all runs.")
+        .answers(200, of::<Run>())
+        .problem(404, "No run matches."),
+        Route::new(
+            Method::Get,
+            "/v1/runs/{id}",
+            Access::View,
+            "Get a run with its task runs",
+            get,
+        )
+        .query(
+            "wait",
+            "Wait until the run has ended, at most for this duration, for example `20s`. At most 1m. \
+                Default: answer immediately.",
+        )
+        .answers(200, of::<Run>())
+        .pace(Pace::Waits),
+        Route::new(
+            Method::Get,
+            "/v1/runs/{id}/events",
+            Access::View,
+            "Follow a run (server-sent events)",
+            events,
+        )
+        .detail(
+            "The stream begins with the current state: one event for each task run (`task.running`, ...) and \
                 one for the run (`run.running`, ...). It continues with the changes, and ends with an event `end` \
                 when the run has ended. Each event has the whole task run or run, and `at`, the time of the change. \
                 If Heddle does not record the time of a change (a pause, a retry, progress), `at` is the time when \
                 the server saw it. The header `Last-Event-ID` resumes a broken connection: if nothing has changed \
                 since that event, the beginning is omitted; otherwise it shows the current state. Changes in between \
-                that were undone are not reported.")
-            .query("cursor", "The id of an event, the same as the header `Last-Event-ID`. If both are given, the \
-                header counts.")
-            .query("follow", "Accepted but has no effect: this call always follows.")
-            .answers_as(200, "text/event-stream", "Text")
-            .pace(Pace::Waits),
+                that were undone are not reported.",
+        )
+        .query(
+            "cursor",
+            "The id of an event, the same as the header `Last-Event-ID`. If both are given, the \
+                header counts.",
+        )
+        .query("follow", "Accepted but has no effect: this call always follows.")
+        .answers_as(200, "text/event-stream", "Text")
+        .pace(Pace::Waits),
     ]
 }
 
 fn filters(route: Route) -> Route {
     route
-        .query("group", "Only runs of these groups. For several, repeat the parameter or use commas.")
-        .query("state", "Only runs in these states: `waiting`, `running`, `paused`, `succeeded`, `failed`, \
-            `cancelled`.")
-        .query("trigger", "Only runs with these triggers: `manual`, `schedule`, `backfill`, `upstream`, `task`, \
-            `rerun`.")
+        .query(
+            "group",
+            "Only runs of these groups. For several, repeat the parameter or use commas.",
+        )
+        .query(
+            "state",
+            "Only runs in these states: `waiting`, `running`, `paused`, `succeeded`, `failed`, \
+            `cancelled`.",
+        )
+        .query(
+            "trigger",
+            "Only runs with these triggers: `manual`, `schedule`, `backfill`, `upstream`, `task`, \
+            `rerun`.",
+        )
         .query(
             "label",
             "Only runs with this label: `name=value`, or `name` for any value. Several labels must all match.",
@@ -357,7 +428,10 @@ async fn batch(mut request: Request) -> Outcome {
                     }
                 }
                 Some((Err(refusal), key)) => refused(&refusal.into(), key),
-                None => refused(&Problem::unavailable("internal error: no result for this run; submit it again", 1), None),
+                None => refused(
+                    &Problem::unavailable("internal error: no result for this run; submit it again", 1),
+                    None,
+                ),
             },
         })
         .collect();

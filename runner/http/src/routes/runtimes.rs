@@ -52,21 +52,41 @@ fn rechecked(script: Recheck) -> RecheckedScript {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/runtimes", Access::View, "List the runtimes of scripts that are source text", list)
-            .detail("The runtimes with which scripts were checked, by tag.")
-            .list()
-            .answers(200, of::<List<Runtime>>()),
-        Route::new(Method::Post, "/v1/runtimes/{tag}/retire", Access::Admin, "Retire a runtime", retire)
-            .detail("From then on, the scripts of this runtime run on the current runtime (that of the node that \
+        Route::new(
+            Method::Get,
+            "/v1/runtimes",
+            Access::View,
+            "List the runtimes of scripts that are source text",
+            list,
+        )
+        .detail("The runtimes with which scripts were checked, by tag.")
+        .list()
+        .answers(200, of::<List<Runtime>>()),
+        Route::new(
+            Method::Post,
+            "/v1/runtimes/{tag}/retire",
+            Access::Admin,
+            "Retire a runtime",
+            retire,
+        )
+        .detail(
+            "From then on, the scripts of this runtime run on the current runtime (that of the node that \
                 answers), on all nodes and without a restart. First, the script versions in use (active versions, \
                 versions that groups and topics name, versions that active runs resolved) are checked with the \
-                current runtime.")
-            .query("force", "`true`: retire it even if scripts would change or would no longer be accepted. Default: \
-                `false`.")
-            .answers(200, of::<RetiredRuntime>())
-            .problem(409, "It is the current runtime; or scripts would change or would no longer be accepted, and \
-                `errors` names them.")
-            .pace(Pace::Waits),
+                current runtime.",
+        )
+        .query(
+            "force",
+            "`true`: retire it even if scripts would change or would no longer be accepted. Default: \
+                `false`.",
+        )
+        .answers(200, of::<RetiredRuntime>())
+        .problem(
+            409,
+            "It is the current runtime; or scripts would change or would no longer be accepted, and \
+                `errors` names them.",
+        )
+        .pace(Pace::Waits),
     ]
 }
 

@@ -57,62 +57,125 @@ fn script_of(script: ScriptRow, version: ScriptVersionRow) -> Script {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list).list().answers(200, of::<List<Script>>()),
-        Route::new(Method::Put, "/v1/scripts/{name}", Access::Author, "Upload a version", upload)
-            .detail("The body is a component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI \
+        Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list)
+            .list()
+            .answers(200, of::<List<Script>>()),
+        Route::new(
+            Method::Put,
+            "/v1/scripts/{name}",
+            Access::Author,
+            "Upload a version",
+            upload,
+        )
+        .detail(
+            "The body is a component for the world `heddle:task/task` or `heddle:task/consumer`, or a WASI \
                 command, as binary or as WebAssembly text. Or it is source text: with `Content-Type: text/javascript` \
                 or `text/typescript` a module that exports `default function run(params, ctx)`, with `text/x-python` \
                 a module that has `def run(params, ctx)`. If the source has an error, `errors[0]` has its `line`, its \
                 `column` and the line as `source`. If the body is the same as the newest version, no new version is \
-                created, unless that version was checked with another runtime.")
-            .query("activate", "`false`: do not activate the new version. Default: `true`.")
-            .takes_as("application/wasm", "Wasm")
-            .takes_as("text/javascript", "Source")
-            .takes_as("text/typescript", "Source")
-            .takes_as("text/x-python", "Source")
-            .answers_put(of::<ScriptVersion>())
-            .problem(413, "The body has more than 64 MiB of wasm, or more than 1 MiB of source text.")
-            .problem(415, "Source text in a language for which this build has no runtime.")
-            .problem(422, "The body is not a valid script; `detail` says what is wrong.")
-            .pace(Pace::Uploads),
+                created, unless that version was checked with another runtime.",
+        )
+        .query("activate", "`false`: do not activate the new version. Default: `true`.")
+        .takes_as("application/wasm", "Wasm")
+        .takes_as("text/javascript", "Source")
+        .takes_as("text/typescript", "Source")
+        .takes_as("text/x-python", "Source")
+        .answers_put(of::<ScriptVersion>())
+        .problem(
+            413,
+            "The body has more than 64 MiB of wasm, or more than 1 MiB of source text.",
+        )
+        .problem(415, "Source text in a language for which this build has no runtime.")
+        .problem(422, "The body is not a valid script; `detail` says what is wrong.")
+        .pace(Pace::Uploads),
         Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, of::<Script>()),
-        Route::new(Method::Delete, "/v1/scripts/{name}", Access::Author, "Delete a script", delete)
-            .detail("If the name is used again, the version numbers continue. So a version number never means other \
-                code.")
-            .answers_empty(204)
-            .problem(409, "Groups or topics use the script; `detail` names them."),
-        Route::new(Method::Get, "/v1/scripts/{name}/versions", Access::View, "List versions", versions)
-            .list()
-            .answers(200, of::<List<ScriptVersion>>()),
-        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}", Access::View, "Get a version", version)
-            .answers(200, of::<ScriptVersion>()),
-        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/wasm", Access::View, "Download the wasm of a \
-            version", wasm)
-            .detail("The wasm as it was uploaded. 404 for a version that was uploaded as source text.")
-            .answers_as(200, "application/wasm", "Wasm"),
-        Route::new(Method::Get, "/v1/scripts/{name}/versions/{version}/source", Access::View, "Get the source text of \
-            a version", source)
-            .detail("The text as it was uploaded. 404 for a version that was uploaded as wasm.")
-            .answers_as(200, "text/javascript", "Source")
-            .answers_as(200, "text/typescript", "Source")
-            .answers_as(200, "text/x-python", "Source"),
-        Route::new(Method::Post, "/v1/scripts/{name}/invoke", Access::Try, "Run a script once without creating a run", invoke)
-            .takes(of::<InvokeRequest>())
-            .answers(200, of::<Invocation>())
-            .problem(422, "The params do not match the script's schema.")
-            .pace(Pace::Waits),
-        Route::new(Method::Put, "/v1/scripts/{name}/active", Access::Author, "Activate a version", activate)
-            .takes(of::<ActivateRequest>())
-            .answers(200, of::<Script>()),
-        Route::new(Method::Post, "/v1/scripts/{name}/fetch", Access::Author, "Upload a version from a URL", fetch)
-            .detail("The node downloads the URL itself, if its outbound policy allows it.")
-            .query("activate", "`false`: do not activate the new version. Default: `true`.")
-            .takes(of::<FetchRequest>())
-            .answers(201, of::<ScriptVersion>())
-            .answers(200, of::<ScriptVersion>())
-            .problem(403, "The outbound policy does not allow the URL.")
-            .problem(422, "The content has another digest, or it is not a valid script.")
-            .pace(Pace::Uploads),
+        Route::new(
+            Method::Delete,
+            "/v1/scripts/{name}",
+            Access::Author,
+            "Delete a script",
+            delete,
+        )
+        .detail(
+            "If the name is used again, the version numbers continue. So a version number never means other \
+                code.",
+        )
+        .answers_empty(204)
+        .problem(409, "Groups or topics use the script; `detail` names them."),
+        Route::new(
+            Method::Get,
+            "/v1/scripts/{name}/versions",
+            Access::View,
+            "List versions",
+            versions,
+        )
+        .list()
+        .answers(200, of::<List<ScriptVersion>>()),
+        Route::new(
+            Method::Get,
+            "/v1/scripts/{name}/versions/{version}",
+            Access::View,
+            "Get a version",
+            version,
+        )
+        .answers(200, of::<ScriptVersion>()),
+        Route::new(
+            Method::Get,
+            "/v1/scripts/{name}/versions/{version}/wasm",
+            Access::View,
+            "Download the wasm of a \
+            version",
+            wasm,
+        )
+        .detail("The wasm as it was uploaded. 404 for a version that was uploaded as source text.")
+        .answers_as(200, "application/wasm", "Wasm"),
+        Route::new(
+            Method::Get,
+            "/v1/scripts/{name}/versions/{version}/source",
+            Access::View,
+            "Get the source text of \
+            a version",
+            source,
+        )
+        .detail("The text as it was uploaded. 404 for a version that was uploaded as wasm.")
+        .answers_as(200, "text/javascript", "Source")
+        .answers_as(200, "text/typescript", "Source")
+        .answers_as(200, "text/x-python", "Source"),
+        Route::new(
+            Method::Post,
+            "/v1/scripts/{name}/invoke",
+            Access::Try,
+            "Run a script once without creating a run",
+            invoke,
+        )
+        .takes(of::<InvokeRequest>())
+        .answers(200, of::<Invocation>())
+        .problem(422, "The params do not match the script's schema.")
+        .pace(Pace::Waits),
+        Route::new(
+            Method::Put,
+            "/v1/scripts/{name}/active",
+            Access::Author,
+            "Activate a version",
+            activate,
+        )
+        .takes(of::<ActivateRequest>())
+        .answers(200, of::<Script>()),
+        Route::new(
+            Method::Post,
+            "/v1/scripts/{name}/fetch",
+            Access::Author,
+            "Upload a version from a URL",
+            fetch,
+        )
+        .detail("The node downloads the URL itself, if its outbound policy allows it.")
+        .query("activate", "`false`: do not activate the new version. Default: `true`.")
+        .takes(of::<FetchRequest>())
+        .answers(201, of::<ScriptVersion>())
+        .answers(200, of::<ScriptVersion>())
+        .problem(403, "The outbound policy does not allow the URL.")
+        .problem(422, "The content has another digest, or it is not a valid script.")
+        .pace(Pace::Uploads),
     ]
 }
 
@@ -401,7 +464,10 @@ async fn fetch(mut request: Request) -> Outcome {
     let body: FetchRequest = request.body(false).await?;
     let sha256 = body.sha256.trim().trim_start_matches("sha256:").to_ascii_lowercase();
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(Problem::invalid_at("/sha256", "`sha256` must have 64 hexadecimal digits"));
+        return Err(Problem::invalid_at(
+            "/sha256",
+            "`sha256` must have 64 hexadecimal digits",
+        ));
     }
     let bytes = adapter::scripts::fetch(&request.app.engine, body.url, sha256).await?;
     store(&request, &name, bytes, None, activate).await

@@ -22,16 +22,36 @@ fn shown(row: SecretRow) -> Secret {
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::Get, "/v1/secrets", Access::Admin, "List secrets, without their values", list)
-            .list()
-            .answers(200, of::<List<Secret>>()),
-        Route::new(Method::Put, "/v1/secrets/{name}", Access::Admin, "Create or change a secret", save)
-            .detail("The value is stored encrypted and never shown again. Only the groups and categories that the \
-                secret names may use it. `*` means all. If it names none, nothing can use it.")
-            .takes_spec(of::<SecretSpec>())
-            .answers_put(of::<Secret>()),
-        Route::new(Method::Get, "/v1/secrets/{name}", Access::Admin, "Get a secret, without its value", get)
-            .answers(200, of::<Secret>()),
+        Route::new(
+            Method::Get,
+            "/v1/secrets",
+            Access::Admin,
+            "List secrets, without their values",
+            list,
+        )
+        .list()
+        .answers(200, of::<List<Secret>>()),
+        Route::new(
+            Method::Put,
+            "/v1/secrets/{name}",
+            Access::Admin,
+            "Create or change a secret",
+            save,
+        )
+        .detail(
+            "The value is stored encrypted and never shown again. Only the groups and categories that the \
+                secret names may use it. `*` means all. If it names none, nothing can use it.",
+        )
+        .takes_spec(of::<SecretSpec>())
+        .answers_put(of::<Secret>()),
+        Route::new(
+            Method::Get,
+            "/v1/secrets/{name}",
+            Access::Admin,
+            "Get a secret, without its value",
+            get,
+        )
+        .answers(200, of::<Secret>()),
         Route::new(
             Method::Post,
             "/v1/secrets-key/reseal",
@@ -41,9 +61,15 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("The last step of a change of the secrets key. Do it when all nodes use the new key.")
         .answers(200, of::<Resealed>()),
-        Route::new(Method::Delete, "/v1/secrets/{name}", Access::Admin, "Delete a secret", delete)
-            .answers_empty(204)
-            .problem(409, "Groups use the secret; `detail` names them."),
+        Route::new(
+            Method::Delete,
+            "/v1/secrets/{name}",
+            Access::Admin,
+            "Delete a secret",
+            delete,
+        )
+        .answers_empty(204)
+        .problem(409, "Groups use the secret; `detail` names them."),
     ]
 }
 

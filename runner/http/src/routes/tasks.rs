@@ -40,28 +40,68 @@ pub(crate) fn routes() -> Vec<Route> {
             .pace(Pace::Waits)
     };
     vec![
-        item(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}", Access::View, "Get a task run with its attempts", get))
-            .answers(200, of::<TaskDetail>()),
-        logs(Route::new(Method::Get, "/v1/runs/{id}/tasks/{task}/logs", Access::View, "Get the log of a task", task_logs)),
-        logs(Route::new(Method::Get, "/v1/runs/{id}/logs", Access::View, "Get the log of all tasks of a run", run_logs))
-            .query("task", "Only lines of this task."),
-        item(Route::new(Method::Put, "/v1/runs/{id}/tasks/{task}/state", Access::Operate, "Override a task run's state", set_state))
-            .detail("Sets the state to `succeeded`, `failed` or `skipped`. A running attempt is cancelled first. \
-                Dependent tasks are evaluated again, and a failed run is reopened.")
-            .takes(of::<TaskOverride>())
-            .answers(200, of::<TaskDetail>())
-            .problem(409, "The state of the task run does not allow it."),
-        item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/retry", Access::Operate, "Start the next attempt of \
-            a task run now", retry))
-            .answers(200, of::<TaskDetail>())
-            .problem(409, "The state of the task run does not allow it."),
-        item(Route::new(Method::Post, "/v1/runs/{id}/tasks/{task}/clear", Access::Operate, "Run a task again within an ended run", clear))
-            .detail("Runs the task run again, whatever its result was. With `downstream` (default `true`), also all \
+        item(Route::new(
+            Method::Get,
+            "/v1/runs/{id}/tasks/{task}",
+            Access::View,
+            "Get a task run with its attempts",
+            get,
+        ))
+        .answers(200, of::<TaskDetail>()),
+        logs(Route::new(
+            Method::Get,
+            "/v1/runs/{id}/tasks/{task}/logs",
+            Access::View,
+            "Get the log of a task",
+            task_logs,
+        )),
+        logs(Route::new(
+            Method::Get,
+            "/v1/runs/{id}/logs",
+            Access::View,
+            "Get the log of all tasks of a run",
+            run_logs,
+        ))
+        .query("task", "Only lines of this task."),
+        item(Route::new(
+            Method::Put,
+            "/v1/runs/{id}/tasks/{task}/state",
+            Access::Operate,
+            "Override a task run's state",
+            set_state,
+        ))
+        .detail(
+            "Sets the state to `succeeded`, `failed` or `skipped`. A running attempt is cancelled first. \
+                Dependent tasks are evaluated again, and a failed run is reopened.",
+        )
+        .takes(of::<TaskOverride>())
+        .answers(200, of::<TaskDetail>())
+        .problem(409, "The state of the task run does not allow it."),
+        item(Route::new(
+            Method::Post,
+            "/v1/runs/{id}/tasks/{task}/retry",
+            Access::Operate,
+            "Start the next attempt of \
+            a task run now",
+            retry,
+        ))
+        .answers(200, of::<TaskDetail>())
+        .problem(409, "The state of the task run does not allow it."),
+        item(Route::new(
+            Method::Post,
+            "/v1/runs/{id}/tasks/{task}/clear",
+            Access::Operate,
+            "Run a task again within an ended run",
+            clear,
+        ))
+        .detail(
+            "Runs the task run again, whatever its result was. With `downstream` (default `true`), also all \
                 tasks that depend on it, directly or indirectly. The history of attempts is kept, and their numbers \
-                continue. The run is reopened.")
-            .takes(of::<ClearTask>())
-            .answers(200, of::<TaskDetail>())
-            .problem(409, "The run has not ended."),
+                continue. The run is reopened.",
+        )
+        .takes(of::<ClearTask>())
+        .answers(200, of::<TaskDetail>())
+        .problem(409, "The run has not ended."),
     ]
 }
 
@@ -139,7 +179,10 @@ async fn set_state(mut request: Request) -> Outcome {
         ));
     }
     if body.output.is_some() && body.state != TaskState::Succeeded {
-        return Err(Problem::invalid_at("/output", "only the state `succeeded` can have an `output`"));
+        return Err(Problem::invalid_at(
+            "/output",
+            "only the state `succeeded` can have an `output`",
+        ));
     }
     let reason = checked_reason(&body.reason)?;
     let actor = request.caller.actor.clone();

@@ -384,8 +384,12 @@ async fn days(request: Request) -> Outcome {
     let row = find(&request).await?;
     let limit = request.limit()?;
     let from = match request.cursor() {
-        Some(text) => Some(parse_day(text).map_err(|_| Problem::malformed("`cursor` must be the `next_cursor` of an \
-            earlier answer"))?),
+        Some(text) => Some(parse_day(text).map_err(|_| {
+            Problem::malformed(
+                "`cursor` must be the `next_cursor` of an \
+            earlier answer",
+            )
+        })?),
         None => None,
     };
     let mut rows = request.app.store.message_days(row.id, from, limit + 1).await?;

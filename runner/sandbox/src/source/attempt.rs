@@ -70,9 +70,7 @@ pub(crate) async fn run(
     batch: Option<&Batch>,
 ) -> wasmtime::Result<Ended> {
     if batch.is_some() && !script.handles {
-        return Ok(failed(
-            "the script does not export `handle`, which a topic needs",
-        ));
+        return Ok(failed("the script does not export `handle`, which a topic needs"));
     }
     if batch.is_none() && !script.runs {
         return Ok(failed(

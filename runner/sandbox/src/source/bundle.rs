@@ -170,7 +170,9 @@ impl RuntimeBundle {
         let fixed = bytes.starts_with(MAGIC).then(|| number(8).zip(number(12))).flatten();
         let (form, length) = fixed.ok_or("its data is not a runtime")?;
         if form != FORM {
-            return Err(format!("it has format {form}, but this version of Heddle reads format {FORM}"));
+            return Err(format!(
+                "it has format {form}, but this version of Heddle reads format {FORM}"
+            ));
         }
         let end = FIXED_BYTES + length as usize;
         let head = bytes.get(FIXED_BYTES..end).ok_or("its data is incomplete")?;

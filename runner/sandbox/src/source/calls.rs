@@ -345,8 +345,10 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             wit::progress::Host::report(host, fraction.unwrap_or_default(), note);
             Ok(Value::Null)
         }
-        Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!("at most {MAX_RANDOM_BYTES} random bytes \
-            are allowed in one call")),
+        Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!(
+            "at most {MAX_RANDOM_BYTES} random bytes \
+            are allowed in one call"
+        )),
         Call::Random { count } => {
             let mut bytes = vec![0; count];
             host.chance.fill(&mut bytes)?;

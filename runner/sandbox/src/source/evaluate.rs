@@ -140,7 +140,10 @@ pub(crate) async fn job(
             let too_deep = super::attempt::too_deep(language);
             Err(SourceFault::new(format!("its top level failed: {too_deep}")))
         }
-        Some(Err(error)) => Err(SourceFault::new(format!("its top level failed: {}", error.root_cause()))),
+        Some(Err(error)) => Err(SourceFault::new(format!(
+            "its top level failed: {}",
+            error.root_cause()
+        ))),
     };
     let _ = done.send(result.map_err(CompileError::Source));
 }

@@ -251,8 +251,14 @@ impl Sandbox {
         blocking(move || {
             let artefact = cache.read(&name)?;
             link(&engine, interpreter, &key, language, &artefact)
-                .inspect_err(|error| tracing::warn!(key, error, "a snapshot of a source script does not link; \
-                    evaluating the script again"))
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        key,
+                        error,
+                        "a snapshot of a source script does not link; \
+                    evaluating the script again"
+                    )
+                })
                 .ok()
         })
         .await
@@ -324,7 +330,11 @@ impl Sandbox {
             // Python checks its texts itself, where they are evaluated.
             let text = own(text);
             return match text.find('\0') {
-                Some(at) => Err(CompileError::Source(SourceFault::at(text, at, "the character U+0000 is not allowed"))),
+                Some(at) => Err(CompileError::Source(SourceFault::at(
+                    text,
+                    at,
+                    "the character U+0000 is not allowed",
+                ))),
                 None => Ok((text.to_owned(), None)),
             };
         };

@@ -332,7 +332,9 @@ impl Session {
             connection.statement_cache.clear();
         }
         if params.len() > MAX_PARAMS_BYTES {
-            return Err(Broken::wrong(format!("params must have at most {MAX_PARAMS_BYTES} bytes")));
+            return Err(Broken::wrong(format!(
+                "params must have at most {MAX_PARAMS_BYTES} bytes"
+            )));
         }
         let params = encode::parse(params).map_err(Broken::wrong)?;
         let broken = |error| Broken::of(error, self.read_only);
@@ -382,16 +384,20 @@ impl Session {
         while let Some(row) = rows.try_next().await.map_err(broken)? {
             count += 1;
             if count > max_rows {
-                return Err(Broken::too_much(format!("the result has more than the maximum of {max_rows} rows; select \
-                    fewer rows")));
+                return Err(Broken::too_much(format!(
+                    "the result has more than the maximum of {max_rows} rows; select \
+                    fewer rows"
+                )));
             }
             if count > 1 {
                 out.push(',');
             }
             json::write_row(&mut out, &row).map_err(|error| Broken::Connection(Failure::fatal(error)))?;
             if out.len() >= max_bytes {
-                return Err(Broken::too_much(format!("the result has more than the maximum of {max_bytes} bytes; \
-                    select less data")));
+                return Err(Broken::too_much(format!(
+                    "the result has more than the maximum of {max_bytes} bytes; \
+                    select less data"
+                )));
             }
         }
         out.push(']');

@@ -157,7 +157,11 @@ impl Watch {
                 for (pulse, since) in suspects {
                     // Unless it has been answered meanwhile.
                     if dead.contains(&pulse.process) && pulse.waiting_since() == Some(since) {
-                        self.give_up(&pulse, now.saturating_sub(since), "the server is not working on the statement");
+                        self.give_up(
+                            &pulse,
+                            now.saturating_sub(since),
+                            "the server is not working on the statement",
+                        );
                         self.given_up.store(now, Ordering::Relaxed);
                         // What waited already when others were given up died with them, and says nothing new.
                         if since > before && !pulse.is_small() {

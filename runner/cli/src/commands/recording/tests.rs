@@ -49,7 +49,7 @@ fn what_was_recorded_is_given_once_and_to_what_was_asked() {
     assert_eq!(ask("GET", "http://b/", "").unwrap_err(), "nobody is there");
     let told = [third, other];
     assert_eq!(replay.faults(true), told);
-    let unasked = "recorded and never asked: GET http://never/".to_owned();
+    let unasked = "recorded but not used: GET http://never/".to_owned();
     assert_eq!(replay.faults(false), [&told[..], &[unasked]].concat());
 }
 

@@ -195,9 +195,15 @@ fn last_days_and_their_neighbours() {
 
 #[test]
 fn the_last_stands_alone() {
-    check("0 43 9 1,5,29,L * ?", Err("day of month `L`: `L` must be the whole field"));
+    check(
+        "0 43 9 1,5,29,L * ?",
+        Err("day of month `L`: `L` must be the whole field"),
+    );
     check("0 43 9 L,LW * ?", Err("`L` must be the whole field"));
-    check("0 43 9 ? * SAT,SUN,L", Err("day of week `L`: `L` must be the whole field"));
+    check(
+        "0 43 9 ? * SAT,SUN,L",
+        Err("day of week `L`: `L` must be the whole field"),
+    );
     check("0 43 9 ? * 1L,5L", Err("`L` must be the whole field"));
     check("0 0 ? * 1#1,5#3", Ok(&["2026-12-07 00:00:00", "2026-12-18 00:00:00"]));
 }

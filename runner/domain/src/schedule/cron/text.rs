@@ -224,7 +224,11 @@ fn read_field(cron: &mut Cron, index: usize, field: &str, reading: Reading) -> R
     for item in &items {
         let wrong = |detail: &str| format!("{} `{}`: {detail}", place.name, cut(item));
         if item.is_empty() {
-            return Err(format!("{} `{}`: an item of the list is empty", place.name, cut(&field)));
+            return Err(format!(
+                "{} `{}`: an item of the list is empty",
+                place.name,
+                cut(&field)
+            ));
         }
         if items.len() > 1 && alone && is_last(index, item) {
             return Err(wrong("`L` must be the whole field, not an item of a list"));

@@ -126,7 +126,8 @@ pub fn script_reference(text: &str) -> Result<(Name, Option<u32>), String> {
         Some((name, version)) => {
             let version: String = version.chars().take(20).collect();
             let number = version.parse::<u32>().ok().filter(|number| *number > 0);
-            let number = number.ok_or_else(|| format!("`{version}` is not a valid version; versions are numbers from 1"))?;
+            let number =
+                number.ok_or_else(|| format!("`{version}` is not a valid version; versions are numbers from 1"))?;
             (name, Some(number))
         }
         None => (text, None),
@@ -152,10 +153,16 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         );
     }
     if task.queue_timeout.is_some_and(|span| span.is_zero()) {
-        faults.add(format!("{place}/queue_timeout"), "`queue_timeout` must be longer than zero");
+        faults.add(
+            format!("{place}/queue_timeout"),
+            "`queue_timeout` must be longer than zero",
+        );
     }
     if task.max_lost.is_some_and(|lost| lost > LOST_MAX) {
-        faults.add(format!("{place}/max_lost"), format!("`max_lost` must be at most {LOST_MAX}"));
+        faults.add(
+            format!("{place}/max_lost"),
+            format!("`max_lost` must be at most {LOST_MAX}"),
+        );
     }
     for (field, size, bounds) in [
         ("memory", task.memory, MEMORY),
@@ -177,7 +184,10 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         ("pools", task.pools.len()),
     ] {
         if length > LIST_MAX {
-            faults.add(format!("{place}/{field}"), format!("must have at most {LIST_MAX} entries"));
+            faults.add(
+                format!("{place}/{field}"),
+                format!("must have at most {LIST_MAX} entries"),
+            );
         }
     }
     if task.tags.len() > TAGS_MAX {
@@ -208,14 +218,20 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<&Executor>, template
         Some(ForEach::Items(items)) => {
             let pointer = format!("{place}/for_each");
             if items.len() > ITEMS_MAX as usize {
-                faults.add(pointer, format!("there must be at most {ITEMS_MAX} items, not {}", items.len()));
+                faults.add(
+                    pointer,
+                    format!("there must be at most {ITEMS_MAX} items, not {}", items.len()),
+                );
                 return;
             }
             let items = Value::Array(items.clone());
             if items.to_string().len() > ITEMS_MAX_BYTES {
                 faults.add(
                     pointer.clone(),
-                    format!("the items together must have at most {}", ByteSize(ITEMS_MAX_BYTES as u64)),
+                    format!(
+                        "the items together must have at most {}",
+                        ByteSize(ITEMS_MAX_BYTES as u64)
+                    ),
                 );
             }
             templates.value(&items, &pointer, faults);

@@ -181,7 +181,10 @@ impl Provider {
     pub fn new(config: ProviderConfig) -> Result<Arc<Self>, String> {
         let issuer = check_url(&config.issuer)?;
         if issuer.query().is_some() || issuer.fragment().is_some() {
-            return Err(format!("the issuer must not have a query or a fragment: `{}`", config.issuer));
+            return Err(format!(
+                "the issuer must not have a query or a fragment: `{}`",
+                config.issuer
+            ));
         }
         if let Some(url) = &config.redirect_url {
             check_url(url)?;
@@ -197,7 +200,9 @@ impl Provider {
             return Err("neither a claim nor a default role is configured, so nobody could sign in".into());
         }
         if roles.any(|role| *role == Role::Worker) {
-            return Err("people cannot have the role `worker`; the roles are viewer, operator, author and admin".into());
+            return Err(
+                "people cannot have the role `worker`; the roles are viewer, operator, author and admin".into(),
+            );
         }
         let remote = Arc::new(Remote::new(&config)?);
         Ok(Arc::new(Self { config, remote }))
@@ -222,9 +227,7 @@ impl Provider {
         let host = host.or(authority).unwrap_or_default();
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
         if host.is_empty() || !host.chars().all(plain) {
-            return Err(Problem::malformed(
-                "the header `Host` is missing or not valid",
-            ));
+            return Err(Problem::malformed("the header `Host` is missing or not valid"));
         }
         let scheme = if session::is_https(headers) { "https" } else { "http" };
         Ok(format!("{scheme}://{host}{CALLBACK}"))
@@ -398,7 +401,10 @@ mod tests {
         check(&|config| config.issuer = "id".into(), "no URL");
         check(&|config| config.scopes = "email".into(), "openid");
         check(&|config| config.roles.clear(), "nobody");
-        check(&|config| config.default_role = Some(Role::Worker), "cannot have the role `worker`");
+        check(
+            &|config| config.default_role = Some(Role::Worker),
+            "cannot have the role `worker`",
+        );
         check(&|config| config.client_id.clear(), "id");
         check(&|config| config.redirect_url = Some("/sign-in".into()), "no URL");
         for local in ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"] {

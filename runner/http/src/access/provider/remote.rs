@@ -274,7 +274,9 @@ impl Remote {
             .header("content-type", "application/x-www-form-urlencoded")
             .header("accept", "application/json")
             .body(form);
-        let said = ask(request).await.map_err(|why| self.away("did not accept a code", &why))?;
+        let said = ask(request)
+            .await
+            .map_err(|why| self.away("did not accept a code", &why))?;
         if said.status.is_success() {
             let text = |name: &str| said.body[name].as_str().map(str::to_owned);
             let id = text("id_token").ok_or(Astray::Wrong(Wrong::Form))?;
