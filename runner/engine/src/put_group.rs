@@ -45,10 +45,7 @@ pub enum GroupRefused {
     Missing(Name),
     /// `If-Match` names another revision.
     #[error("the current revision of the group `{name}` is {revision}")]
-    Stale {
-        name: Name,
-        revision: i32,
-    },
+    Stale { name: Name, revision: i32 },
     /// What the group names was deleted and made again behind each of [`TRIES_MAX`] checks.
     #[error("objects that this group names are being changed at the same time; try again")]
     Outdated,

@@ -35,7 +35,10 @@ pub(crate) struct Report {
 pub(crate) enum End {
     Done(Done),
     /// A mapped task's items are known.
-    Expanded { items: String, count: u32 },
+    Expanded {
+        items: String,
+        count: u32,
+    },
     /// Nothing to be reported: it was cancelled, or a sub-run holds it now.
     Dropped,
 }

@@ -59,17 +59,11 @@ pub enum LinkEvent {
     /// A run of a followed group succeeded.
     Succeeded(Success),
     /// A run of `group_id` waits for upstreams.
-    Arrived {
-        group_id: i64,
-        run: RunId,
-    },
+    Arrived { group_id: i64, run: RunId },
     /// A group has changed: its spec, or whether it is enabled.
     Changed(i64),
     /// A group's overlap has left an instant out.
-    LeftOut {
-        group_id: i64,
-        logical_time: Time,
-    },
+    LeftOut { group_id: i64, logical_time: Time },
 }
 
 /// An event that could not be worked off for all whom it concerns: it is left for another time.
