@@ -79,7 +79,7 @@ impl StoreError {
 /// given it shows nothing.
 #[derive(Debug)]
 pub struct Failed {
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
     error: sqlx::Error,
 }
 
@@ -87,16 +87,16 @@ impl Failed {
     #[track_caller]
     fn new(error: sqlx::Error) -> Self {
         Self {
-            place: Location::caller(),
+            location: Location::caller(),
             error,
         }
     }
 
     /// The statement's place in the source: file and line of what ran it.
-    fn place(&self) -> String {
-        let file = self.place.file();
+    fn source_line(&self) -> String {
+        let file = self.location.file();
         let file = file.rsplit_once("store/src/").map_or(file, |(_, file)| file);
-        format!("{file}:{}", self.place.line())
+        format!("{file}:{}", self.location.line())
     }
 
     /// Whether the server gave the statement up, as it took too long.
@@ -113,7 +113,7 @@ impl Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.place())?;
+        write!(f, "{}: ", self.source_line())?;
         let Some(error) = self.database() else {
             return write!(f, "{}", self.error);
         };

@@ -54,8 +54,8 @@ impl Dispatch {
         }
         let results = self.node.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
         let mut output = String::from("[");
-        for (place, result) in results.iter().enumerate() {
-            if place > 0 {
+        for (index, result) in results.iter().enumerate() {
+            if index > 0 {
                 output.push(',');
             }
             output.push_str(result.as_deref().unwrap_or("null"));

@@ -18,12 +18,12 @@ impl Way {
     /// In the order of their places.
     const ALL: [Self; ChannelKind::ALL.len() + 2] = {
         let mut all = [Self::Nowhere; ChannelKind::ALL.len() + 2];
-        let mut place = 0;
-        while place < ChannelKind::ALL.len() {
-            all[place] = Self::Channel(ChannelKind::ALL[place]);
-            place += 1;
+        let mut index = 0;
+        while index < ChannelKind::ALL.len() {
+            all[index] = Self::Channel(ChannelKind::ALL[index]);
+            index += 1;
         }
-        all[place] = Self::Callback;
+        all[index] = Self::Callback;
         all
     };
 
@@ -35,7 +35,7 @@ impl Way {
         }
     }
 
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         Self::ALL
             .iter()
             .position(|way| *way == self)
@@ -56,17 +56,17 @@ struct Count {
 
 impl Counts {
     pub(super) fn sent(&self, way: Way) {
-        self.0[way.place()].sent.fetch_add(1, Ordering::Relaxed);
+        self.0[way.index()].sent.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One is given up.
     pub(super) fn failed(&self, way: Way) {
-        self.0[way.place()].failed.fetch_add(1, Ordering::Relaxed);
+        self.0[way.index()].failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A try has failed, whether there will be another or not.
     pub(super) fn try_failed(&self, way: Way) {
-        self.0[way.place()].tries_failed.fetch_add(1, Ordering::Relaxed);
+        self.0[way.index()].tries_failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -108,8 +108,8 @@ mod tests {
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), Way::ALL.len());
-        for (place, way) in Way::ALL.iter().enumerate() {
-            assert_eq!(way.place(), place);
+        for (index, way) in Way::ALL.iter().enumerate() {
+            assert_eq!(way.index(), index);
         }
     }
 }

@@ -80,10 +80,10 @@ pub(crate) fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
     };
     let mut faults = Faults::default();
     let mut failed = Vec::with_capacity(named.len());
-    for (place, id) in named.iter().enumerate() {
+    for (index, id) in named.iter().enumerate() {
         match id.as_str().map(Uuid::parse_str) {
             Some(Ok(id)) => failed.push(id),
-            _ => faults.add(format!("/output/failed/{place}"), "expected the id of a message"),
+            _ => faults.add(format!("/output/failed/{index}"), "expected the id of a message"),
         }
     }
     faults.or(failed)
@@ -104,9 +104,9 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
         .map(|message| message.id)
         .collect();
     let mut faults = Faults::default();
-    for (place, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
+    for (index, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
         faults.add(
-            format!("/output/failed/{place}"),
+            format!("/output/failed/{index}"),
             "this batch has no message with this id",
         );
     }

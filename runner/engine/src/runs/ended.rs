@@ -46,8 +46,8 @@ impl<T> Ended<T> {
     /// What was made of a run that still has this mark.
     pub fn find(&self, run: RunId, mark: &str) -> Option<Arc<T>> {
         let mut all = self.kept.lock();
-        let place = all.iter().position(|kept| kept.run == run && kept.mark == mark)?;
-        let kept = all.remove(place)?;
+        let index = all.iter().position(|kept| kept.run == run && kept.mark == mark)?;
+        let kept = all.remove(index)?;
         let what = kept.what.clone();
         all.push_front(kept);
         Some(what)

@@ -110,7 +110,7 @@ pub(crate) struct Reaper {
     strangers: HashMap<(RunId, AttemptKey), Duration>,
     sweep: Every,
     /// Behind which group's gate the next sweep goes on.
-    place: Option<i64>,
+    cursor: Option<i64>,
     /// When it wants to come back: sooner, it has been woken.
     back_at: Option<Time>,
 }
@@ -120,16 +120,16 @@ impl Reaper {
         Self {
             strangers: HashMap::new(),
             sweep: Every::later(SWEEP_GATES_EVERY, runs.now()),
-            place: None,
+            cursor: None,
             back_at: None,
             runs,
         }
     }
 
     async fn sweep_gates(&mut self) {
-        let place = self.place.unwrap_or(i64::MIN);
-        match self.runs.node.store.wake_gates(place, SWEPT_GATES_MAX).await {
-            Ok(last) => self.place = last,
+        let cursor = self.cursor.unwrap_or(i64::MIN);
+        match self.runs.node.store.wake_gates(cursor, SWEPT_GATES_MAX).await {
+            Ok(last) => self.cursor = last,
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for runs that could start; trying again"),
         }
     }
