@@ -1,32 +1,13 @@
 //! Whose clock it is that decides, and what a node does that cannot ask it: the database's, and nothing.
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use heddle_tests::{Api, NodeOptions, Wire, World, eventually, task, time};
+use heddle_tests::{Api, NodeOptions, Wire, World, eventually, runs, task, time};
 use serde_json::{Value, json};
 
 use crate::{beside, one, sleeps, with};
 
 /// How far nodes' own clocks are off, in milliseconds: an hour.
 const SKEW_MS: i64 = 3_600_000;
-
-async fn now(world: &World) -> DateTime<Utc> {
-    let sql = world.sql().await;
-    let text: String = sql
-        .query_one(
-            "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
-            &[],
-        )
-        .await
-        .unwrap()
-        .get(0);
-    text.parse().unwrap()
-}
-
-async fn runs(api: &Api, group: &str) -> Vec<Value> {
-    let mut runs = api.all(&format!("/v1/runs?group={group}&limit=500")).await;
-    runs.sort_by_key(|run| time(&run["logical_time"]));
-    runs
-}
 
 async fn states(api: &Api) -> Vec<String> {
     let nodes = api.get("/v1/nodes").await.expect_status(200);
@@ -48,14 +29,14 @@ async fn nodes_whose_clocks_differ_agree() {
     let world = World::new().await;
     let skewed = |ms: i64| world.options().env("HEDDLE_CLOCK_SKEW_MS", &ms.to_string());
     let nodes = [skewed(SKEW_MS).start().await, skewed(-SKEW_MS).start().await];
-    let before = now(&world).await;
+    let before = world.now().await;
     // Longer than a lease: who believed a wrong clock would take it away.
     nodes[0].put_group("long", one(sleeps(12.0))).await;
     let long = [
         nodes[0].start("long", json!({})).await,
         nodes[1].start("long", json!({})).await,
     ];
-    let from = now(&world).await + TimeDelta::seconds(4);
+    let from = world.now().await + TimeDelta::seconds(4);
     let text = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Micros, true);
     nodes[1]
         .put_group(
@@ -113,7 +94,7 @@ async fn nodes_whose_clocks_differ_agree() {
     // What is written down is the database's time, too: a node's own would be an hour off.
     let (from, until) = (
         before - TimeDelta::minutes(5),
-        now(&world).await + TimeDelta::minutes(5),
+        world.now().await + TimeDelta::minutes(5),
     );
     for group in ["g", "fast", "slow", "long", "retries"] {
         for run in runs(&nodes[0], group).await {

@@ -1,7 +1,7 @@
 //! Groups that follow groups.
 
 use chrono::{DateTime, Utc};
-use heddle_tests::{Api, World, eventually};
+use heddle_tests::{Api, World, eventually, runs, time};
 use serde_json::{Value, json};
 
 use crate::{fails, one, sleeps, with};
@@ -12,20 +12,6 @@ fn hello() -> Value {
 
 fn follows(upstreams: Value) -> Value {
     with(hello(), json!({"depends_on": upstreams}))
-}
-
-fn time(value: &Value) -> DateTime<Utc> {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("{value} is not a valid time"))
-        .parse()
-        .unwrap()
-}
-
-async fn runs(api: &Api, group: &str) -> Vec<Value> {
-    let mut runs = api.all(&format!("/v1/runs?group={group}&limit=500")).await;
-    runs.sort_by_key(|run| time(&run["logical_time"]));
-    runs
 }
 
 /// Waits until no event between groups is left to be worked off.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use heddle_tests::{Api, World, eventually};
+use heddle_tests::{World, eventually, runs, time};
 use serde_json::{Value, json};
 
 use crate::{sleeps, with};
@@ -18,41 +18,12 @@ fn text(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-fn time(value: &Value) -> DateTime<Utc> {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("{value} is not a valid time"))
-        .parse()
-        .unwrap()
-}
-
-/// All runs of a group, oldest instant first.
-async fn runs(api: &Api, group: &str) -> Vec<Value> {
-    let mut runs = api.all(&format!("/v1/runs?group={group}&limit=500")).await;
-    runs.sort_by_key(|run| time(&run["logical_time"]));
-    runs
-}
-
-/// The database's clock: that is the one that schedules follow.
-async fn now(world: &World) -> DateTime<Utc> {
-    let sql = world.sql().await;
-    let text: String = sql
-        .query_one(
-            "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
-            &[],
-        )
-        .await
-        .unwrap()
-        .get(0);
-    text.parse().unwrap()
-}
-
 /// Three nodes, 60 instants, and somebody dies all the time.
 #[tokio::test]
 async fn sixty_instants_make_sixty_runs() {
     let world = World::new().await;
     let mut nodes = world.nodes(3).await;
-    let from = now(&world).await + TimeDelta::seconds(4);
+    let from = world.now().await + TimeDelta::seconds(4);
     let window = json!({
         "every": "250ms", "anchor": text(from), "starts_at": text(from), "ends_at": text(from + TimeDelta::seconds(15)),
     });
@@ -66,12 +37,12 @@ async fn sixty_instants_make_sixty_runs() {
         .await;
     let until = from + TimeDelta::seconds(14);
     let mut victim = 0;
-    while now(&world).await < until {
+    while world.now().await < until {
         let before = runs(nodes[(victim + 1) % 3].api(), "g").await.len();
         nodes[victim].kill();
         // The others fire on.
         eventually("more runs", async || {
-            (runs(nodes[(victim + 1) % 3].api(), "g").await.len() > before + 2 || now(&world).await > until)
+            (runs(nodes[(victim + 1) % 3].api(), "g").await.len() > before + 2 || world.now().await > until)
                 .then_some(())
         })
         .await;
@@ -145,7 +116,7 @@ async fn disabled_on_one_node_is_seen_on_another() {
         .post("/v1/groups/g/disable", json!({}))
         .await
         .expect_status(200);
-    let disabled = now(&world).await;
+    let disabled = world.now().await;
     eventually("disabled group on the other node", async || {
         let group = nodes[1].get("/v1/groups/g").await.expect_status(200);
         (group["enabled"] == false && group["schedules"]["s"]["next"].is_null()).then_some(())
@@ -154,7 +125,7 @@ async fn disabled_on_one_node_is_seen_on_another() {
     let before = count().await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(count().await, before, "a disabled group fires");
-    let enabled = now(&world).await;
+    let enabled = world.now().await;
     nodes[1].post("/v1/groups/g/enable", json!({})).await.expect_status(200);
     eventually("runs again", async || (count().await > before + 3).then_some(())).await;
     for run in runs(nodes[0].api(), "g").await {
@@ -243,7 +214,7 @@ async fn misfire() {
     // The groups have to be there before the first instant; if the machine is too busy for that, once more with more time.
     let (mut lead, mut attempt) = (TimeDelta::milliseconds(1500), 0);
     let (from, named) = loop {
-        let from = now(&world).await + lead;
+        let from = world.now().await + lead;
         let named = move |misfire: &str| format!("{misfire}-{attempt}");
         for misfire in ["once", "skip", "all"] {
             let window = json!({"s": {
@@ -253,7 +224,7 @@ async fn misfire() {
             node.put_group(&named(misfire), with(scheduled(window), json!({"overlap": "allow"})))
                 .await;
         }
-        if now(&world).await + TimeDelta::milliseconds(500) < from {
+        if world.now().await + TimeDelta::milliseconds(500) < from {
             break (from, named);
         }
         lead += lead;
@@ -261,7 +232,7 @@ async fn misfire() {
     };
     node.kill();
     let over = from + TimeDelta::milliseconds(1100);
-    eventually("end of the window", async || (now(&world).await > over).then_some(())).await;
+    eventually("end of the window", async || (world.now().await > over).then_some(())).await;
     node = world.node().await;
     let decided = async |group: &str| {
         eventually("decision", async || {
@@ -373,7 +344,7 @@ async fn windows_and_zones() {
     let world = World::new().await;
     let node = world.node().await;
     // (To the second, as wall clocks show it.)
-    let from = chrono::DurationRound::duration_trunc(now(&world).await, TimeDelta::seconds(1)).unwrap()
+    let from = chrono::DurationRound::duration_trunc(world.now().await, TimeDelta::seconds(1)).unwrap()
         + TimeDelta::seconds(8);
     let local = |at: DateTime<Utc>, hours: i64| {
         (at + TimeDelta::minutes(60 * hours + 30))
@@ -439,12 +410,12 @@ async fn a_time_of_day_in_a_zone() {
     let (name, at) = loop {
         number += 1;
         let name = format!("g{number}");
-        let at = chrono::DurationRound::duration_trunc(now(&world).await, TimeDelta::seconds(1)).unwrap()
+        let at = chrono::DurationRound::duration_trunc(world.now().await, TimeDelta::seconds(1)).unwrap()
             + TimeDelta::seconds(3);
         let kathmandu = (at + TimeDelta::minutes(5 * 60 + 45)).format("%H:%M:%S").to_string();
         let daily = json!({"daily": {"every_days": 1, "at": kathmandu}, "timezone": "Asia/Kathmandu"});
         node.put_group(&name, scheduled(json!({"s": daily}))).await;
-        if now(&world).await < at {
+        if world.now().await < at {
             break (name, at);
         }
     };

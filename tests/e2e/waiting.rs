@@ -2,16 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use heddle_tests::{Api, World, eventually, time};
+use heddle_tests::{World, eventually, runs, time};
 use serde_json::{Value, json};
 
 use crate::{sleeps, with};
-
-async fn runs(api: &Api, group: &str) -> Vec<Value> {
-    let mut runs = api.all(&format!("/v1/runs?group={group}&limit=500")).await;
-    runs.sort_by_key(|run| time(&run["logical_time"]));
-    runs
-}
 
 fn in_state<'a>(runs: &'a [Value], state: &str) -> Vec<&'a Value> {
     runs.iter().filter(|run| run["state"] == state).collect()

@@ -118,6 +118,13 @@ pub fn time(value: &Value) -> chrono::DateTime<chrono::Utc> {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
+/// All runs of a group, the oldest instant first.
+pub async fn runs(api: &Api, group: &str) -> Vec<Value> {
+    let mut runs = api.all(&format!("/v1/runs?group={group}&limit=500")).await;
+    runs.sort_by_key(|run| time(&run["logical_time"]));
+    runs
+}
+
 /// Seconds between two times in answers.
 #[track_caller]
 pub fn seconds(from: &Value, to: &Value) -> f64 {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use chrono::{DateTime, Utc};
 use heddle_postgres::{TestCluster, TestDatabase};
 use reqwest::Method;
 use sha2::{Digest, Sha256};
@@ -87,6 +88,12 @@ impl World {
     /// A connection to the database.
     pub async fn sql(&self) -> tokio_postgres::Client {
         connect(self.url()).await
+    }
+
+    /// The time by the clock of the database, which schedules follow.
+    pub async fn now(&self) -> DateTime<Utc> {
+        let row = self.sql().await.query_one("SELECT clock_timestamp()", &[]).await;
+        row.expect("the time").get(0)
     }
 
     /// A connection to another database of the same cluster.
