@@ -19,7 +19,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Clock, Time};
 use heddle_store::Store;
@@ -70,10 +70,7 @@ fn run(number: u128) -> RunId {
 
 /// The first attempt of a run's task.
 fn attempt_of(task: i16) -> AttemptKey {
-    AttemptKey {
-        key: TaskKey::from_numbers(task, -1),
-        attempt: 1,
-    }
+    AttemptKey::from_numbers(task, -1, 1)
 }
 
 /// The first attempt of a run's only task.

@@ -79,6 +79,16 @@ pub struct AttemptKey {
     pub attempt: u32,
 }
 
+impl AttemptKey {
+    /// From what the database keeps; `item` is -1 for a task as a whole.
+    pub fn from_numbers(task: i16, item: i32, attempt: i32) -> Self {
+        Self {
+            key: TaskKey::from_numbers(task, item),
+            attempt: attempt as u32,
+        }
+    }
+}
+
 /// How far a run has come; kept with it as one value, in the forms that [`format`] tells of.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {

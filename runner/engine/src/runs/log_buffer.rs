@@ -246,15 +246,11 @@ impl Drop for LogBuffer {
 
 #[cfg(test)]
 mod tests {
-    use heddle_domain::run::TaskKey;
 
     use super::*;
 
     fn at() -> AttemptKey {
-        AttemptKey {
-            key: TaskKey::from_numbers(0, -1),
-            attempt: 1,
-        }
+        AttemptKey::from_numbers(0, -1, 1)
     }
 
     fn say(log: &LogBuffer, time: Time, message: &str) {

@@ -325,10 +325,7 @@ impl Completion {
                     offer_id: row.offer_id,
                     ended: EndedAttempt {
                         run: RunId(row.run),
-                        at: AttemptKey {
-                            key: TaskKey::from_numbers(row.task, row.item),
-                            attempt: row.attempt as u32,
-                        },
+                        at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                         lease: 0,
                     },
                     error: kind.transpose()?.map(|kind| (kind, row.error.unwrap_or_default())),

@@ -9,7 +9,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::rules::{Notice, Telling};
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
 use uuid::Uuid;
@@ -334,10 +334,7 @@ impl Store {
             .map(|row| {
                 let failed = FailedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey {
-                        key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u32,
-                    },
+                    at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                     kind: row.error_kind.and_then(ErrorKind::from_number),
                     message: row.message.unwrap_or_default(),
                 };

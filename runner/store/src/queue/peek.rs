@@ -2,7 +2,7 @@
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use uuid::Uuid;
 
 use crate::{Store, StoreError};
@@ -69,10 +69,7 @@ impl Store {
             .into_iter()
             .map(|row| QueuedTask {
                 run: RunId(row.run),
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
+                at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                 revision_id: row.revision_id,
                 priority: row.priority,
                 since: row.ready_at,
@@ -111,10 +108,7 @@ impl Store {
             .into_iter()
             .map(|row| QueuedTask {
                 run: RunId(row.run),
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
+                at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                 revision_id: row.revision_id,
                 priority: row.priority,
                 since: row.claimed_at,

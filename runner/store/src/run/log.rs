@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 
 use crate::live::LogRow;
 use crate::{Store, StoreError};
@@ -56,10 +56,7 @@ impl Line {
     fn of(self, run: RunId) -> LogRow {
         LogRow {
             run,
-            at: AttemptKey {
-                key: TaskKey::from_numbers(self.task, self.item),
-                attempt: self.attempt as u32,
-            },
+            at: AttemptKey::from_numbers(self.task, self.item, self.attempt),
             line: self.line,
             time: self.at,
             level: self.level,
@@ -153,10 +150,7 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let key = |task, item, attempt: i32| AttemptKey {
-            key: TaskKey::from_numbers(task, item),
-            attempt: attempt as u32,
-        };
+        let key = AttemptKey::from_numbers;
         Ok(rows
             .into_iter()
             .map(|row| (key(row.task, row.item, row.attempt), row.next))

@@ -1,6 +1,6 @@
 //! Ending a run whose state cannot be moved on any more: see `heddle_engine`'s `given_up`.
 
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 
 use super::complete::{Completion, EndedAttempt};
 use super::control::Interrupted;
@@ -39,10 +39,7 @@ impl Completion {
                 .into_iter()
                 .map(|row| Interrupted {
                     run,
-                    at: AttemptKey {
-                        key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u32,
-                    },
+                    at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                     lease: row.lease,
                     started_at: row.started_at,
                     finished_at: now,

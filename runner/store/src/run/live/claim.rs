@@ -1,7 +1,7 @@
 //! Claiming what is ready, and the facts that a node needs to work on it.
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::Trigger;
 use heddle_domain::{Clock, Time};
 use uuid::Uuid;
@@ -89,10 +89,7 @@ impl Store {
             .into_iter()
             .map(|row| Claimed {
                 run: RunId(row.run),
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
+                at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                 turn: row.turn,
             })
             .collect())

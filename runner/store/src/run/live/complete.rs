@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::RunState;
 use heddle_domain::{Clock, Time};
 use uuid::Uuid;
@@ -150,10 +150,7 @@ impl Completion {
                     locked.runs.insert(run, LockedRun { state, progress });
                 }
                 (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-                    let at = AttemptKey {
-                        key: TaskKey::from_numbers(task, item),
-                        attempt: attempt as u32,
-                    };
+                    let at = AttemptKey::from_numbers(task, item, attempt);
                     locked.owned.insert((run, at), started_at);
                 }
                 _ => {}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
 use serde_json::Value;
 use uuid::Uuid;
@@ -131,10 +131,7 @@ impl Completion {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let at = AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                };
+                let at = AttemptKey::from_numbers(row.task, row.item, row.attempt);
                 let run = RunId(row.run);
                 let due = match row.kind {
                     0 => Ok(Due::Retry(run, at)),
@@ -169,10 +166,7 @@ impl Completion {
                 let settlement = state.map(|state| Settlement {
                     parent: EndedAttempt {
                         run: RunId(row.run),
-                        at: AttemptKey {
-                            key: TaskKey::from_numbers(row.task, row.item),
-                            attempt: row.attempt as u32,
-                        },
+                        at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                         lease: 0,
                     },
                     child: RunId(row.child),
@@ -458,10 +452,7 @@ impl Store {
                 node: row.node,
                 ended: EndedAttempt {
                     run: RunId(row.run),
-                    at: AttemptKey {
-                        key: TaskKey::from_numbers(row.task, row.item),
-                        attempt: row.attempt as u32,
-                    },
+                    at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                     lease: row.lease,
                 },
             })

@@ -5,7 +5,7 @@
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, RunState};
 use uuid::Uuid;
 
@@ -203,10 +203,7 @@ async fn claim_in(
             claim: ClaimKey {
                 id: row.id,
                 run: RunId(row.run),
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
+                at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                 lease: row.lease,
             },
             turn: row.turn,
@@ -349,10 +346,7 @@ impl Store {
         )
         .fetch_one(&self.pool)
         .await?;
-        let at = |task, item, attempt: i32| AttemptKey {
-            key: TaskKey::from_numbers(task, item),
-            attempt: attempt as u32,
-        };
+        let at = AttemptKey::from_numbers;
         Ok(Overdue {
             claims: claims
                 .into_iter()
@@ -454,10 +448,7 @@ impl Completion {
         for row in rows {
             if let (Some(task), Some(item), Some(attempt), Some(worker)) = (row.task, row.item, row.attempt, row.worker)
             {
-                let at = AttemptKey {
-                    key: TaskKey::from_numbers(task, item),
-                    attempt: attempt as u32,
-                };
+                let at = AttemptKey::from_numbers(task, item, attempt);
                 locked.workers.insert((RunId(row.run), at), worker);
             }
             note(
@@ -550,10 +541,7 @@ fn note(
             locked.runs.insert(run, LockedRun { state, progress });
         }
         (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-            let at = AttemptKey {
-                key: TaskKey::from_numbers(task, item),
-                attempt: attempt as u32,
-            };
+            let at = AttemptKey::from_numbers(task, item, attempt);
             locked.owned.insert((run, at), started_at);
         }
         _ => {}

@@ -303,10 +303,7 @@ impl Completion {
             .into_iter()
             .map(|row| Interrupted {
                 run: RunId(row.run),
-                at: AttemptKey {
-                    key: TaskKey::from_numbers(row.task, row.item),
-                    attempt: row.attempt as u32,
-                },
+                at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                 lease: row.lease,
                 started_at: row.started_at,
                 finished_at: row.finished_at,
