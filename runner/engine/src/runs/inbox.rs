@@ -98,7 +98,7 @@ impl Service for Inbox {
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        self.0.work_off().await?;
+        self.0.work_off_inbox().await?;
         Ok(self.0.until_due().min(POLL_EVERY))
     }
 }
@@ -171,7 +171,7 @@ impl Runs {
     }
 
     /// Works off what there is.
-    async fn work_off(self: &Arc<Self>) -> Result<(), EngineError> {
+    async fn work_off_inbox(self: &Arc<Self>) -> Result<(), EngineError> {
         let inbox = self.node.store.inbox(&self.pending.aside.passed_over()).await?;
         *self.pending.next_due.lock() = inbox.next_due;
         if inbox.ready {
