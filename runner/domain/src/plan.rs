@@ -44,7 +44,6 @@ pub enum Executor {
 /// A task as it runs.
 #[derive(Clone, Debug)]
 pub struct PlanTask {
-    /// Its name.
     pub name: Name,
     /// What does its work.
     pub executor: Executor,
@@ -72,18 +71,17 @@ pub struct PlanTask {
     pub spec: TaskSpec,
 }
 
-/// A revision's plan.
+/// What runs of a revision go by.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tasks, in the order of their names.
     pub tasks: Vec<PlanTask>,
     /// Whether a failure cancels what has not started.
     pub on_failure: OnFailure,
-    /// From creation.
+    /// Counted from the run's creation.
     pub deadline: Option<Span>,
     /// What passing it does.
     pub deadline_action: DeadlineAction,
-    /// The group's zone.
     pub zone: Tz,
     /// The spec that it was made of.
     pub spec: GroupSpec,
@@ -252,7 +250,6 @@ impl Plan {
 /// The field that names an executor in a task's spec, the executor, and whether a task names it.
 type Named = (&'static str, Executor, fn(&TaskSpec) -> bool);
 
-/// All executors.
 const EXECUTORS: [Named; 6] = [
     ("script", Executor::Script, |task| task.script.is_some()),
     ("queue", Executor::Queue, |task| task.queue.is_some()),

@@ -22,7 +22,6 @@ pub const OUTPUT: std::ops::RangeInclusive<u64> = 1..=8 << 20;
 pub const LOG: std::ops::RangeInclusive<u64> = 0..=64 << 20;
 /// The most bytes of constant `for_each` items, as JSON.
 pub const ITEMS_MAX_BYTES: usize = 8 << 20;
-/// The largest `max_lost`.
 pub const LOST_MAX: u32 = 1_000;
 /// The longest statement of a `query`, in bytes, and the most params that it has.
 pub const QUERY_SQL_MAX_BYTES: usize = 256 << 10;
