@@ -147,7 +147,6 @@ pub(crate) struct Button<'a> {
     /// Why it may not.
     pub(crate) refused: Option<String>,
     pub(crate) kind: &'a str,
-    /// Hidden fields.
     pub(crate) fields: Vec<(&'a str, String)>,
     /// Asked before it is done.
     pub(crate) confirm: Option<String>,
