@@ -41,7 +41,6 @@ pub struct Prune {
     pub dry_run: bool,
 }
 
-/// Days, without times.
 fn dates(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "items": {"type": "string", "format": "date"}})
 }

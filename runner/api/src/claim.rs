@@ -68,7 +68,7 @@ pub struct Claims<J = Value> {
 pub struct OfClaim<T> {
     /// The id of the claim.
     pub id: Uuid,
-    /// The report.
+    /// What the worker reports about this claim.
     #[serde(flatten)]
     pub word: T,
 }
@@ -125,15 +125,15 @@ pub struct ReportLine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
-    /// Very detailed information.
+    /// The most detailed level, for each step.
     Trace,
     /// Information for the search for an error.
     Debug,
-    /// Normal information.
+    /// The normal level, for everyone.
     Info,
-    /// A possible problem.
+    /// Something may be wrong.
     Warn,
-    /// An error.
+    /// Something is wrong.
     Error,
 }
 

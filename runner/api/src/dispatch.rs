@@ -105,7 +105,7 @@ pub struct Occurrence {
 /// A user group, to which offers can be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Audience {
-    /// The audience, `gid_x`.
+    /// The audience of this user group, `gid_x`.
     pub audience: String,
     /// The number of its members.
     pub count: i64,
@@ -217,7 +217,7 @@ pub struct Event {
     /// The kind: `assignment.dispatched`, `assignment.completed`, `assignment.failed`, `run.started`, `run.succeeded`,
     /// ...
     pub kind: String,
-    /// When it happened.
+    /// When the event happened.
     pub at: Moment,
     /// The other fields, which depend on the kind.
     #[serde(flatten)]

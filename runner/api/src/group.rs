@@ -11,22 +11,22 @@ use serde_json::{Map, Value};
 
 use crate::Moment;
 
-/// A schedule, and what has become of it.
+/// A schedule with its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "GroupSchedule")]
 struct ShownSchedule {
-    /// As it was written.
+    /// The spec of the schedule.
     #[serde(flatten)]
     written: ScheduleSpec,
-    /// The next instant that it makes a run for; null: there is none.
+    /// The next instant at which it creates a run. null: there is none.
     #[serde(default)]
     next: Option<Moment>,
-    /// Of `once`, when it has fired: since then it is disabled.
+    /// For `once`: when it fired. Since then it is disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     fired_at: Option<Moment>,
 }
 
-/// A spec whose schedules tell what has become of them.
+/// The spec of a group, with the states of its schedules.
 fn shown_spec(generator: &mut SchemaGenerator) -> Schema {
     let schedule = generator.subschema_for::<ShownSchedule>();
     let mut spec = GroupSpec::json_schema(generator);
@@ -36,174 +36,174 @@ fn shown_spec(generator: &mut SchemaGenerator) -> Schema {
     spec
 }
 
-/// A group as it stands: its spec, with what Heddle knows of it.
+/// A group: its spec with its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub name: String,
-    /// The number of its newest revision, from 1.
+    /// The number of its newest revision, counted from 1.
     pub revision: i32,
-    /// Whether schedules and upstreams make runs of it.
+    /// Whether schedules and upstream groups start runs of the group.
     pub enabled: bool,
-    /// Its spec, as it was written with what is always told: `category`, `timezone`, `max_active_runs`.
+    /// The spec as it was saved; always with `category`, `timezone` and `max_active_runs`.
     #[serde(flatten)]
     #[schemars(schema_with = "shown_spec")]
     pub spec: Map<String, Value>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was last changed.
     pub updated_at: Moment,
-    /// In the answer to a change: what is allowed, but most likely not meant.
+    /// In the answer to a change: parts of the spec that are allowed but probably a mistake.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Fault>,
 }
 
-/// A group as it is put: its spec. What only answers have is ignored, so that a group that was read can be put again.
+/// The spec of a group. Fields that only answers have are ignored, so you can send a group as you have read it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupPut {
-    /// The name in the path.
+    /// The name, the same as in the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Enables or disables the group; what is left out stays as it is.
+    /// Enables or disables the group. Default: no change; a new group is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// The spec.
+    /// The fields of the spec.
     #[serde(flatten)]
     #[schemars(schema_with = "shown_spec")]
     pub spec: Map<String, Value>,
 }
 
-/// Any part of a spec, with null for what is to go: a JSON merge patch (RFC 7396).
+/// A part of a spec, as a JSON merge patch (RFC 7396): null removes a field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct GroupPatch(pub Map<String, Value>);
 
-/// The groups that followed one that was deleted, and no longer name it.
+/// The groups that depended on a deleted group and were detached from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Detached {
-    /// Their names.
+    /// The names of these groups.
     pub detached: Vec<String>,
 }
 
-/// A spec that would be taken.
+/// The result of the check of a valid spec.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Validation {
-    /// True: what is not is answered as a problem.
+    /// Always true: the answer to an invalid spec is a problem.
     pub valid: bool,
-    /// None.
+    /// Always empty: the answer to an invalid spec is a problem.
     pub errors: Vec<Fault>,
-    /// What is allowed, but most likely not meant.
+    /// Parts of the spec that are allowed but probably a mistake.
     pub warnings: Vec<Fault>,
-    /// Whether a PUT would make a revision.
+    /// Whether a PUT would create a new revision.
     pub changed: bool,
-    /// The spec as it would be kept.
+    /// The spec as it would be saved.
     #[schemars(with = "GroupSpec")]
     pub spec: Value,
 }
 
-/// A revision of a group, which never changes.
+/// A revision of a group. It never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Revision {
-    /// The group's name.
+    /// The name of the group.
     pub group: String,
-    /// From 1.
+    /// The number of the revision, counted from 1.
     pub revision: i32,
-    /// The spec as it was put then.
+    /// The spec of this revision.
     #[schemars(with = "GroupSpec")]
     pub spec: Value,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
-    /// Who made it: the token's name.
+    /// Who created it: the name of a token or a person.
     pub created_by: String,
 }
 
-/// A group's tasks, and the groups around it.
+/// The graph of a group's tasks, with the groups upstream and downstream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Graph {
-    /// The group's name.
+    /// The name of the group.
     pub group: String,
-    /// The revision that this is of.
+    /// The number of the revision that the graph shows.
     pub revision: i32,
-    /// The tasks.
+    /// The tasks of the group.
     pub nodes: Vec<GraphNode>,
-    /// Who waits for whom.
+    /// The dependencies between the tasks.
     pub edges: Vec<GraphEdge>,
-    /// The groups that it follows, or whose runs its tasks start.
+    /// The groups that it depends on, or whose runs its tasks start.
     pub upstream: Vec<GraphLink>,
-    /// The groups that follow it, or whose tasks start runs of it.
+    /// The groups that depend on it, or whose tasks start its runs.
     pub downstream: Vec<GraphLink>,
 }
 
-/// A task.
+/// A task in the graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GraphNode {
-    /// Its name.
+    /// The name, 1 to 63 characters.
     pub task: String,
     /// `script`, `queue`, `http`, `audience`, `group` or `query`.
     pub executor: Option<String>,
-    /// What of its dependencies it waits for.
+    /// When the task starts, depending on the states of its dependencies.
     pub trigger_rule: TriggerRule,
-    /// Whether it has several items.
+    /// Whether it is a mapped task, which has several items.
     pub mapped: bool,
 }
 
-/// One task waits for another.
+/// A dependency between two tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GraphEdge {
-    /// The one that goes first.
+    /// The task that runs first.
     pub from: String,
-    /// The one that waits.
+    /// The task that depends on it.
     pub to: String,
 }
 
-/// A link to another group.
+/// A link between this group and another group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GraphLink {
-    /// The other group's name.
+    /// The name of the other group.
     pub group: String,
-    /// `depends_on`, or `sub_run`: a task starts its runs.
+    /// The kind of link: `depends_on`, or `sub_run` (a task starts its runs).
     #[schemars(extend("enum" = ["depends_on", "sub_run"]))]
     pub kind: String,
-    /// Which instants of the upstream group are needed.
+    /// For `depends_on`: which instants of the upstream group must have succeeded.
     #[schemars(with = "Need")]
     pub need: String,
 }
 
-/// How a group is disabled.
+/// The options of disabling a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DisableRequest {
-    /// What becomes of its active runs.
+    /// What happens with its active runs. Default: `drain`.
     pub mode: DisableMode,
 }
 
-/// What becomes of the active runs of a group that is disabled.
+/// What happens with the active runs of a group that is disabled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DisableMode {
-    /// They end as they may.
+    /// Active runs continue until they end.
     #[default]
     Drain,
-    /// They are cancelled.
+    /// Active runs are cancelled.
     Stop,
 }
 
-/// When a group's schedules are due next.
+/// The next instants of the schedules of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NextInstants {
     /// The next instants of all schedules together.
     pub instants: Vec<Moment>,
-    /// The same, with the schedules that are due then.
+    /// The same instants, with the schedules that are due at them.
     pub items: Vec<NextInstant>,
-    /// The next instant of each schedule; null: there is none.
+    /// The next instant of each schedule. null: there is none.
     pub schedules: BTreeMap<String, Option<Moment>>,
 }
 
 /// An instant at which schedules are due.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NextInstant {
-    /// The instant.
+    /// The instant, in UTC.
     pub at: Moment,
-    /// The names of the schedules.
+    /// The names of the schedules that are due.
     pub schedules: Vec<String>,
 }

@@ -56,9 +56,9 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Messages {
-    /// One message.
+    /// A single message.
     One(Message),
-    /// Several messages.
+    /// An array of messages.
     Many(Vec<Message>),
 }
 
@@ -106,7 +106,8 @@ pub struct MessageView {
     pub day: NaiveDate,
     /// The bucket of the day: the sender modulo 10,000.
     pub bucket: i16,
-    /// The state.
+    /// `scheduled` (not sent yet), `sending`, `retrying`, `sent`, `failed` or `cancelled`. For a bucket: `scheduled`,
+    /// `draining` or `drained`.
     #[schemars(extend("enum" = ["scheduled", "sending", "retrying", "sent", "failed", "cancelled"]))]
     pub state: String,
     /// The number of attempts to send it.
@@ -192,7 +193,8 @@ pub struct Bucket {
     pub failed: i64,
     /// The number of messages that were cancelled.
     pub cancelled: i64,
-    /// The state.
+    /// `scheduled` (not sent yet), `sending`, `retrying`, `sent`, `failed` or `cancelled`. For a bucket: `scheduled`,
+    /// `draining` or `drained`.
     #[schemars(extend("enum" = ["scheduled", "draining", "drained"]))]
     pub state: String,
 }

@@ -27,7 +27,6 @@ pub struct CategorySpec {
     pub description: String,
 }
 
-/// A JSON Schema.
 fn json_schema_of_schemas(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": ["object", "boolean"], "description": "A JSON Schema."})
 }
@@ -37,7 +36,7 @@ fn json_schema_of_schemas(_: &mut SchemaGenerator) -> Schema {
 pub struct Template {
     /// The name, 1 to 63 characters.
     pub name: String,
-    /// The schema.
+    /// The JSON Schema of the template.
     #[schemars(schema_with = "json_schema_of_schemas")]
     pub schema: Value,
     /// When it was created.

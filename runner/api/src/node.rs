@@ -20,7 +20,7 @@ pub struct Node {
     pub state: String,
     /// The version of Heddle that it runs.
     pub version: String,
-    /// When it started.
+    /// When the process started.
     pub started_at: Moment,
     /// When it last reported to the database.
     pub heartbeat_at: Moment,

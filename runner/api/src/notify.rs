@@ -37,13 +37,13 @@ pub struct Notification {
     pub run: Option<Uuid>,
     /// The task that it is about.
     pub task: Option<String>,
-    /// The subject line.
+    /// The subject, one line.
     pub subject: String,
     /// For e-mail: the recipients.
     pub to: Vec<String>,
     /// The number of events that it is about.
     pub count: u64,
-    /// The state.
+    /// Whether it waits, was sent or has failed.
     pub state: NotificationState,
     /// The number of tries to send it.
     pub attempts: i32,

@@ -43,7 +43,7 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Rat
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "QueueWorker")]
 pub struct Worker {
-    /// The name.
+    /// The name of the worker or queue.
     pub worker: String,
     /// The tags of the worker.
     pub tags: Vec<String>,
@@ -56,7 +56,7 @@ pub struct Worker {
 /// A queue with its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Queue {
-    /// The name.
+    /// The name of the worker or queue.
     pub name: String,
     /// The number of task runs that wait to be claimed.
     pub depth: i64,

@@ -13,7 +13,7 @@ use crate::Moment;
 /// The data interval of a run: from the previous instant of its schedule to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DataInterval {
-    /// The start, included.
+    /// The start of the interval, included.
     pub start: Moment,
     /// The end, not included: the logical time.
     pub end: Moment,
@@ -24,7 +24,7 @@ pub struct DataInterval {
 pub struct Failure {
     /// The kind of failure.
     pub kind: ErrorKind,
-    /// The error message.
+    /// The error message, one sentence.
     pub message: String,
     /// For traps: the stack trace in the wasm code.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Run {
     pub data_interval: DataInterval,
     /// Why the run was created.
     pub trigger: Trigger,
-    /// The state.
+    /// The current state of the run.
     pub state: RunState,
     /// The params for all tasks, as submitted, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
@@ -112,7 +112,7 @@ pub struct TaskRun {
     pub task: String,
     /// The item of a mapped task, counted from 0. null: the task is not mapped, or this is the mapped task as a whole.
     pub item: Option<u32>,
-    /// The state.
+    /// The current state of the task run.
     pub state: TaskState,
     /// The number of its last attempt, counted from 1; 0 before the first.
     pub attempt: u32,
@@ -181,14 +181,14 @@ pub enum TaskWaitReason {
 pub struct Attempt {
     /// The number of the attempt, counted from 1.
     pub attempt: u32,
-    /// The state.
+    /// The current state of the attempt.
     pub state: AttemptState,
     /// The id of the node that ran it.
     pub node: Option<String>,
     /// The worker that claimed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// When it started.
+    /// When the attempt started.
     pub started_at: Moment,
     /// When it ended. null: it has not ended.
     pub finished_at: Option<Moment>,
@@ -203,7 +203,7 @@ pub struct Attempt {
 /// A task run with its attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskDetail {
-    /// The state.
+    /// The task run as it is now.
     #[serde(flatten)]
     pub task: TaskRun,
     /// All attempts, oldest first.

@@ -66,7 +66,7 @@ pub struct ScriptVersion {
 pub struct Script {
     /// The active version, which its name alone means. null: none.
     pub active_version: Option<i32>,
-    /// The newest version.
+    /// The number of the newest version.
     pub latest_version: i32,
     /// When a version was last uploaded or activated.
     pub updated_at: Moment,
@@ -99,7 +99,7 @@ pub struct Invocation {
     pub output: Option<Value>,
     /// The error, if it failed.
     pub error: Option<Failure>,
-    /// The log lines.
+    /// The lines that the script logged.
     pub logs: Vec<InvocationLog>,
     /// The duration, in milliseconds.
     pub duration_ms: f64,

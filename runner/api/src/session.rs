@@ -25,7 +25,7 @@ pub struct Session {
 pub struct SignedIn {
     /// The name of a token, or `person:` and the e-mail address or id at the provider.
     pub actor: String,
-    /// The role.
+    /// The role, which says what is allowed.
     #[schemars(with = "Role")]
     pub role: String,
     /// For a person: the provider. null: it is a token.
@@ -51,7 +51,7 @@ pub struct SessionsEnded {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignIn {
-    /// A valid token.
+    /// The value of a token that is not expired or revoked.
     pub token: String,
 }
 

@@ -19,12 +19,11 @@ pub enum Role {
     Author,
     /// Only claims from its queues and polls for its users.
     Worker,
-    /// Everything is allowed.
+    /// Reads and changes everything.
     Admin,
 }
 
 impl Role {
-    /// All roles.
     pub const ALL: [Self; 5] = [Self::Viewer, Self::Operator, Self::Author, Self::Worker, Self::Admin];
 
     /// The word in the API and in the database.
@@ -51,7 +50,7 @@ impl Role {
 pub struct NewToken {
     /// The name of the token.
     pub name: String,
-    /// The role.
+    /// The role, which says what the token allows.
     pub role: Role,
     /// For the role `worker`: the queues from which it may claim, at most 1,000. Without `queues` and `uids`, the
     /// worker may use all queues and users. An empty list is allowed only if `uids` is not empty.
@@ -74,7 +73,7 @@ pub struct Token {
     pub id: Uuid,
     /// The name of the token.
     pub name: String,
-    /// The role.
+    /// The role, which says what the token allows.
     #[schemars(with = "Role")]
     pub role: String,
     /// For the role `worker`: its queues. Empty: see `uids`; both empty means all.

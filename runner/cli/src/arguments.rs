@@ -17,7 +17,6 @@ pub struct Cli {
     /// The server and the output.
     #[command(flatten)]
     pub connection: Connection,
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -125,10 +124,9 @@ fish: heddle completions fish | source       in ~/.config/fish/config.fish")]
     BoundedWork,
 }
 
-/// `heddle dev`
+/// The options of `heddle dev`.
 #[derive(clap::Args, Debug)]
 pub struct Dev {
-    /// The node's options.
     #[command(flatten)]
     pub options: NodeOptions,
     /// Do not create the demo
@@ -143,13 +141,12 @@ pub struct Dev {
     pub config: Option<PathBuf>,
 }
 
-/// `heddle serve`
+/// The options of `heddle serve`.
 #[derive(clap::Args, Debug)]
 pub struct Serve {
     /// What only `serve` takes.
     #[command(flatten)]
     pub serve: ServeOptions,
-    /// The node's options.
     #[command(flatten)]
     pub options: NodeOptions,
     /// A TOML file with options: the names of the options, with `_` instead of `-`
@@ -157,7 +154,7 @@ pub struct Serve {
     pub config: Option<PathBuf>,
 }
 
-/// `heddle migrate`
+/// The options of `heddle migrate`.
 #[derive(clap::Args, Debug)]
 pub struct Migrate {
     /// The Postgres of the cluster: postgres://user:password@host/database

@@ -305,7 +305,6 @@ impl NodeOptions {
             .ok_or_else(wrong)
     }
 
-    /// The data directory.
     pub(crate) fn data_directory(&self) -> PathBuf {
         self.data_dir.clone().unwrap_or_else(|| DEFAULT_DATA_DIR.into())
     }

@@ -88,7 +88,7 @@ const ANSWER_AFTER: Duration = Duration::from_millis(700);
 const POLL_FOR: Duration = Duration::from_secs(50);
 const POLL_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// The topics.
+/// The topics of the demo: name and spec.
 const TOPICS: [(&str, &str); 2] = [
     ("greetings", include_str!("../demo/greetings.yaml")),
     ("greetings-now", include_str!("../demo/greetings-now.yaml")),

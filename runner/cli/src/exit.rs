@@ -20,9 +20,9 @@ Environment: HEDDLE_URL and HEDDLE_TOKEN set the server and the token for all co
 
 /// Done, but the answer is no.
 pub(crate) const NO: u8 = 1;
-/// Wrong usage.
+/// Wrong usage, or a file that cannot be read or parsed.
 pub(crate) const USAGE: u8 = 2;
-/// Nobody there.
+/// The server cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 3;
 
 /// An error in what the user wrote, as opposed to what became of it.

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people, in colour on a terminal.
     Text,
     /// One JSON object per line.
     Json,

@@ -12,7 +12,7 @@ use crate::terminal::{self, coloured};
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// A table for people.
     #[default]
     Table,
     /// As the server gave it.
@@ -172,7 +172,7 @@ const ID_CHARS: usize = 13;
 /// No cell of a narrow terminal is cut to less.
 const CELL_MIN: usize = 16;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
 impl Rows {

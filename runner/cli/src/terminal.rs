@@ -18,7 +18,7 @@ pub(crate) fn has_colours() -> bool {
     is_interactive() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Columns and rows.
+/// The terminal's columns and rows, in characters.
 pub(crate) fn size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -33,7 +33,6 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    /// Replaces the block.
     pub(crate) fn draw(&mut self, lines: &[String]) -> Result<()> {
         let (_, rows) = size();
         let mut text = String::new();

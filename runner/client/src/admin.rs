@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 use crate::{Client, Result};
 
 impl Client {
-    /// All nodes.
     pub async fn nodes(&self) -> Result<List<Node>> {
         self.get(&["v1", "nodes"]).send().await
     }
 
-    /// Makes a token.
+    /// The answer has the token's value, this once.
     pub async fn create_token(&self, token: &NewToken) -> Result<MadeToken> {
         self.post(&["v1", "tokens"]).json(token).send().await
     }

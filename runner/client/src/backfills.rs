@@ -15,7 +15,6 @@ impl Client {
             .await
     }
 
-    /// A backfill.
     pub async fn backfill(&self, id: Uuid) -> Result<Backfill> {
         self.get(&["v1", "backfills", &id.to_string()]).send().await
     }

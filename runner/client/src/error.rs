@@ -20,7 +20,6 @@ pub enum Error {
     /// The server refused, and says why.
     #[error("{problem}")]
     Refused {
-        /// What it says.
         problem: Box<Problem>,
         /// When to try again (429, 503), in seconds.
         retry_after: Option<u64>,

@@ -15,7 +15,6 @@ impl Client {
         }
     }
 
-    /// A group.
     pub async fn group(&self, name: &str) -> Result<Group> {
         self.get(&["v1", "groups", name]).send().await
     }
@@ -49,7 +48,6 @@ impl Client {
             .await
     }
 
-    /// A group's graph.
     pub async fn graph(&self, name: &str) -> Result<Graph> {
         self.get(&["v1", "groups", name, "graph"]).send().await
     }

@@ -22,7 +22,6 @@ impl Client {
         self.get(&["v1", "topics"]).query_if("cursor", cursor).send().await
     }
 
-    /// A topic.
     pub async fn topic(&self, name: &str) -> Result<Topic> {
         self.get(&["v1", "topics", name]).send().await
     }
@@ -59,12 +58,10 @@ impl Client {
             .await
     }
 
-    /// A message.
     pub async fn message(&self, topic: &str, id: &str) -> Result<MessageView> {
         self.get(&["v1", "topics", topic, "messages", id]).send().await
     }
 
-    /// Cancels a message.
     pub async fn cancel_message(&self, topic: &str, id: &str) -> Result<()> {
         self.delete(&["v1", "topics", topic, "messages", id])
             .send_for_nothing()
@@ -79,7 +76,6 @@ impl Client {
             .await
     }
 
-    /// Schedules messages.
     pub async fn send_messages(&self, topic: &str, messages: &[impl Serialize]) -> Result<MessagesAccepted> {
         let request = self.post(&["v1", "topics", topic, "messages"]).json(messages);
         request.timeout(INGEST_TIMEOUT).send().await

@@ -8,15 +8,12 @@ use crate::{Client, Result};
 /// Which notifications; `None` means any.
 #[derive(Clone, Debug, Default)]
 pub struct NotificationFilter {
-    /// Of this channel.
     pub channel: Option<String>,
     /// Of this event; several with commas.
     pub event: Option<String>,
     /// In this state; several with commas.
     pub state: Option<String>,
-    /// About this group.
     pub group: Option<String>,
-    /// About this run.
     pub run: Option<String>,
 }
 

@@ -52,7 +52,6 @@ impl Client {
         self.on_claim(claim, "heartbeat", &word).await
     }
 
-    /// Reports success.
     pub async fn complete(&self, claim: &Claim, output: &Value) -> Result<ClaimAnswer> {
         self.on_claim(claim, "complete", &done(claim, output)).await
     }
@@ -109,12 +108,11 @@ impl Client {
         self.get(&["v1", "queues", queue]).send().await
     }
 
-    /// All queues.
     pub async fn queues(&self, cursor: Option<&str>) -> Result<List<Queue>> {
         self.get(&["v1", "queues"]).query_if("cursor", cursor).send().await
     }
 
-    /// `pause` or `resume`.
+    /// `action` is `pause` or `resume`.
     pub async fn control_queue(&self, queue: &str, action: &str) -> Result<Queue> {
         self.post(&["v1", "queues", queue, action])
             .json(&json!({}))
@@ -136,7 +134,6 @@ fn done(claim: &Claim, output: &Value) -> ClaimOutput {
     }
 }
 
-/// One of many.
 fn of<T>(claim: &Claim, word: T) -> OfClaim<T> {
     OfClaim { id: claim.id, word }
 }

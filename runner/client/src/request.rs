@@ -84,7 +84,6 @@ impl Client {
         )
     }
 
-    /// The server's address.
     pub fn base(&self) -> &Url {
         &self.base
     }
@@ -112,22 +111,18 @@ impl Client {
         }
     }
 
-    /// A GET.
     pub fn get(&self, path: &[&str]) -> Request {
         self.request(Method::GET, path)
     }
 
-    /// A POST.
     pub fn post(&self, path: &[&str]) -> Request {
         self.request(Method::POST, path)
     }
 
-    /// A PUT.
     pub fn put(&self, path: &[&str]) -> Request {
         self.request(Method::PUT, path)
     }
 
-    /// A DELETE.
     pub fn delete(&self, path: &[&str]) -> Request {
         self.request(Method::DELETE, path)
     }
@@ -146,7 +141,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// Where it goes.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -165,7 +159,6 @@ impl Request {
         }
     }
 
-    /// A JSON body.
     pub fn json(mut self, body: &(impl Serialize + ?Sized)) -> Self {
         self.body = serde_json::to_vec(body)
             .map(|bytes| Some(bytes.into()))
@@ -184,7 +177,6 @@ impl Request {
         self.header(header::IF_MATCH, &format!("\"{revision}\""))
     }
 
-    /// A header.
     pub fn header(mut self, name: header::HeaderName, value: &str) -> Self {
         match header::HeaderValue::from_str(value) {
             Ok(value) => {

@@ -73,7 +73,6 @@ impl Client {
         }
     }
 
-    /// Cancels a run.
     pub async fn cancel_run(&self, id: Uuid) -> Result<Run> {
         self.control_run(id, "cancel", None).await
     }

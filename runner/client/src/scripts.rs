@@ -45,7 +45,6 @@ impl Client {
         self.get(&["v1", "scripts"]).query_if("cursor", cursor).send().await
     }
 
-    /// A script.
     pub async fn script(&self, name: &str) -> Result<Script> {
         self.get(&["v1", "scripts", name]).send().await
     }
@@ -73,14 +72,12 @@ impl Client {
             .await
     }
 
-    /// A version's wasm.
     pub async fn script_wasm(&self, name: &str, version: i32) -> Result<Bytes> {
         self.get(&["v1", "scripts", name, "versions", &version.to_string(), "wasm"])
             .send_for_bytes()
             .await
     }
 
-    /// A version's source.
     pub async fn script_source(&self, name: &str, version: i32) -> Result<Bytes> {
         self.get(&["v1", "scripts", name, "versions", &version.to_string(), "source"])
             .send_for_bytes()

@@ -76,7 +76,6 @@ impl Lines {
     }
 }
 
-/// One server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerEvent {
     /// Its kind; `message` if the server gives none.

@@ -133,13 +133,12 @@ fn one() -> u32 {
 /// The instants between two, however they are told.
 #[derive(Clone, Debug)]
 pub enum Grid {
-    /// Those of schedules.
+    /// The instants of the group's schedules.
     Calendar(Calendar),
     /// Every so often from `from`.
     Step {
-        /// Where it begins.
         from: Time,
-        /// How far apart.
+        /// The duration between two instants.
         step: Span,
     },
 }
@@ -238,7 +237,6 @@ pub struct Checked {
     pub from: Time,
     /// The last, included; none: up to now.
     pub to: Option<Time>,
-    /// Its instants.
     pub grid: Grid,
     /// The priority of its runs.
     pub priority: i16,
@@ -340,9 +338,7 @@ impl BackfillSpec {
 /// The last run that was made for an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Existing<R> {
-    /// Which.
     pub run: R,
-    /// How it stands.
     pub state: RunState,
     /// Whether it was there before the backfill was.
     pub earlier: bool,

@@ -128,7 +128,7 @@ pub enum Stopped {
     /// It used up its memory, or the stack.
     #[error("it needs more than the limit of {0} MiB of memory, or it is nested too deeply")]
     Memory(u64),
-    /// Our own trouble.
+    /// No answer could be computed, for a reason of ours.
     #[error("this node cannot do it at the moment ({0}); try again")]
     Trouble(String),
 }

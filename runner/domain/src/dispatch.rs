@@ -21,7 +21,6 @@ pub const HORIZON_MAX: Span = Span::from_secs(24 * 3_600);
 pub const HORIZON_DEFAULT: Span = Span::from_secs(12 * 3_600);
 /// Repeating offers per audience unless it is configured.
 pub const OFFERS_MAX_DEFAULT: u32 = 100;
-/// The shortest `every`.
 const EVERY_MIN: Span = Span::from_secs(1);
 /// The most stock that one occurrence may have.
 pub const STOCK_MAX: i32 = 1_000_000_000;
@@ -73,7 +72,7 @@ pub enum Why {
     NotDue,
     /// It was due before the user's window, and it will not be due again.
     Passed,
-    /// It is disabled.
+    /// The offer is disabled.
     Disabled,
 }
 
@@ -223,15 +222,10 @@ fn yes() -> bool {
 /// When occurrences are due.
 #[derive(Clone, Debug)]
 pub enum Rhythm {
-    /// Each user can take an occurrence once.
+    /// At a single instant.
     Once(Time),
     /// `anchor + k * every`, k from 0.
-    Interval {
-        /// The first.
-        anchor: Time,
-        /// The period.
-        every: Span,
-    },
+    Interval { anchor: Time, every: Span },
     /// At a time of day.
     Daily(Box<Schedule>),
 }
@@ -247,13 +241,13 @@ pub struct Offer {
     pub rhythm: Rhythm,
     /// `once`: the instant; else the anchor, or the start.
     pub starts_at: Time,
-    /// Not included.
+    /// The end of the window, not included.
     pub ends_at: Option<Time>,
     /// `None`: each member once.
     pub stock: Option<i32>,
     /// Whether a user may take it again.
     pub mode: Mode,
-    /// Higher first.
+    /// -1000 to 1000; the higher goes first.
     pub priority: i16,
     /// How long it may be held.
     pub max_hold: Option<Span>,
@@ -265,15 +259,11 @@ pub struct Offer {
     pub template: Option<Name>,
     /// The params that the user gets.
     pub params: Map<String, Value>,
-    /// `daily`.
     pub every_days: Option<u32>,
-    /// `daily`.
     pub at: Option<String>,
-    /// `daily`.
     pub timezone: Option<String>,
 }
 
-/// Checks an audience.
 pub fn check_audience(audience: &str) -> Result<(), String> {
     let id = audience.strip_prefix("uid_").or_else(|| audience.strip_prefix("gid_"));
     match id {
@@ -303,7 +293,6 @@ pub fn bare_uid(text: &str) -> Result<&str, String> {
     Ok(uid)
 }
 
-/// Reads `dispatch_times`.
 pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {
     match given {
         None => Ok(Some(1)),
@@ -498,14 +487,11 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
 /// What may be given to a user now: both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From.
     pub from: Time,
-    /// To: the present.
     pub to: Time,
 }
 
 impl Window {
-    /// A user's window.
     pub fn new(last_finished: Option<Time>, now: Time, horizon: Span) -> Self {
         let reach = now - horizon.chrono();
         Self {

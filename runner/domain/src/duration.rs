@@ -40,7 +40,6 @@ pub enum SpanError {
     /// Units out of order or repeated.
     #[error("`{0}` is not a valid duration; write each unit at most once, the larger unit first")]
     Order(String),
-    /// Longer than [`Span::MAX`].
     #[error("`{0}` is longer than the maximum of 36500d")]
     TooLong(String),
 }
@@ -77,7 +76,7 @@ impl Span {
         Self::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    /// In whole microseconds.
+    /// The duration in whole microseconds.
     pub const fn micros(self) -> u64 {
         self.0
     }
@@ -92,7 +91,6 @@ impl Span {
         std::time::Duration::from_micros(self.0)
     }
 
-    /// As chrono's duration.
     pub const fn chrono(self) -> chrono::TimeDelta {
         chrono::TimeDelta::microseconds(self.0 as i64)
     }

@@ -29,7 +29,6 @@ pub fn uuid_v7_floor(at: Time) -> Uuid {
     uuid_v7(at, 0)
 }
 
-/// A run's identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub Uuid);

@@ -89,7 +89,7 @@ pub struct Incoming<'a> {
     pub day: NaiveDate,
     /// Of topics of instants: when it is due; it may be past.
     pub due_at: Option<Time>,
-    /// A JSON text.
+    /// The payload as the JSON text that was sent.
     pub payload: &'a str,
     /// What makes it unique within its day.
     pub key: Option<String>,

@@ -21,7 +21,6 @@ pub struct Name(Arc<str>);
 /// Why a text is no [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing at all.
     #[error("a name must not be empty")]
     Empty,
     /// More than [`Name::MAX_CHARS`] characters.
@@ -33,7 +32,7 @@ pub enum NameError {
     /// A character that may not stand in a name, with its place counted from 1.
     #[error("a name may contain only letters, digits, `_`, `.` and `-`; character {place} is {}", shown(*.character))]
     BadCharacter {
-        /// The offending character.
+        /// The first character that is not allowed.
         character: char,
         /// Its place, from 1.
         place: usize,
@@ -102,7 +101,6 @@ impl Name {
         Ok(Self(normal.into()))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

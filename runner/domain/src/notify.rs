@@ -37,7 +37,6 @@ pub enum Event {
 }
 
 impl Event {
-    /// All of them.
     pub const ALL: [Self; 12] = [
         Self::Rule(NotifyEvent::Started),
         Self::Rule(NotifyEvent::Succeeded),

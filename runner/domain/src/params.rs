@@ -14,13 +14,11 @@ use crate::{Fault, Faults};
 /// Where params come from, lowest first.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'a> {
-    /// The script's own.
     pub defaults: &'a Map<String, Value>,
-    /// The group's; templates.
+    /// `params` of the group's spec, which may be templates.
     pub group: &'a Map<String, Value>,
-    /// The task's; templates.
+    /// `params` of the task's spec, which may be templates.
     pub task: &'a Map<String, Value>,
-    /// The run's `params`.
     pub run: &'a Map<String, Value>,
     /// The run's `task_params` for the task.
     pub task_run: &'a Map<String, Value>,
@@ -29,13 +27,9 @@ pub struct Layers<'a> {
 /// Which layer a param comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// The script's defaults.
     Defaults,
-    /// The group's `params`.
     Group,
-    /// The task's `params`.
     Task,
-    /// The run's `params`.
     Run,
     /// The run's `task_params` for the task.
     TaskRun,

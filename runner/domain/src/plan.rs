@@ -24,7 +24,6 @@ pub const LOST_MAX_DEFAULT: u32 = 5;
 /// A task as it runs.
 #[derive(Clone, Debug)]
 pub struct PlanTask {
-    /// Its name.
     pub name: Name,
     /// What does its work, with what the spec says of it.
     pub executor: Executor,
@@ -52,18 +51,17 @@ pub struct PlanTask {
     pub spec: TaskSpec,
 }
 
-/// A revision's plan.
+/// What runs of a revision go by.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tasks, in the order of their names.
     pub tasks: Vec<PlanTask>,
     /// Whether a failure cancels what has not started.
     pub on_failure: OnFailure,
-    /// From creation.
+    /// Counted from the run's creation.
     pub deadline: Option<Span>,
     /// What passing it does.
     pub deadline_action: DeadlineAction,
-    /// The group's zone.
     pub zone: Tz,
     /// The spec that it was made of.
     pub spec: GroupSpec,

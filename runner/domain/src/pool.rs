@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Slots of pools that an attempt takes while it is ready or running: names and numbers, in the order of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolNeed {
-    /// The pools.
     pub pools: Vec<String>,
     /// As many slots of each.
     pub slots: Vec<i32>,

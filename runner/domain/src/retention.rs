@@ -11,7 +11,6 @@ use crate::{Faults, Span};
 /// The minimum of each duration: callers must still be able to see what has just ended.
 pub const RETENTION_MIN: Span = Span::from_secs(3_600);
 
-/// A day.
 const DAY_SECONDS: u64 = 86_400;
 
 /// A state in which runs end.
@@ -30,7 +29,6 @@ impl EndState {
     /// All three states in which a run ends.
     pub const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Cancelled];
 
-    /// The run's state.
     pub fn state(self) -> RunState {
         match self {
             Self::Succeeded => RunState::Succeeded,

@@ -64,7 +64,6 @@ enum Jitter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RetryState {
-    /// Retries used up.
     pub retries: u32,
     /// `daily`: the day that retries are counted on, as days since the common era began.
     pub day: Option<i32>,

@@ -32,7 +32,6 @@ use crate::{Fault, Span, Time};
 
 /// How late an instant may be before `misfire` decides about it, where the schedule does not say.
 pub const GRACE_DEFAULT: Span = Span::from_secs(60);
-/// The shortest `every`.
 pub const EVERY_MIN: Span = Span::from_millis(100);
 /// The most days between two instants of `daily`.
 pub const EVERY_DAYS_MAX: u32 = 3_660;
@@ -66,13 +65,10 @@ pub struct Schedule {
 /// What kind of schedule it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A cron expression.
     Cron,
-    /// A fixed rate.
     Every,
     /// A fixed delay after the previous run ended.
     After,
-    /// One instant.
     Once,
     /// Every n days at a time of day.
     Daily,

@@ -60,7 +60,6 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// Compiles in place.
 fn validator(schema: &Value) -> Result<Validator, String> {
     jsonschema::options()
         .offline()

@@ -241,7 +241,7 @@ impl CronDialect {
     }
 }
 
-/// Default: true.
+/// A switch that is true unless it is set to false.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -447,9 +447,9 @@ pub struct ByteSize(pub u64);
 /// A duration, or `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutSpec {
-    /// No timeout.
+    /// The word `never`: no timeout.
     Never,
-    /// The duration.
+    /// A duration, longer than zero.
     After(Span),
 }
 
@@ -475,12 +475,10 @@ pub enum Shards {
     Workers(WorkersWord),
 }
 
-/// The word `workers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum WorkersWord {
-    /// The word itself.
     Workers,
 }
 
@@ -488,7 +486,7 @@ pub enum WorkersWord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TriggerRule {
-    /// All dependencies succeeded.
+    /// All dependencies have succeeded.
     #[default]
     AllSuccess,
     /// All dependencies have ended.
@@ -499,7 +497,7 @@ pub enum TriggerRule {
     AnyFailed,
     /// No dependency failed: all succeeded or were skipped.
     NoneFailed,
-    /// All dependencies failed.
+    /// All dependencies have failed.
     AllFailed,
     /// No dependency failed, and at least one succeeded.
     NoneFailedMinOneSuccess,

@@ -103,7 +103,7 @@ states! {
         Retrying = 3 "retrying",
         /// It would be ready, but the run is paused.
         Paused = 4 "paused",
-        /// It succeeded.
+        /// It has returned an output.
         Succeeded = 5 "succeeded",
         /// It failed, and no retries are left.
         Failed = 6 "failed",
@@ -139,7 +139,7 @@ states! {
 states! {
     /// The state of an attempt.
     AttemptState {
-        /// It is running.
+        /// A node or worker is working on it.
         Running = 0 "running",
         /// It returned an output.
         Succeeded = 1 "succeeded",
@@ -159,9 +159,9 @@ states! {
     Trigger {
         /// By a person or a program, with the API, the CLI or the UI.
         Manual = 0 "manual",
-        /// By a schedule.
+        /// By a schedule of the group.
         Schedule = 1 "schedule",
-        /// By a backfill.
+        /// By a backfill of the group.
         Backfill = 2 "backfill",
         /// By the success of upstream groups.
         Upstream = 3 "upstream",

@@ -35,7 +35,6 @@ use serde_json::{Map, Value};
 
 use crate::{Fault, Name, Time};
 
-/// The longest template.
 pub const TEMPLATE_MAX_BYTES: usize = 64 * 1024;
 /// The most that one template may give, roughly, as JSON text.
 pub const OUTPUT_MAX_BYTES: usize = 1024 * 1024;

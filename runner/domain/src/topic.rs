@@ -22,15 +22,12 @@ pub const CONCURRENCY_MAX: u32 = 1_000;
 pub const QUEUE_CONCURRENCY_DEFAULT: u32 = 16;
 /// How long a script may work on a batch unless it is told, and at most.
 pub const TIMEOUT_DEFAULT: Span = Span::from_secs(300);
-/// See [`TIMEOUT_DEFAULT`].
 pub const TIMEOUT_MAX: Span = Span::from_secs(86_400);
 /// How long a drained day is kept unless it is told, and at most.
 pub const RETENTION_DEFAULT: Span = Span::from_secs(7 * 86_400);
-/// See [`RETENTION_DEFAULT`].
 pub const RETENTION_MAX: Span = Span::from_secs(3_660 * 86_400);
 /// The largest payload unless it is told, and at most.
 pub const PAYLOAD_BYTES_DEFAULT: u64 = 8 * 1024;
-/// See [`PAYLOAD_BYTES_DEFAULT`].
 pub const PAYLOAD_BYTES_MAX: u64 = 128 * 1024;
 /// The most messages per `rate.per`.
 pub const RATE_COUNT_MAX: u32 = 10_000_000;
@@ -157,7 +154,6 @@ fn enabled_default() -> bool {
 pub struct Topic {
     /// As it was written, with zone and `send_at` written out.
     pub spec: TopicSpec,
-    /// Its zone.
     pub zone: Tz,
     /// When retries are due; `None`: there are none.
     pub retry: Option<Policy>,
@@ -207,7 +203,6 @@ fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
 }
 
 impl Topic {
-    /// Checks a spec.
     pub fn compile(mut spec: TopicSpec) -> Result<Self, Faults> {
         let mut faults = Faults::default();
         let mut script = None;

@@ -42,7 +42,6 @@ pub struct HttpConfig {
     pub waits_max: usize,
     /// Uploads at once; some more wait, the rest gets 429. One caller gets half of them.
     pub uploads_max: usize,
-    /// The longest `?wait=`.
     pub wait_max: Duration,
     /// The keys of short-lived tokens signed for one uid, at least 32 bytes each; none: there are no such tokens. The
     /// first one signs.
@@ -121,11 +120,9 @@ pub type NodeMetrics = Arc<dyn Fn(&Page) + Send + Sync>;
 /// A request that has been answered (of a stream: its answer has begun), for a tracer.
 #[derive(Clone, Debug)]
 pub struct Answered {
-    /// The method.
     pub method: String,
     /// The path as the table of routes has it: with the names of its parameters, not with what callers put there.
     pub route: String,
-    /// The answer's status.
     pub status: u16,
     /// When it was answered.
     pub at: heddle_domain::Time,
@@ -140,11 +137,8 @@ pub type RequestTracer = Arc<dyn Fn(Answered) + Send + Sync>;
 
 /// What a node gives its API.
 pub struct AppParts {
-    /// The database.
     pub store: Store,
-    /// The engine.
     pub engine: Engine,
-    /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness, of cryptographic quality: tokens are made of it.
     pub chance: Arc<dyn Chance>,
@@ -154,7 +148,6 @@ pub struct AppParts {
     pub metrics: NodeMetrics,
     /// Who hears of answers; nobody unless configured.
     pub tracer: Option<RequestTracer>,
-    /// Bounds and modes.
     pub config: HttpConfig,
 }
 
@@ -164,19 +157,14 @@ pub struct App(Arc<Shared>);
 
 /// The inside of [`App`].
 pub struct Shared {
-    /// The database.
     pub store: Store,
-    /// The engine.
     pub engine: Engine,
-    /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Randomness.
     pub chance: Arc<dyn Chance>,
     /// What secrets are sealed with.
     pub secret_keys: SecretKeys,
     /// What the node counts.
     pub metrics: NodeMetrics,
-    /// Bounds and modes.
     pub config: HttpConfig,
     /// What gives out offers.
     pub(crate) dispatcher: heddle_engine::Dispatcher,
@@ -188,7 +176,6 @@ pub struct Shared {
     pub(crate) requests: Arc<FairSlots>,
     /// The same of those that wait or follow.
     pub(crate) waits: Arc<FairSlots>,
-    /// Uploads, likewise.
     pub(crate) uploads: Arc<FairSlots>,
     /// How many uploads wait for their turn.
     pub(crate) uploads_waiting: Arc<Semaphore>,

@@ -78,7 +78,6 @@ impl Kind {
 }
 
 impl Schemas {
-    /// None so far.
     pub fn new() -> Self {
         let settings = || {
             SchemaSettings::draft2020_12()

@@ -19,7 +19,6 @@ pre{overflow-x:auto;padding:.6rem;background:#8881;border-radius:6px}\
 table{border-collapse:collapse;width:100%}td{border-top:1px solid var(--line);padding:.2rem .6rem .2rem 0;vertical-align:top}\
 .path{overflow-wrap:anywhere}";
 
-/// The page.
 pub fn page(table: &Table) -> String {
     let document = openapi::document(table);
     let mut html = String::with_capacity(256 * 1024);

@@ -37,7 +37,7 @@ pub fn parse_yaml(text: &str) -> Result<Value, Problem> {
     Ok(value)
 }
 
-/// Refuses U+0000.
+/// Refuses the character U+0000, which Postgres cannot store.
 pub fn check(value: &Value) -> Result<(), Problem> {
     fn has_nul(value: &Value) -> bool {
         match value {

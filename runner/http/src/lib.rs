@@ -59,7 +59,7 @@ pub fn router_with(app: App, pages: Elsewhere) -> Router {
 }
 
 fn nothing_at(path: &str) -> Response {
-    let detail = format!("there is nothing at {path}");
+    let detail = format!("the path {path} does not exist");
     Problem::new(axum::http::StatusCode::NOT_FOUND, detail).into_response()
 }
 

@@ -9,7 +9,6 @@ use crate::problem::PROBLEM_JSON;
 use crate::schemas;
 use crate::table::{Route, Table};
 
-/// The whole description.
 pub fn document(table: &Table) -> Value {
     let mut bodies = Schemas::new();
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();

@@ -37,7 +37,6 @@ pub struct Place {
     pub line: u32,
     /// The character in it, from 1.
     pub column: u32,
-    /// The line itself.
     pub source: String,
 }
 
@@ -137,7 +136,7 @@ impl Problem {
         problem
     }
 
-    /// 503: not now.
+    /// 503, with `Retry-After` in seconds.
     pub fn unavailable(detail: impl Into<String>, retry_after_seconds: u64) -> Self {
         let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, detail);
         problem.retry_after = Some(retry_after_seconds);

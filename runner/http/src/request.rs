@@ -40,7 +40,6 @@ pub type Outcome = Result<Response, Problem>;
 pub struct Request {
     /// What all routes share.
     pub app: App,
-    /// Who asks.
     pub caller: Arc<Caller>,
     /// For how long what the caller has shown stays in force; `None`: for ever.
     pub(crate) standing: Option<Standing>,
@@ -48,7 +47,6 @@ pub struct Request {
     pub(crate) peer: Peer,
     /// The present instant: one for the whole request.
     pub now: Time,
-    /// The request's headers.
     pub headers: HeaderMap,
     /// What stands in place of the path's `{parts}`, decoded.
     pub(crate) path: Option<RawPathParams>,
@@ -58,7 +56,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// For the audit.
+    /// Who makes a change and when, for the audit.
     pub fn by(&self) -> By<'_> {
         By {
             actor: &self.caller.actor,
@@ -403,7 +401,6 @@ pub fn put(created: bool, body: &impl Serialize) -> Outcome {
     answer(if created { StatusCode::CREATED } else { StatusCode::OK }, body)
 }
 
-/// 204.
 pub fn no_content() -> Outcome {
     Ok(StatusCode::NO_CONTENT.into_response())
 }

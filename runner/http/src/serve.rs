@@ -16,7 +16,6 @@ use tokio::task::JoinSet;
 use crate::access::Peer;
 use crate::connection::Crowd;
 
-/// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
     /// Connections open at once; beyond them the longest silent ones are closed, and further ones wait in the kernel's

@@ -28,15 +28,11 @@ use crate::request::{Outcome, Request, parse_query};
 /// The methods that routes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
-    /// Reads.
     Get,
     /// Creates, or does something.
     Post,
-    /// Replaces.
     Put,
-    /// Changes a part.
     Patch,
-    /// Removes.
     Delete,
 }
 
@@ -66,11 +62,9 @@ impl Method {
 /// How long a request may take, and hence which bound it counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Answers at once.
     Quick,
     /// May wait or follow.
     Waits,
-    /// Brings megabytes.
     Uploads,
     /// Is never refused for load: health.
     Free,
@@ -84,29 +78,22 @@ type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>
 /// A body that goes in or comes out.
 #[derive(Clone, Copy, Debug)]
 pub struct Media {
-    /// The media type.
     pub media_type: &'static str,
-    /// What it is.
     pub shape: Shape,
 }
 
-/// A query parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryParam {
-    /// Its name.
     pub name: &'static str,
-    /// What it does.
+    /// One sentence of the API's description: meaning, bounds, default.
     pub detail: &'static str,
 }
 
-/// A route.
 #[derive(Clone)]
 pub struct Route {
-    /// Its method.
     pub method: Method,
     /// Its path, with `{parts}`.
     pub path: &'static str,
-    /// Who may.
     pub access: Access,
     /// The noun that it belongs to.
     pub tag: &'static str,
@@ -116,7 +103,7 @@ pub struct Route {
     pub detail: &'static str,
     /// What may stand in its query; anything else is refused below `/v1`.
     pub query: Vec<QueryParam>,
-    /// What goes in.
+    /// The bodies that it accepts, by media type.
     pub takes: Vec<Media>,
     /// What comes out when all is well.
     pub answers: Vec<(u16, Option<Media>, &'static str)>,
@@ -162,7 +149,6 @@ impl Route {
         self
     }
 
-    /// A query parameter.
     pub fn query(mut self, name: &'static str, detail: &'static str) -> Self {
         self.query.push(QueryParam { name, detail });
         self
@@ -180,7 +166,6 @@ impl Route {
         )
     }
 
-    /// A JSON body.
     pub fn takes(self, shape: impl Into<Shape>) -> Self {
         self.takes_as("application/json", shape)
     }
@@ -199,7 +184,6 @@ impl Route {
         self
     }
 
-    /// A JSON answer.
     pub fn answers(self, status: u16, shape: impl Into<Shape>) -> Self {
         self.answers_as(status, "application/json", shape)
     }
@@ -248,7 +232,6 @@ impl Route {
     }
 }
 
-/// All routes.
 pub struct Table {
     routes: Vec<Route>,
 }

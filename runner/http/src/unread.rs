@@ -26,7 +26,6 @@ const DISCARD_IDLE_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct Discarding(Option<Body>);
 
 impl Discarding {
-    /// Wraps a body.
     pub(crate) fn wrap(body: Body) -> Body {
         if http_body::Body::is_end_stream(&body) {
             return body;

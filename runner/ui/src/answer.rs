@@ -229,7 +229,7 @@ fn plain(status: StatusCode, text: impl Into<Body>) -> Response {
 fn problem(path: &str) -> Response {
     let body = serde_json::json!({
         "type": "about:blank", "title": "Not Found", "status": 404,
-        "detail": format!("there is nothing at {path}"), "errors": [],
+        "detail": format!("the path {path} does not exist"), "errors": [],
     });
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = StatusCode::NOT_FOUND;

@@ -60,9 +60,9 @@ pub(crate) enum Beat {
     /// Nothing: the page stands as it is.
     #[default]
     Still,
-    /// Anything.
+    /// Any change in the cluster.
     Cluster,
-    /// A run.
+    /// A change of one run.
     Run(uuid::Uuid),
 }
 

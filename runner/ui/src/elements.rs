@@ -31,12 +31,12 @@ pub(crate) fn glyph(name: &str) -> Markup {
 pub(crate) fn state_glyph(state: &str) -> &'static str {
     match state {
         "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
-        "running" | "assigned" | "drained" => "running",
-        "ready" | "pending" => "ready",
+        "running" | "assigned" | "drained" | "sending" => "running",
+        "ready" | "pending" | "scheduled" => "ready",
         "waiting" => "waiting",
         "retrying" => "retrying",
         "paused" | "draining" | "disabled" => "paused",
-        "failed" | "timed_out" | "lost" => "failed",
+        "failed" | "timed_out" | "lost" | "fenced" => "failed",
         "upstream_failed" => "upstream_failed",
         "skipped" | "expired" => "skipped",
         _ => "cancelled",
@@ -45,8 +45,21 @@ pub(crate) fn state_glyph(state: &str) -> &'static str {
 
 /// A state: hue, glyph and word.
 pub(crate) fn state(ctx: &Ctx, state: &str) -> Markup {
+    told(state, &state_word(ctx, state))
+}
+
+/// The state of a `notification`, a `message` or a `backfill`, which wait for something else than task runs do: by its own
+/// word where it has one.
+pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: &str) -> Markup {
+    let key = format!("state-{thing}-{state}");
+    let word = t!(ctx, &key);
+    let word = if word == key { state_word(ctx, state) } else { word };
+    told(state, &word)
+}
+
+fn told(state: &str, word: &str) -> Markup {
     let glyph_name = state_glyph(state);
-    html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (state_word(ctx, state)) } } }
+    html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (word) } } }
 }
 
 /// The word for a state.
@@ -134,7 +147,6 @@ pub(crate) struct Button<'a> {
     /// Why it may not.
     pub(crate) refused: Option<String>,
     pub(crate) kind: &'a str,
-    /// Hidden fields.
     pub(crate) fields: Vec<(&'a str, String)>,
     /// Asked before it is done.
     pub(crate) confirm: Option<String>,
@@ -244,6 +256,15 @@ pub(crate) fn legend(ctx: &Ctx, states: &[&str]) -> Markup {
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
             @for name in states { li { (state(ctx, name)) } }
+        }
+    }
+}
+
+/// The same for the states of messages.
+pub(crate) fn legend_of_messages(ctx: &Ctx, states: &[&str]) -> Markup {
+    html! {
+        ul.legend aria-label=(t!(ctx, "legend")) {
+            @for name in states { li { (state_of(ctx, "message", name)) } }
         }
     }
 }

@@ -10,7 +10,6 @@ pub(crate) struct Place {
 /// A graph that has been laid out.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    /// By node.
     pub(crate) places: Vec<Place>,
     pub(crate) width: f64,
     pub(crate) height: f64,

@@ -52,15 +52,12 @@ pub(crate) use trouble::Trouble;
 /// What a caller may do, as far as pages offer it; the API decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Looks.
     Viewer,
     /// Groups, runs, offers, topics.
     Operator,
-    /// Scripts.
     Author,
     /// Nothing of the pages.
     Worker,
-    /// Everything.
     Admin,
 }
 
@@ -98,7 +95,6 @@ impl Viewer {
 pub struct Turned {
     /// 401: sign in; 403: not from there; 408 and 413: too slow, too large; 429 and 503: later.
     pub status: u16,
-    /// In a sentence.
     pub detail: String,
 }
 
@@ -124,7 +120,6 @@ pub enum Astray {
 pub struct Onward {
     /// The provider's page, or one of our own.
     pub to: String,
-    /// Values of `Set-Cookie`.
     pub cookies: Vec<HeaderValue>,
 }
 

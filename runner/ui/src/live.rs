@@ -246,7 +246,6 @@ impl Shown {
     }
 }
 
-/// One open page.
 struct Open(Ui);
 
 impl Open {
@@ -317,7 +316,6 @@ struct Again {
 }
 
 enum News {
-    /// Events, maybe none.
     Events(Vec<Bytes>, Beat),
     /// The page is not for this viewer any more, or not there.
     Over(&'static str),

@@ -33,7 +33,7 @@ pub(crate) fn span(lang: Lang, millis: i64) -> String {
     }
 }
 
-/// `12,345`.
+/// With a comma for each thousand: `12,345`.
 pub(crate) fn number(n: i64) -> String {
     let digits = n.unsigned_abs().to_string();
     let mut text = String::new();
@@ -56,7 +56,7 @@ pub(crate) fn short(n: i64) -> String {
     }
 }
 
-/// `12.3 MB`.
+/// With a decimal unit: `12.3 MB`.
 pub(crate) fn bytes(n: i64) -> String {
     match n {
         0..1_000 => format!("{n} B"),

@@ -37,7 +37,7 @@ static BUNDLES: LazyLock<[Bundle; 2]> = LazyLock::new(|| [bundle("en", EN), bund
 impl Lang {
     pub(crate) const ALL: [Self; 2] = [Self::En, Self::Zh];
 
-    /// For `lang`.
+    /// For the attribute `lang` of HTML.
     pub(crate) fn tag(self) -> &'static str {
         match self {
             Self::En => "en",
@@ -86,7 +86,7 @@ impl Lang {
         wanted.first().map_or(Self::En, |(_, lang)| *lang)
     }
 
-    /// A message.
+    /// The message of a key, with its gaps filled; the key itself if the language lacks it.
     pub(crate) fn t(self, key: &str, args: &[(&str, Arg)]) -> String {
         let bundle = &BUNDLES[self as usize];
         let Some(pattern) = bundle.get_message(key).and_then(|message| message.value()) else {

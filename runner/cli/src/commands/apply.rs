@@ -32,7 +32,7 @@ const FILES_HELP: &str = "Files contain YAML (or JSON) documents, separated by `
 For a channel or an offer, `kind` can also be its own kind (email, webhook, ...; once, interval, daily). A secret can have
 `from_env: NAME` instead of `value`. The documents are sorted: each object comes after the objects that it refers to.";
 
-/// `heddle apply`
+/// The options of `heddle apply`.
 #[derive(Args, Debug)]
 #[command(after_help = FILES_HELP)]
 pub struct Apply {
@@ -51,7 +51,7 @@ pub struct Apply {
     pub yes: bool,
 }
 
-/// `heddle diff`
+/// The options of `heddle diff`.
 #[derive(Args, Debug)]
 #[command(after_help = FILES_HELP)]
 pub struct Diff {
@@ -60,10 +60,10 @@ pub struct Diff {
     pub files: Vec<PathBuf>,
 }
 
-/// `heddle export`
+/// The options of `heddle export`.
 #[derive(Args, Debug)]
 pub struct Export {
-    /// Only these groups
+    /// Only the groups with these names
     pub groups: Vec<String>,
     /// Only groups in this category
     #[arg(long)]

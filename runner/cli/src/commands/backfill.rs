@@ -19,14 +19,13 @@ use crate::{output, terminal};
 /// Between two looks at a watched backfill.
 const STEP: Duration = Duration::from_millis(500);
 
-/// `heddle backfill`
+/// The options of `heddle backfill`.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Backfill {
     /// List, show or control existing backfills
     #[command(subcommand)]
     pub command: Option<BackfillCommand>,
-    /// What to start
     #[command(flatten)]
     pub start: Start,
 }

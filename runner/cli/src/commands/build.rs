@@ -12,7 +12,7 @@ use super::tools::{self, answers};
 use crate::exit::usage;
 use crate::output::Format;
 
-/// `heddle script build`
+/// The options of `heddle script build`.
 #[derive(Args, Debug)]
 pub struct Build {
     /// The directory with the sources of the script

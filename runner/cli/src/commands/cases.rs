@@ -31,7 +31,6 @@ struct File {
     cases: Vec<Case>,
 }
 
-/// One case.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Case {
@@ -93,7 +92,7 @@ struct Expect {
     state: Map<String, Value>,
     enqueued: Option<Vec<Value>>,
     notified: Option<Vec<Value>>,
-    /// Parts of lines.
+    /// Texts of which each must be a part of some line of the log.
     #[serde(default)]
     log: Vec<String>,
     /// What was recorded need not be asked for.

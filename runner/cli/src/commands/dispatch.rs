@@ -20,12 +20,12 @@ pub enum OfferCommand {
     List,
     /// Show an offer
     Show {
-        /// The id
+        /// The id, as `list` shows it
         id: String,
     },
     /// Create or change an offer
     Set {
-        /// The id
+        /// The id, as `list` shows it
         id: String,
         /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
@@ -53,7 +53,7 @@ pub enum OfferCommand {
     },
     /// Delete an offer
     Rm {
-        /// The id
+        /// The id, as `list` shows it
         id: String,
     },
 }
@@ -66,12 +66,11 @@ pub enum AssignmentCommand {
     List(AssignmentFilter),
     /// Revoke an assignment: its stock is free again
     Revoke {
-        /// The id
+        /// The id, as `list` shows it
         id: String,
     },
 }
 
-/// Which assignments.
 #[derive(Args, Debug)]
 pub struct AssignmentFilter {
     /// Only of this user
@@ -106,14 +105,14 @@ pub enum AudienceCommand {
     Set {
         /// The user group, for example gid_team
         audience: String,
-        /// The users
+        /// The users, `x` or `uid_x`
         members: Vec<String>,
     },
     /// Add members
     Add {
         /// The user group, for example gid_team
         audience: String,
-        /// The users
+        /// The users, `x` or `uid_x`
         #[arg(required = true)]
         members: Vec<String>,
     },
@@ -121,13 +120,13 @@ pub enum AudienceCommand {
     Remove {
         /// The user group, for example gid_team
         audience: String,
-        /// The users
+        /// The users, `x` or `uid_x`
         #[arg(required = true)]
         members: Vec<String>,
     },
 }
 
-/// `heddle events`
+/// The options of `heddle events`.
 #[derive(Args, Debug)]
 pub struct Events {
     /// Continue after this cursor

@@ -199,7 +199,6 @@ impl Local {
         Ok(self.sandbox.own_runtime(language).await?)
     }
 
-    /// Compiles a file.
     pub async fn load(&self, file: &str) -> Result<Loaded> {
         let bytes = std::fs::read(file).map_err(|error| usage(format!("cannot read {file}: {error}")))?;
         let compiled = self.compile(Language::of_file(file), bytes.into()).await;

@@ -127,7 +127,6 @@ fn group_named(command: &Command) -> Option<String> {
     }
 }
 
-/// Everything went well.
 fn done() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }

@@ -25,12 +25,12 @@ pub enum NamedCommand {
     List,
     /// Show one
     Show {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// Create or change one
     Set {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
         /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
@@ -38,7 +38,7 @@ pub enum NamedCommand {
     },
     /// Delete one
     Rm {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
 }
@@ -51,12 +51,12 @@ pub enum ChannelCommand {
     List,
     /// Show a channel
     Show {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// Create or change a channel
     Set {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
         /// A YAML or JSON file; `-` is stdin
         #[arg(short, long, default_value = "-")]
@@ -64,12 +64,12 @@ pub enum ChannelCommand {
     },
     /// Send a test message through a channel
     Test {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// Delete a channel
     Rm {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
 }
@@ -82,12 +82,12 @@ pub enum SecretCommand {
     List,
     /// Show which groups may use a secret, but not its value
     Show {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// Set a secret. Its value is read from stdin, so that it is not in the history of the shell
     Set {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
         /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
         #[arg(long = "group", value_name = "GROUP")]
@@ -100,7 +100,7 @@ pub enum SecretCommand {
     Reseal,
     /// Delete a secret
     Rm {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
 }
@@ -113,14 +113,14 @@ pub enum ConnectionCommand {
     List,
     /// Show a connection, without its URL
     Show {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// Set a connection. Without URL, the URL is read from stdin
     Set {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
-        /// postgres://user:password@host/database
+        /// The URL: postgres://user:password@host/database
         database: Option<String>,
         /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
         #[arg(long = "group", value_name = "GROUP")]
@@ -131,7 +131,7 @@ pub enum ConnectionCommand {
     },
     /// Delete a connection
     Rm {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
 }
@@ -144,19 +144,19 @@ pub enum PoolCommand {
     List,
     /// Show a pool
     Show {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// Set how many slots a pool has
     Set {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
         /// The number of slots
         slots: u32,
     },
     /// Delete a pool
     Rm {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
 }

@@ -11,7 +11,7 @@ use super::run_ref::RunRef;
 use crate::output;
 use crate::session::Session;
 
-/// `heddle open`
+/// The options of `heddle open`.
 #[derive(Args, Debug)]
 pub struct Open {
     /// The page to open [default: the overview]
@@ -32,12 +32,12 @@ pub enum Page {
     },
     /// The page of a group
     Group {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
     /// The page of a script
     Script {
-        /// The name
+        /// The name, as `list` shows it
         name: String,
     },
 }

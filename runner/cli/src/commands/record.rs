@@ -33,7 +33,7 @@ const SECRET_BYTES_MIN: usize = 4;
 /// Seeds are numbers that every reader of JSON reads alike.
 const SEED_MAX: u64 = 1_000_000_000;
 
-/// `heddle script record`
+/// The options of `heddle script record`.
 #[derive(Args, Debug)]
 pub struct Record {
     /// The file of the script. Its test cases are in a file beside it (clean.test.json beside clean.ts)

@@ -335,7 +335,6 @@ pub(super) struct Replay {
 struct Asked {
     requests: Vec<bool>,
     statements: Vec<bool>,
-    /// What nobody recorded.
     missing: Vec<String>,
 }
 

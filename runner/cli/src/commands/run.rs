@@ -35,7 +35,6 @@ pub enum RunCommand {
     /// List runs, newest first
     #[command(alias = "ls")]
     List {
-        /// Which
         #[command(flatten)]
         filter: Filter,
         /// Include runs that ended longer ago than the `hot` period of the retention (default 3 days)
@@ -182,12 +181,11 @@ pub enum RunCommand {
     },
 }
 
-/// `heddle run start`
+/// The options of `heddle run start`.
 #[derive(Args, Debug)]
 pub struct Start {
     /// The name of the group
     pub group: String,
-    /// Its params
     #[command(flatten)]
     pub params: Params,
     /// Params of one task: TASK=JSON. Can be repeated
@@ -219,13 +217,12 @@ pub struct Start {
     pub watch: bool,
 }
 
-/// `heddle run bulk`
+/// The options of `heddle run bulk`.
 #[derive(Args, Debug)]
 pub struct BulkOptions {
     /// The action
     #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
     pub(super) action: String,
-    /// Which
     #[command(flatten)]
     pub(super) filter: Filter,
     /// Change nothing; show how many runs would change
@@ -252,7 +249,6 @@ pub(super) fn name(text: &str, option: &str) -> Result<Name> {
     text.parse().map_err(|error| usage(format!("{option}: {error}")))
 }
 
-/// Which runs.
 #[derive(Args, Debug)]
 pub struct Filter {
     /// Only runs of this group

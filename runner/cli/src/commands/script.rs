@@ -82,7 +82,7 @@ pub enum ScriptCommand {
     },
 }
 
-/// `heddle script new`
+/// The options of `heddle script new`.
 #[derive(Args, Debug)]
 pub struct New {
     /// The name of the script
@@ -97,7 +97,7 @@ pub struct New {
     pub sdk: Option<PathBuf>,
 }
 
-/// `heddle script push`
+/// The options of `heddle script push`.
 #[derive(Args, Debug)]
 pub struct Push {
     /// The name of the script
@@ -124,7 +124,7 @@ pub struct Invoke {
     pub timeout: Option<String>,
 }
 
-/// `heddle script dev`
+/// The options of `heddle script dev`.
 #[derive(Args, Debug)]
 pub struct Dev {
     /// The file: .js, .mjs, .ts, .mts, .wasm or .wat

@@ -32,7 +32,7 @@ pub enum TokenCommand {
     },
 }
 
-/// `heddle token create`
+/// The options of `heddle token create`.
 #[derive(Args, Debug)]
 pub struct Create {
     /// Create the token directly in this database. Needed for the first token
@@ -55,7 +55,7 @@ pub struct Create {
     pub expires_at: Option<String>,
 }
 
-/// `heddle token sign`
+/// The options of `heddle token sign`.
 #[derive(Args, Debug)]
 pub struct Sign {
     /// The device key of the nodes, at least 32 bytes

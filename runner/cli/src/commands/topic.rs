@@ -70,7 +70,6 @@ pub enum TopicCommand {
     Messages {
         /// The name of the topic
         name: String,
-        /// Which
         #[command(flatten)]
         filter: MessageFilter,
         /// The maximum number of messages, 1 to 500
@@ -87,7 +86,6 @@ pub enum TopicCommand {
         /// The id of one message
         #[arg(long, conflicts_with_all = ["day", "bucket", "sender", "receiver"])]
         id: Option<String>,
-        /// Which
         #[command(flatten)]
         filter: MessageFilter,
     },
@@ -113,7 +111,6 @@ pub enum TopicCommand {
     },
 }
 
-/// Which messages.
 #[derive(Args, Debug)]
 pub struct MessageFilter {
     /// Only messages that are due on this day, for example 2026-11-20

@@ -23,7 +23,7 @@ use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
-/// `heddle script diff`
+/// The options of `heddle script diff`.
 #[derive(Args, Debug)]
 pub struct ScriptDiff {
     /// The name of the script
@@ -37,7 +37,7 @@ pub struct ScriptDiff {
     pub to: Option<String>,
 }
 
-/// `heddle script check`
+/// The options of `heddle script check`.
 #[derive(Args, Debug)]
 pub struct Check {
     /// Only these scripts [default: all]

@@ -27,7 +27,7 @@ pub const SECRET_PREFIX: &str = "whsec_";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChannelKind {
-    /// E-mail by SMTP.
+    /// E-mail, sent by SMTP.
     Email,
     /// A POST request with JSON, signed according to the Standard Webhooks specification.
     Webhook,
@@ -79,7 +79,7 @@ impl ChannelKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SmtpTls {
-    /// No encryption.
+    /// The connection is not encrypted.
     None,
     /// STARTTLS. If the server does not offer it, no mail is sent.
     #[default]
@@ -111,7 +111,7 @@ pub struct SmtpSpec {
 }
 
 impl SmtpSpec {
-    /// Where it listens.
+    /// The port that is set, or the default port of `tls`.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(match self.tls {
             SmtpTls::None => 25,
@@ -165,7 +165,7 @@ pub struct ChannelSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChannelSecrets {
-    /// Of chat robots.
+    /// The URL of a chat robot: whoever knows it can send messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// What messages are signed with.
@@ -186,7 +186,6 @@ impl ChannelSpec {
         }
     }
 
-    /// Whom it reaches.
     pub fn reach(&self) -> Reach {
         match self.kind {
             Some(ChannelKind::Email) => Reach::Mail(self.to.clone()),

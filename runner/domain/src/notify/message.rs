@@ -14,9 +14,7 @@ use super::Event;
 use crate::spec::NotifyEvent;
 use crate::template::{Scope, Templates};
 
-/// The longest subject.
 pub const SUBJECT_MAX_CHARS: usize = 200;
-/// The longest text.
 pub const TEXT_MAX_BYTES: usize = 32 * 1024;
 /// How many of the last lines of a log are told.
 pub const LOG_LINES_MAX: usize = 20;
@@ -44,15 +42,13 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// `failed`, `recovered`, ...
+    /// The event: `failed`, `recovered`, ...
     pub event: String,
     /// When it happened, RFC 3339.
     pub at: String,
-    /// The group's name.
     pub group: Option<String>,
     /// The id of the run.
     pub run: Option<String>,
-    /// The run's state.
     pub state: Option<String>,
     /// Why the run was made.
     pub trigger: Option<String>,
@@ -64,7 +60,6 @@ pub struct Facts {
     pub item: Option<u32>,
     /// Which attempt, from 1.
     pub attempt: Option<u32>,
-    /// What went wrong.
     pub error: Option<String>,
     /// `failed`, `timeout`, `trap`, ...
     pub error_kind: Option<String>,
@@ -72,7 +67,7 @@ pub struct Facts {
     pub logs: Vec<String>,
     /// What will happen next, in a sentence.
     pub next: Option<String>,
-    /// Where to look.
+    /// The URL of the page about the run or task.
     pub link: Option<String>,
     /// The schedule or the queue that it is about.
     pub about: Option<String>,
@@ -86,12 +81,11 @@ pub struct Facts {
     pub entries: Vec<Entry>,
 }
 
-/// What is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// One line, at most [`SUBJECT_MAX_CHARS`].
     pub subject: String,
-    /// At most [`TEXT_MAX_BYTES`].
+    /// Plain text, at most [`TEXT_MAX_BYTES`].
     pub text: String,
 }
 
@@ -146,7 +140,7 @@ impl Facts {
         }
     }
 
-    /// Heddle's own subject.
+    /// The subject, unless the channel has a template for it.
     pub fn subject(&self) -> String {
         let what = self.what();
         let why = self
@@ -180,7 +174,7 @@ impl Facts {
         one_line(&text, SUBJECT_MAX_CHARS)
     }
 
-    /// Heddle's own text.
+    /// The text, unless the channel has a template for it.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if self.event == Event::Test.as_str() {

@@ -29,7 +29,6 @@ fn bits(rules: Option<&NotifyRules>) -> u16 {
 }
 
 impl Subscriptions {
-    /// Of a plan.
     pub fn of(plan: &Plan) -> Self {
         let group = bits(plan.spec.notify.as_ref());
         let mut tasks: Vec<u16> = plan.tasks.iter().map(|task| bits(task.spec.notify.as_ref())).collect();
@@ -72,7 +71,6 @@ pub struct Notice {
     pub item: Option<u32>,
     /// The attempt that comes next, of [`NotifyEvent::Retrying`].
     pub attempt: Option<u32>,
-    /// When that begins.
     pub due: Option<Time>,
     /// The run's message, of the same moment, says this too: who gets that one is not told this as well.
     pub with_run: bool,
@@ -82,7 +80,6 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// About a run.
     pub fn of_run(event: NotifyEvent) -> Self {
         Self {
             event: Some(event),
@@ -95,7 +92,6 @@ impl Notice {
         }
     }
 
-    /// About a task.
     pub fn of_task(event: NotifyEvent, task: TaskIndex) -> Self {
         Self {
             task: Some(task),
@@ -113,7 +109,6 @@ pub struct Moves<'a> {
     pub settled: &'a [(TaskIndex, TaskState)],
     /// Retries that are due later.
     pub retries: &'a [(Time, AttemptKey)],
-    /// It has ended.
     pub finished: Option<RunState>,
     /// How it stands now.
     pub progress: &'a Progress,
@@ -270,11 +265,9 @@ fn announced_before(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_
 pub enum Reach {
     /// Mail to these addresses, unless a rule names others.
     Mail(Vec<String>),
-    /// Whoever reads there.
     Place,
 }
 
-/// Who is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     /// Channels that are places, or that are not there.

@@ -36,7 +36,6 @@ pub struct Pace {
 /// How far a window has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<D> {
-    /// When it began.
     pub opened_at: Time,
     /// Events told one by one in it.
     pub told: u32,

@@ -11,7 +11,6 @@ use crate::state::{ErrorKind, TaskState};
 /// What the history knows of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
-    /// Which.
     pub at: AttemptKey,
     /// How the task run stood after it, where that is certain.
     pub left: Option<TaskState>,

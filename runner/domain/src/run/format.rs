@@ -40,7 +40,7 @@ pub enum FormatError {
     /// Of a newer build.
     #[error("the run's progress has format {0}, which this version of Heddle does not support")]
     Unknown(u8),
-    /// Of no build.
+    /// No version of Heddle has written such bytes.
     #[error("the bytes are not the progress of a run")]
     Broken(#[source] postcard::Error),
     /// A value that has no bytes.
@@ -58,7 +58,6 @@ struct Base<'a> {
     error: &'a Option<String>,
 }
 
-/// The same, read.
 #[derive(Deserialize)]
 struct BaseRead {
     states: Vec<TaskStateByte>,

@@ -73,9 +73,8 @@ impl TaskKey {
 /// One attempt of a task run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptKey {
-    /// Of what.
     pub key: TaskKey,
-    /// From 1.
+    /// Counted from 1.
     pub attempt: u32,
 }
 
@@ -109,11 +108,9 @@ pub struct Progress {
 /// The failure that a run's error tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Of which task.
     pub task: TaskIndex,
     /// Of which of its items.
     pub item: Option<u32>,
-    /// What kind.
     pub kind: ErrorKind,
 }
 
@@ -138,7 +135,6 @@ enum SkipCause {
     Derived,
     /// Its script or its `when` said so.
     Own,
-    /// An operator did.
     ByHand,
 }
 
@@ -153,7 +149,6 @@ struct MapProgress {
     again: BTreeSet<u32>,
     /// Items that hold one of the task's `concurrency` places: ready or paused.
     open: u32,
-    /// Items not settled.
     unsettled: u32,
     failed: u32,
     /// The items' outputs, without what joins them.
@@ -162,56 +157,39 @@ struct MapProgress {
     base: u32,
 }
 
-/// What happened.
+/// Something that changes a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The run may begin.
     Start,
     /// A mapped task's items are known.
     Expanded {
-        /// The expansion.
+        /// The attempt that expanded the task.
         at: AttemptKey,
-        /// How many.
+        /// The number of items, 0 to [`ITEMS_MAX`](crate::plan::ITEMS_MAX).
         count: u32,
     },
     /// An attempt ended. (The attempt that expands a mapped task may end so as well: skipped, failed or lost.)
-    Ended {
-        /// Which.
-        at: AttemptKey,
-        /// How.
-        outcome: Outcome,
-    },
+    Ended { at: AttemptKey, outcome: Outcome },
     /// A retry is due.
     Due(AttemptKey),
     /// Start nothing new. `withdrawn` was ready and has been taken back.
-    Pause {
-        /// What was ready.
-        withdrawn: Vec<TaskKey>,
-    },
+    Pause { withdrawn: Vec<TaskKey> },
     /// Go on. `waits`: the run still waits for upstreams or its turn.
     Resume {
         /// As the store knows.
         waits: bool,
     },
     /// End it. `withdrawn` was ready and never started; all else that is open may be running and is interrupted.
-    Cancel {
-        /// What was ready.
-        withdrawn: Vec<TaskKey>,
-    },
+    Cancel { withdrawn: Vec<TaskKey> },
     /// The answer to [`Actions::withdraw`].
     Withdrawn(Vec<TaskKey>),
     /// An operator sets a task run's state: succeeded, failed or skipped.
-    Override {
-        /// Which.
-        key: TaskKey,
-        /// To what.
-        state: TaskState,
-    },
+    Override { key: TaskKey, state: TaskState },
     /// An operator wants a failed or retrying task run tried at once.
     RetryNow(TaskKey),
     /// An operator wants a task run of an ended run to run again, whatever came of it.
     Clear {
-        /// Which.
         key: TaskKey,
         /// Whether everything that depends on it, directly or indirectly, runs again as well.
         downstream: bool,
@@ -235,13 +213,12 @@ pub enum Outcome {
     },
     /// The script or `when` said that there is nothing to do.
     Skipped,
-    /// With a failure.
     Failed {
         /// What kind; `fatal` and `invalid` are never tried again.
         kind: ErrorKind,
-        /// For people.
+        /// The error message that people read.
         message: String,
-        /// Not before.
+        /// The next attempt starts no earlier than after this duration.
         retry_after: Option<Duration>,
         /// Never tried again whatever the kind.
         fatal: bool,
@@ -260,7 +237,7 @@ pub struct Actions {
     pub started: bool,
     /// Task runs to be worked on now.
     pub ready: Vec<AttemptKey>,
-    /// Retries due later.
+    /// Retries, and when each is due.
     pub timers: Vec<(Time, AttemptKey)>,
     /// Timers that have lost their meaning.
     pub drop_timers: Vec<TaskKey>,

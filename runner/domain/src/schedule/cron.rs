@@ -18,7 +18,6 @@ pub use text::with_legal_starts;
 const YEAR_WORDS: usize = 18;
 const FIRST_YEAR: i32 = *YEARS.start();
 
-/// A parsed expression.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cron {
     seconds: u64,

@@ -94,7 +94,6 @@ pub fn wall_clock(zone: Tz, instant: Time) -> NaiveDateTime {
 /// The instants at which a wall clock shows a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instants {
-    /// The one.
     One(Time),
     /// The clock went back: both.
     Two(Time, Time),

@@ -15,8 +15,9 @@ const VALUE_CHARS_MAX: usize = 60;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// It is new; whether it has to be given.
-    Added { required: bool },
-    /// It is gone.
+    Added {
+        required: bool,
+    },
     Removed,
     /// It has to be given now.
     Required,

@@ -52,7 +52,6 @@ pub fn gather_group(value: &Value) -> Gathered<GroupSpec> {
 /// so already.)
 const NULL_IS_ABSENT: [&str; 4] = ["params", "task_params", "labels", "force"];
 
-/// Reads a submission.
 pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
     let is_absent = |(key, value): (&String, &Value)| value.is_null() && NULL_IS_ABSENT.contains(&key.as_str());
     match value {

@@ -23,7 +23,7 @@ pub enum StrictError {
     Duplicate(Fault),
 }
 
-/// Reads JSON.
+/// Reads JSON, and refuses keys that occur twice, numbers that JSON does not have and too deep nesting.
 pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     // Our own bound counts; serde_json's would be met one level earlier and say less.

@@ -16,7 +16,6 @@ const MISTAKES_MAX: usize = 2;
 /// What a script says of its params.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptParams {
-    /// Its JSON Schema.
     pub schema: Option<Value>,
     /// What it takes unless told otherwise.
     pub defaults: Map<String, Value>,

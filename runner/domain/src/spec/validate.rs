@@ -64,14 +64,12 @@ pub enum ScriptLookup {
     NoActiveVersion,
     /// It is made for something else than tasks; in words, such as `consumer`.
     OtherWorld(String),
-    /// Here it is.
     Found(ScriptFacts),
 }
 
 /// A version of a script, as far as specs depend on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScriptFacts {
-    /// Its number.
     pub version: u32,
     /// What its params must satisfy, if it says.
     pub params_schema: Option<Value>,
@@ -109,7 +107,6 @@ pub enum Grant {
     Unknown,
     /// It is not granted to this group nor its category.
     Refused,
-    /// It may.
     Granted,
 }
 

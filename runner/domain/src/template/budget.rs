@@ -36,7 +36,6 @@ pub(super) const ENTRY_BYTES: usize = 24;
 /// The name under which filters find the budget; no template can write it.
 pub(super) const NAME: &str = " budget";
 
-/// What is left.
 #[derive(Debug)]
 pub(super) struct Budget {
     made: AtomicUsize,

@@ -6,7 +6,6 @@
 
 use super::scan::{Code, Kind};
 
-/// The longest.
 const MAX_BYTES: usize = 1024;
 /// Filters that take time in proportion to the value, and give nothing that is much longer.
 const FILTERS: [&str; 21] = [

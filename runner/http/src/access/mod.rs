@@ -56,7 +56,6 @@ pub enum Access {
     View,
     /// To change groups and runs.
     Operate,
-    /// To change scripts.
     Author,
     /// A role, whichever: to ask who one is, to sign out.
     Any,
@@ -64,7 +63,6 @@ pub enum Access {
     Try,
     /// To do queued work and to poll for offers.
     Work,
-    /// Everything else.
     Admin,
 }
 
@@ -97,7 +95,6 @@ impl Access {
     }
 }
 
-/// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// For the audit: a token's name, `dev`, `person:` and an address or id at the provider, or `uid:` and a user.
@@ -210,7 +207,6 @@ impl Vouched {
         }
     }
 
-    /// Who it is.
     pub fn caller(&self) -> &Caller {
         &self.admitted.caller
     }

@@ -140,7 +140,6 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
             .map_err(|until| until.wait_time_from(governor::clock::Clock::now(clock)))
     }
 
-    /// Puts one back.
     fn put_back(&self, key: &K) {
         self.table.0.entry(key, None, |_, full_at| {
             *full_at = full_at.saturating_sub(self.step);

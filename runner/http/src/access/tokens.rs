@@ -74,7 +74,6 @@ pub fn token_hash(token: &str) -> [u8; 32] {
 /// What a hash is of: each is good for its own header only, remembered or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shown {
-    /// A token.
     Token,
     /// The cookie of a session.
     Session,
@@ -260,7 +259,6 @@ pub(super) async fn recheck(app: &App, peer: Peer, key: Key, now: Time) -> Resul
     look_up(app, peer, key.0, key.1, now).await.map(drop)
 }
 
-/// The table's answer.
 async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now: Time) -> Result<Arc<Token>, Problem> {
     if !was_good {
         app.rates.of_unknown(peer)?;

@@ -21,11 +21,8 @@ use super::Refusal;
 /// What a worker asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimSpec {
-    /// From which queue.
     pub(crate) queue: Name,
-    /// The worker's name.
     pub(crate) worker: String,
-    /// What it carries.
     pub(crate) tags: Vec<String>,
     /// How many task runs at most.
     pub(crate) max: usize,
@@ -47,13 +44,12 @@ pub(crate) enum ClaimAction {
     },
     /// It is done, with an output.
     Complete(Value),
-    /// It failed.
     Fail {
-        /// For people.
+        /// The error message that people read.
         message: String,
-        /// Never tried again.
+        /// No retry, whatever the task's policy.
         fatal: bool,
-        /// Not before.
+        /// The next attempt starts no earlier than after this duration.
         retry_after: Option<Duration>,
     },
     /// Somebody else shall do it.
@@ -63,11 +59,8 @@ pub(crate) enum ClaimAction {
 /// A claim that a worker speaks of.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClaimWord {
-    /// Which.
     pub(crate) id: Uuid,
-    /// The proof.
     pub(crate) token: String,
-    /// What.
     pub(crate) action: ClaimAction,
 }
 

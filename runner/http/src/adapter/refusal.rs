@@ -8,16 +8,13 @@ use heddle_store::StoreError;
 /// Why it is not done.
 #[derive(Debug)]
 pub enum Refusal {
-    /// 404.
     NotFound {
-        /// `run`, `task`, ...
+        /// The noun of the missing object: `run`, `task`, ...
         what: &'static str,
-        /// Which.
         name: String,
     },
     /// 409: it does not go with how things stand.
     Conflict {
-        /// In a sentence.
         detail: String,
         /// The id of what is there already.
         existing: Option<String>,
@@ -28,30 +25,24 @@ pub enum Refusal {
     Source(SourceFault),
     /// 403: the outbound policy does not let it through.
     Forbidden(String),
-    /// 413.
     TooLarge {
         /// What was too large: `body`, `output`.
         what: &'static str,
         /// How many bytes would have been taken.
         bytes_max: usize,
     },
-    /// 429.
     Overloaded {
-        /// In a sentence.
         detail: String,
         /// When to try again.
         retry_after_seconds: u64,
     },
-    /// 503.
     Unavailable {
-        /// In a sentence.
         detail: String,
         /// When to try again.
         retry_after_seconds: u64,
     },
-    /// The database.
     Store(StoreError),
-    /// 500: our fault.
+    /// 500, with the cause only in the log.
     Internal(Box<dyn std::error::Error + Send + Sync + 'static>),
 }
 

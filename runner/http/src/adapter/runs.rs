@@ -23,19 +23,15 @@ use super::{not_found, views};
 pub(crate) enum Control {
     /// Ends it and what runs in it.
     Cancel,
-    /// Starts nothing new.
     Pause,
-    /// Goes on.
     Resume,
     /// Goes on where it failed.
     Restart(Scripts),
     /// Makes a new run like it.
     Rerun(Scripts),
-    /// Sets its state.
     Override {
-        /// A final state.
+        /// `succeeded` or `failed`.
         state: RunState,
-        /// Why.
         reason: String,
     },
     /// Runs a task run of it again, once it has ended.
@@ -47,15 +43,12 @@ pub(crate) enum Control {
 /// Which runs are wanted; `None` and empty mean all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunFilter {
-    /// Of these groups.
     pub(crate) groups: Vec<String>,
-    /// In these states.
     pub(crate) states: Vec<RunState>,
     /// Made for these reasons.
     pub(crate) triggers: Vec<Trigger>,
     /// With all of these labels; a value of `None` means any.
     pub(crate) labels: BTreeMap<String, Option<String>>,
-    /// With this key.
     pub(crate) key: Option<String>,
     /// Created at or after.
     pub(crate) from: Option<Time>,
@@ -65,7 +58,6 @@ pub(crate) struct RunFilter {
     pub(crate) logical_from: Option<Time>,
     /// With a logical time at or before.
     pub(crate) logical_to: Option<Time>,
-    /// Of these runs.
     pub(crate) ids: Vec<Uuid>,
     /// Whose ids lie between these, both included: those that begin alike.
     pub(crate) id_range: Option<(Uuid, Uuid)>,
@@ -82,11 +74,8 @@ pub(crate) struct RunFilter {
 /// A task run, or an item of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskRef {
-    /// Of which run.
     pub(crate) run: Uuid,
-    /// Which task.
     pub(crate) task: Name,
-    /// Which item.
     pub(crate) item: Option<u32>,
 }
 

@@ -24,14 +24,14 @@ use super::not_found;
 pub(crate) struct CompiledScript {
     /// SHA-256 of the bytes as they were sent, lower-case hex.
     pub(crate) digest: String,
-    /// `heddle:task/task`, `source/javascript`, …
+    /// For example `heddle:task/task` or `source/javascript`.
     pub(crate) world: String,
     /// The interpreter that a text was checked with, and its runtime's tag.
     pub(crate) runtime: Option<String>,
     pub(crate) runtime_tag: Option<String>,
     /// What it takes, if it says so.
     pub(crate) params_schema: Option<Value>,
-    /// An object.
+    /// Always a JSON object.
     pub(crate) defaults: Value,
     /// What it says of itself.
     pub(crate) description: String,
@@ -40,9 +40,7 @@ pub(crate) struct CompiledScript {
 /// A script to be run once, without a run.
 #[derive(Clone, Debug)]
 pub(crate) struct InvokeSpec {
-    /// The script's name.
     pub(crate) script: String,
-    /// Its version.
     pub(crate) version: i32,
     /// Script defaults below these.
     pub(crate) params: Value,

@@ -26,9 +26,7 @@ use super::{not_found, views};
 pub(crate) struct LogQuery {
     /// Of which task; `None`: of all.
     pub(crate) task: Option<Name>,
-    /// Of which item.
     pub(crate) item: Option<u32>,
-    /// Of which attempt.
     pub(crate) attempt: Option<u32>,
     /// Behind which line; before which, of the last.
     pub(crate) cursor: Option<String>,
@@ -202,7 +200,7 @@ pub(crate) async fn follow_logs(
     Ok(stream.boxed())
 }
 
-/// State, attempt, progress.
+/// The state, the attempt and the progress that were sent last.
 type SeenTask = (String, u32, Option<String>);
 
 /// Differences between two looks at a run, as events.

@@ -11,7 +11,6 @@ const LINES_MAX: usize = 1_000;
 /// The longest message, and the most that fields have, as for scripts.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// The longest note.
 const NOTE_CHARS_MAX: usize = 1_000;
 
 /// The levels, by their numbers.

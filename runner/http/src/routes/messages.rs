@@ -40,7 +40,6 @@ const LINGER: Duration = Duration::from_millis(100);
 /// transaction kept open for it (the database ends those that are idle for 6 s).
 const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
-/// U+FEFF.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 pub(crate) fn routes() -> Vec<Route> {

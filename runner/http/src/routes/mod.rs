@@ -33,7 +33,7 @@ mod topics;
 
 use crate::table::Table;
 
-/// All of them.
+/// The routes of all nouns, in the order of the description.
 pub fn table() -> Table {
     Table::new(vec![
         ("scripts", scripts::routes()),

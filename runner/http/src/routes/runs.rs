@@ -196,7 +196,6 @@ pub(crate) fn parse_label(text: &str) -> (String, Option<String>) {
     }
 }
 
-/// `name=value` or `name`.
 fn parse_param(text: &str) -> (String, Option<String>) {
     match text.split_once('=') {
         Some((name, value)) => (name.to_owned(), Some(value.to_owned())),

@@ -373,7 +373,6 @@ async fn source(request: Request) -> Outcome {
     download(&request, &row, language.media_type()).await
 }
 
-/// What was uploaded.
 async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'static str) -> Outcome {
     let missing = || Problem::not_found("script version", &format!("{}@{}", row.name, row.version));
     let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, more, number, parse, state, time};
+use crate::elements::{Button, ago, button, empty, group_link, more, number, parse, state, state_of, time};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -128,7 +128,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
         section.panel {
             h2 { (t!(ctx, "progress")) }
             (bar(ctx, &one))
-            dl.stats { @for (name, count) in one["counts"].as_object().into_iter().flatten() { div { dd { b { (number(count)) } } dt { (state(ctx, name)) } } } }
+            dl.stats { @for (name, count) in one["counts"].as_object().into_iter().flatten() { div { dd { b { (number(count)) } } dt { (state_of(ctx, "backfill", name)) } } } }
             @if one["skipped"].as_i64().is_some_and(|n| n > 0) { p.muted { (t!(ctx, "left-alone", n = one["skipped"].as_i64().unwrap_or_default())) } }
         }
     };

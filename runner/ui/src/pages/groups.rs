@@ -28,7 +28,7 @@ const LATELY: TimeDelta = TimeDelta::days(7);
 
 /// How a group's runs went lately.
 struct Lately {
-    /// Oldest first.
+    /// The state and the duration of each of the last runs, oldest first.
     bars: Vec<(i16, Option<i64>)>,
     rate: Option<f64>,
     median_ms: Option<i64>,

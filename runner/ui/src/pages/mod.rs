@@ -35,7 +35,6 @@ pub(crate) fn ended_runs() -> EndedRuns {
 
 /// What a page's function comes to.
 pub(crate) enum Answer {
-    /// A page.
     Page(Box<Page>),
     /// A piece of one, for a script that asked for it.
     Piece(Markup),
@@ -43,7 +42,7 @@ pub(crate) enum Answer {
     Go {
         /// An address of ours.
         to: String,
-        /// Shown once.
+        /// A sentence that the next page shows once.
         said: Option<String>,
     },
     /// Something that is no page.

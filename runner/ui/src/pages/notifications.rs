@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, parse, state, with_query};
+use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, parse, state_of, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -24,7 +24,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "nav-notifications");
     let states = [
         ("", t!(ctx, "all")),
-        ("pending", t!(ctx, "state-pending")),
+        ("pending", t!(ctx, "state-notification-pending")),
         ("sent", t!(ctx, "state-sent")),
         ("failed", t!(ctx, "state-failed")),
     ];
@@ -57,7 +57,7 @@ fn row(ctx: &Ctx, one: &Value) -> Markup {
     html! {
         tr {
             td.wide { @if let Some(run) = one["run"].as_str() { a href={ "/runs/" (run) } { (line(text("subject"))) } } @else { (line(text("subject"))) } }
-            td.tight { (state(ctx, text("state"))) }
+            td.tight { (state_of(ctx, "notification", text("state"))) }
             td.tight.side { bdi { (text("channel")) } }
             td { @if let Some(group) = one["group"].as_str() { (group_link(group)) } }
             td.tight.muted.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (ago(ctx, at)) } }

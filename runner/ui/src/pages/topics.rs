@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, empty, legend, line, more, number, parse, script_link, state, with_query};
+use crate::elements::{ago, empty, legend_of_messages, line, more, number, parse, script_link, state_of, with_query};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -111,7 +111,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         section.panel {
             (month_choice(ctx, month))
             (month_grid(ctx, topic, month, ctx.now.with_timezone(&zone).date_naive(), &items))
-            (legend(ctx, &["sent", "running", "failed", "cancelled", "pending"]))
+            (legend_of_messages(ctx, &["sent", "running", "failed", "cancelled", "pending"]))
         }
         @if !items.is_empty() { (days_table(ctx, topic, &items)) }
     };
@@ -222,7 +222,7 @@ fn messages_table(ctx: &Ctx, messages: &Value) -> Markup {
                 tbody { @for one in items {
                     tr {
                         td.tight { (one["due"].as_str().unwrap_or_default()) }
-                        td.tight.side { (state(ctx, one["state"].as_str().unwrap_or("pending"))) }
+                        td.tight.side { (state_of(ctx, "message", one["state"].as_str().unwrap_or("pending"))) }
                         td.num data-label=(t!(ctx, "sender")) { (one["sender"]) } td.num data-label=(t!(ctx, "receiver")) { (one["receiver"]) }
                         td.wide { code { (line(&one["payload"].to_string())) } }
                     }
@@ -277,7 +277,7 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         section.panel {
             h2 { (t!(ctx, "buckets")) }
             (buckets(ctx, &one))
-            (legend(ctx, &["pending", "running", "sent", "failed", "cancelled"]))
+            (legend_of_messages(ctx, &["pending", "running", "sent", "failed", "cancelled"]))
         }
     };
     let body = html! {

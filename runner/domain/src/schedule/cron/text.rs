@@ -132,7 +132,6 @@ pub(crate) struct Reading {
     pub(crate) stored: bool,
 }
 
-/// Reads an expression.
 pub(super) fn read(text: &str, reading: Reading) -> Result<Cron, String> {
     let Reading { dialect, .. } = reading;
     let wrong = |detail: String| format!("invalid cron expression: {detail}");

@@ -19,7 +19,6 @@ pub const OUTPUT: std::ops::RangeInclusive<u64> = 1..=8 << 20;
 pub const LOG: std::ops::RangeInclusive<u64> = 0..=64 << 20;
 /// The most bytes of constant `for_each` items, as JSON.
 pub const ITEMS_MAX_BYTES: usize = 8 << 20;
-/// The largest `max_lost`.
 pub const LOST_MAX: u32 = 1_000;
 /// How long the lists of a task may be: hosts, connections, secrets, pools, headers.
 pub const LIST_MAX: usize = 100;

@@ -85,7 +85,6 @@ pub struct ProviderConfig {
     pub name: String,
 }
 
-/// A provider.
 pub struct Provider {
     config: ProviderConfig,
     remote: Arc<Remote>,
@@ -125,7 +124,6 @@ pub enum Wrong {
     Form,
     /// It is signed with a key, or in a way, that is not the provider's.
     Key,
-    /// The signature.
     Signature,
     /// It is another provider's.
     Issuer,
@@ -156,7 +154,6 @@ impl From<heddle_store::StoreError> for Astray {
 pub struct Onward {
     /// The provider's page, or one of our own.
     pub to: String,
-    /// Values of `Set-Cookie`.
     pub cookies: Vec<HeaderValue>,
 }
 

@@ -31,7 +31,7 @@ const COLUMNS: [i64; 4] = [25, 50, 100, 250];
 const COLUMNS_DEFAULT: i64 = 25;
 /// Rows that are drawn; the rest is said to be there.
 const ROWS_MAX: usize = 1_500;
-/// A cell's side.
+/// The side of a cell, in CSS pixels.
 const SIZE: usize = 20;
 /// Above the cells: a bar for each run.
 const TOP: usize = 84;
@@ -40,7 +40,7 @@ const RUNNING_MAX: i64 = 20_000;
 
 /// What the grid shows.
 struct Grid {
-    /// Newest last.
+    /// The runs of the columns, newest last.
     runs: Vec<GroupRunRow>,
     tasks: Vec<String>,
     /// By row: by column.

@@ -81,7 +81,6 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     })
 }
 
-/// Sets it.
 pub(super) async fn set(ctx: &Ctx, id: Uuid, task: Option<&str>) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let mut body = json!({

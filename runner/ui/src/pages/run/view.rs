@@ -25,7 +25,7 @@ pub(in crate::pages) struct Run {
     pub(in crate::pages) started_at: Option<Time>,
     pub(in crate::pages) finished_at: Option<Time>,
     pub(in crate::pages) tasks: Vec<Task>,
-    /// All of it.
+    /// The whole answer of the API.
     pub(in crate::pages) raw: Value,
 }
 
