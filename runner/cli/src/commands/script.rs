@@ -101,7 +101,7 @@ pub struct New {
 pub struct Push {
     /// The script's name
     pub name: String,
-    /// Wasm (binary or text), source (.js, .mjs, .ts, .mts, .py), or a directory to be built
+    /// Wasm (binary or text), source (.js, .mjs, .ts, .mts, .py), or a directory: of one source, or to be built
     #[arg(default_value = ".")]
     pub path: PathBuf,
     /// Keep the version that is active now
@@ -212,7 +212,7 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
 }
 
 /// Whether a file is a script by itself, as text.
-fn is_source(file: &str) -> bool {
+pub(super) fn is_source(file: &str) -> bool {
     !file.ends_with(".d.ts") && Language::of_file(file).is_some()
 }
 
@@ -312,10 +312,12 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
 }
 
 async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
-    let file = if push.path.is_dir() {
-        build::build(&push.path, None)?
-    } else {
-        push.path.clone()
+    let file = match push.path.is_dir() {
+        true => match build::source_in(&push.path)? {
+            Some(source) => source,
+            None => build::build(&push.path, None)?,
+        },
+        false => push.path.clone(),
     };
     let bytes = document::read_bytes(&file)?;
     let language = file.to_str().and_then(Language::of_file);
