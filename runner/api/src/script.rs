@@ -39,6 +39,10 @@ pub struct ScriptVersion {
     /// before there were runtimes, which runs on that of the program.
     #[serde(default)]
     pub runtime_tag: Option<String>,
+    /// Which functions it has that Heddle calls: `run` for tasks, `handle` for the messages of a topic; null for a text that
+    /// a build without this field uploaded, until a node has looked.
+    #[serde(default)]
+    pub exports: Option<Vec<String>>,
     /// A JSON Schema for its params, if it says so.
     pub params_schema: Option<Value>,
     /// Params that it takes where a task gives none: an object.

@@ -72,12 +72,12 @@ pub(crate) async fn run(
     batch: Option<&Batch>,
 ) -> wasmtime::Result<Ended> {
     if batch.is_some() && !script.handles {
-        return Ok(failed(
+        return Ok(unfit(
             "the script exports no `handle`: it cannot consume a topic's messages",
         ));
     }
     if batch.is_none() && !script.runs {
-        return Ok(failed(
+        return Ok(unfit(
             "the script exports no `run`, only `handle`, which is for a topic's messages",
         ));
     }
@@ -132,6 +132,11 @@ pub(crate) fn ended_by(error: &wasmtime::Error, language: Language) -> Option<En
         trace: None,
         retry_after: None,
     })
+}
+
+/// What no other try makes better.
+fn unfit(message: &str) -> Ended {
+    Ended::Failure(Failure::Fatal(message.to_owned()))
 }
 
 fn failed(message: &str) -> Ended {

@@ -160,6 +160,11 @@ fn check_script(reference: &str, place: &str, catalog: &dyn Catalog, faults: &mu
                 format!("script `{name}` has no active version; activate one, or name one as `{name}@1`")
             }
             ScriptLookup::OtherWorld(world) => format!("`{name}` is no task script but a {world}"),
+            ScriptLookup::OnlyHandles => {
+                format!(
+                    "`{reference}` exports no `run`, only `handle`: it is for the messages of a topic, not for tasks"
+                )
+            }
         },
     };
     faults.add(format!("{place}/script"), detail);
