@@ -101,7 +101,7 @@ pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<()
 }
 
 /// Has the runtimes of versions stay what they are until the caller's transaction ends, which puts these versions into use.
-pub(super) async fn stay(tx: &mut PgSession, versions: &[(i64, i32)]) -> Result<(), StoreError> {
+pub(crate) async fn stay(tx: &mut PgSession, versions: &[(i64, i32)]) -> Result<(), StoreError> {
     let (scripts, numbers): (Vec<i64>, Vec<i32>) = versions.iter().copied().unzip();
     sqlx::query!(
         "SELECT r.tag FROM heddle.runtimes r
