@@ -171,6 +171,28 @@ async fn failures_have_a_kind() {
             1,
             "(SQLSTATE 42P01)",
         ),
+        // Whose rows are no result: no attempt can do better.
+        (
+            "copy (select 1) to stdout",
+            json!({}),
+            "fatal",
+            1,
+            "use `select` to read",
+        ),
+        (
+            "copy (select 1) to stdout",
+            json!({"mode": "execute"}),
+            "fatal",
+            1,
+            "use `select` to read",
+        ),
+        (
+            "/* all */ COPY public.orders FROM stdin",
+            json!({"mode": "execute"}),
+            "fatal",
+            1,
+            "`insert` to write",
+        ),
         (
             "do $$ begin raise exception sqlstate '40001'; end $$",
             json!({"mode": "execute"}),

@@ -456,6 +456,31 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
     assert!(told.contains("tried again in 10 minutes"), "{told}");
 }
 
+/// Of a damaged runtime, a program that has the same one writes it again when it starts.
+#[tokio::test]
+async fn what_is_damaged_is_written_again() {
+    let world = World::new().await;
+    let node = world.node().await;
+    uploaded(&node, "js", JS, TELLS_JS).await;
+    uploaded(&node, "py", PYTHON, TELLS_PYTHON).await;
+    drop(node);
+    let sql = world.sql().await;
+    let damaged = "UPDATE heddle.runtimes SET bytes = set_byte(bytes, 5000, get_byte(bytes, 5000) # 255)";
+    assert_eq!(sql.execute(damaged, &[]).await.unwrap(), 2);
+    let kept = async || {
+        let rows = sql.query("SELECT tag, bytes FROM heddle.runtimes", &[]).await.unwrap();
+        let whole = rows
+            .iter()
+            .filter(|row| RuntimeBundle::unpack(row.get(1), row.get(0)).is_ok());
+        whole.count()
+    };
+    assert_eq!(kept().await, 0);
+    let node = world.node().await;
+    eventually("both are whole", async || (kept().await == 2).then_some(())).await;
+    logged(&node, "a kept runtime was damaged").await;
+    assert_eq!(says(&node, "js", None).await, "own");
+}
+
 /// Versions of a time before there were runtimes run on that of the program, and so does a text that is uploaded anew.
 #[tokio::test]
 async fn old_versions_run_on_what_there_is() {

@@ -47,6 +47,8 @@ struct Language {
     memory_kib: u64,
     /// Whether packages lie beside the sources, by npm.
     by_npm: bool,
+    /// Whether several files, also such as Node.js has, become one.
+    bundles: bool,
     /// A file of the template, and what the compiler says of it if it ends in `@@`.
     fault: (&'static str, &'static str),
     example: Option<&'static str>,
@@ -258,6 +260,24 @@ fn new<'a>(node: &'a Node, world: &World, language: &Language, name: &str) -> Op
     Some((dir, walk))
 }
 
+/// A script of several files, of which one is a module as packages for Node.js have them.
+async fn bundled(node: &Node, dir: &Path, name: &str) {
+    let file = dir.join("task.js");
+    let text = fs::read_to_string(&file).expect("a source");
+    let text = text.replace("JSON.stringify({ greeting })", "JSON.stringify({ greeting, n: twice(next(3)) })");
+    let imports = "import { twice } from \"./more.js\";\nimport next from \"./old.cjs\";\n";
+    for (file, text) in [
+        ("task.js", format!("{imports}{text}")),
+        ("more.js", "export const twice = (n) => 2 * n;\n".into()),
+        ("old.cjs", "module.exports = function (n) { return n + 1; };\n".into()),
+    ] {
+        fs::write(dir.join(file), text).expect("a file");
+    }
+    succeeds(node, &["script", "push", name, &dir.to_string_lossy()]);
+    let invoked = node.post(&format!("/v1/scripts/{name}/invoke"), json!({"params": {}})).await;
+    assert_eq!(invoked.expect_status(200)["output"]["n"], 8);
+}
+
 async fn check(language: Language) {
     let world = World::new().await;
     let node = patient(&world).await;
@@ -296,6 +316,9 @@ async fn check(language: Language) {
     let result = node.post(&format!("/v1/scripts/{name}/invoke"), empty).await;
     let memory = result.expect_status(200)["memory_bytes"].as_u64().expect("a number");
     assert!(memory <= language.memory_kib << 10, "{memory} bytes");
+    if language.bundles {
+        bundled(&node, &dir, &name).await;
+    }
     if !language.describes {
         let wasm = dir.join(format!("{name}.wasm"));
         succeeds(&node, &["script", "test", &wasm.to_string_lossy()]);
@@ -346,6 +369,7 @@ async fn javascript() {
         describes: true,
         memory_kib: 8192,
         by_npm: true,
+        bundles: true,
         fault: ("task.js", "task.js"),
         example: None,
     })
@@ -360,6 +384,7 @@ async fn assemblyscript() {
         describes: false,
         memory_kib: 2048,
         by_npm: true,
+        bundles: false,
         fault: ("src/index.ts", "in src/index.ts("),
         example: Some("anomalies"),
     })
@@ -374,6 +399,7 @@ async fn go() {
         describes: false,
         memory_kib: 8192,
         by_npm: false,
+        bundles: false,
         fault: ("main.go", "main.go:"),
         example: Some("latency"),
     })
@@ -388,6 +414,7 @@ async fn zig() {
         describes: false,
         memory_kib: 1024,
         by_npm: false,
+        bundles: false,
         fault: ("main.zig", "main.zig:"),
         example: Some("columns"),
     })
@@ -402,6 +429,7 @@ async fn c() {
         describes: false,
         memory_kib: 1024,
         by_npm: false,
+        bundles: false,
         fault: ("task.c", "task.c:"),
         example: Some("route"),
     })

@@ -102,6 +102,15 @@ impl Spoken {
     }
 }
 
+impl Spoken {
+    /// Ends it by SIGINT, as Ctrl-C does; its exit code.
+    pub fn interrupt(mut self) -> Option<i32> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::INT).expect("it goes on");
+        self.child.wait().expect("it ends").code()
+    }
+}
+
 impl Drop for Spoken {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -39,6 +39,10 @@ pub struct ScriptVersion {
     /// the current runtime of each node.
     #[serde(default)]
     pub runtime_tag: Option<String>,
+    /// Which functions it has that Heddle calls: `run` for tasks, `handle` for the messages of a topic. null: a build
+    /// without this field uploaded the text, and no node has looked yet.
+    #[serde(default)]
+    pub exports: Option<Vec<String>>,
     /// The JSON Schema of its params. null: it has none.
     pub params_schema: Option<Value>,
     /// The default params, an object.

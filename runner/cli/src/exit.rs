@@ -13,7 +13,7 @@ pub(crate) const HELP: &str = "Exit codes:
   1    the server refused the request, the run failed or was cancelled, or the diff is not empty
   2    wrong usage, or a file that cannot be read or parsed
   3    the server cannot be reached
-  130  interrupted
+  130  interrupted (`dev` and `serve`: by a second signal; the first one ends them in order, with 0)
 
 Environment: HEDDLE_URL and HEDDLE_TOKEN set the server and the token for all commands. HEDDLE_<OPTION> sets an option of
 `dev` and `serve`, for example HEDDLE_DATABASE_URL or HEDDLE_LISTEN.";
@@ -24,6 +24,8 @@ pub(crate) const NO: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The server cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 3;
+/// By SIGINT: what shells say of a program that it ends.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// An error in what the user wrote, as opposed to what became of it.
 #[derive(Debug)]

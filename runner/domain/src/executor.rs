@@ -143,6 +143,9 @@ fn check_script(reference: &str, pointer: &str, catalog: &dyn Catalog, faults: &
                 )
             }
             ScriptLookup::OtherWorld(world) => format!("`{name}` is not a task script; its world is {world}"),
+            ScriptLookup::OnlyHandles => {
+                format!("`{reference}` exports only `handle`, for the messages of a topic, but no `run` for tasks")
+            }
         },
     };
     faults.add(pointer, detail);

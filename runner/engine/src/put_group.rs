@@ -17,6 +17,7 @@ use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::change::{By, Put};
 use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
 use heddle_store::link::{GroupLink, LinkKind};
+use heddle_store::script::CONSUMER_WORLD;
 use heddle_store::{Store, StoreError};
 use serde_json::Value;
 
@@ -290,8 +291,12 @@ async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result
     let Some(row) = store.script_version(name, Some(wanted)).await? else {
         return Ok(ScriptLookup::NoVersion);
     };
-    if row.world == CONSUMER_WORLD {
-        return Ok(ScriptLookup::OtherWorld(row.world));
+    // Of a text of which nobody knows it, its run says so.
+    if row.has("run") == Some(false) {
+        return Ok(match row.world == CONSUMER_WORLD {
+            true => ScriptLookup::OtherWorld(row.world),
+            false => ScriptLookup::OnlyHandles,
+        });
     }
     Ok(ScriptLookup::Found(ScriptFacts {
         version: u32::try_from(row.version).unwrap_or(0),
@@ -299,9 +304,6 @@ async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result
         defaults: row.defaults.as_object().cloned().unwrap_or_default(),
     }))
 }
-
-/// The world of scripts that take batches of messages, which no task can run.
-pub const CONSUMER_WORLD: &str = "heddle:task/consumer";
 
 /// The named groups and all that they are linked to.
 async fn find_groups(store: &Store, named: &[String]) -> Result<BTreeMap<Name, GroupLinks>, StoreError> {

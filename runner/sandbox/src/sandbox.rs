@@ -117,6 +117,8 @@ pub struct Compiled {
     pub world: World,
     /// What a text was checked with.
     pub runtime: Option<RuntimeId>,
+    /// Which functions it has that Heddle calls; see [`Script::exports`].
+    pub exports: Vec<&'static str>,
     /// The JSON Schema of its params: an object, not yet checked to be a valid schema.
     pub params_schema: Option<Value>,
     pub defaults: Map<String, Value>,
@@ -284,6 +286,7 @@ impl Sandbox {
             digest,
             world: script.world(),
             runtime: None,
+            exports: script.exports(),
             params_schema: description.params.map(Value::Object),
             defaults: description.defaults.unwrap_or_default(),
             description: description.description,

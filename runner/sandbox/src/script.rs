@@ -102,6 +102,17 @@ impl Script {
         Some(names)
     }
 
+    /// Which of the functions it has that Heddle calls: `run` for tasks, `handle` for batches of messages.
+    pub fn exports(&self) -> Vec<&'static str> {
+        let (runs, handles) = match &self.inner.entry {
+            Entry::Consumer(_) => (false, true),
+            Entry::Source(script) => (script.runs, script.handles),
+            Entry::Task(_) | Entry::CommandP1(_) | Entry::CommandP2(_) => (true, false),
+        };
+        let all = [(runs, "run"), (handles, "handle")];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
+    }
+
     /// Whether it takes batches of messages.
     pub fn consumes(&self) -> bool {
         match &self.inner.entry {

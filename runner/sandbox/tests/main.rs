@@ -90,6 +90,7 @@ const TESTS: &[Test] = tests![
     python::faults_of_texts,
     python::host_functions_of_texts,
     python::the_standard_library,
+    python::async_functions,
     python::hostile_texts,
     python::requests_of_texts,
     python::messages_of_texts,

@@ -390,9 +390,74 @@ pub async fn the_standard_library(_: Bench) {
     .await;
     let (one, two) = (bench.run(&text).await, bench.run(&text).await);
     assert_ne!(one.outcome, two.outcome);
-    // An `async` function runs, as long as it waits for nothing that needs a loop.
-    let text = "async def run(params, ctx):\n    return ctx.state.get('k', 1)\n";
-    assert_eq!(succeeded(text, &run(&bench, PY, text).await), json!(1));
+}
+
+const ASYNC: &str = "import asyncio
+
+order = []
+
+async def later(n):
+    await asyncio.sleep(0.01 * n)
+    order.append(n)
+    return n
+
+async def forever():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print('given up')
+
+async def run(params, ctx):
+    asyncio.create_task(forever())
+    both = await asyncio.gather(later(2), later(1))
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        third = group.create_task(later(0))
+    queue = asyncio.Queue()
+    await queue.put(await asyncio.to_thread(ctx.state.get, 'k', 'none'))
+    try:
+        await asyncio.to_thread(int, 'x')
+    except ValueError as wrong:
+        kept = str(wrong)
+    return [both, order, third.result(), await queue.get(), 'x' in kept]
+";
+
+/// An `async` function is driven by an event loop: it waits for time, and for what goes on beside it.
+pub async fn async_functions(_: Bench) {
+    let bench = bench();
+    let waits = script(&bench, PY, ASYNC).await;
+    let tables = Arc::new(Tables::default());
+    let result = bench.run_with(&waits, &tables).await;
+    assert_eq!(succeeded(ASYNC, &result), json!([[2, 1], [1, 2, 0], 0, "none", true]));
+    // What it left behind is cancelled, and not waited for.
+    let log = tables.log.lock().unwrap();
+    let said: Vec<_> = log.iter().map(|line| line.message.as_str()).collect();
+    assert_eq!(said, ["given up"]);
+
+    // Without a loop, as before; and what is awaited need not be a function's.
+    let text = "class Own:\n    def __await__(self):\n        yield from ()\n        return 7\n\
+                async def run(params, ctx): return [ctx.state.get('k', 1), await Own()]\n";
+    assert_eq!(succeeded(text, &run(&bench, PY, text).await), json!([1, 7]));
+    let text = "class Own:\n    def __await__(self):\n        yield from ()\n        return 7\n\
+                def run(): return Own()\n";
+    assert_eq!(succeeded(text, &run(&bench, PY, text).await), json!(7));
+
+    // Errors are the script's own: of its kind, at its lines, without the loop's.
+    let text = "import asyncio\nasync def one():\n    await asyncio.sleep(0.001)\n    raise Fatal('never')\n\
+                async def run():\n    async with asyncio.TaskGroup() as group:\n        group.create_task(one())\n";
+    let result = run(&bench, PY, text).await;
+    assert_eq!(failure(&result), (ErrorKind::Fatal, "never"));
+    let text = "import asyncio\nasync def one():\n    await asyncio.sleep(0.001)\n    raise ValueError('odd')\n\
+                async def run():\n    await asyncio.gather(one(), asyncio.sleep(9))\n";
+    let result = run(&bench, PY, text).await;
+    assert_eq!(failure(&result), (ErrorKind::Failed, "ValueError: odd"));
+    let Outcome::Failed { trace: Some(trace), .. } = &result.outcome else {
+        panic!("{result:?}");
+    };
+    assert!(
+        trace.contains("File \"script.py\", line 6, in run") && trace.contains("line 4, in one"),
+        "{trace}"
+    );
+    assert!(!trace.contains("asyncio/"), "{trace}");
 }
 
 pub async fn requests_of_texts(_: Bench) {

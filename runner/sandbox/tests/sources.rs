@@ -137,6 +137,21 @@ pub async fn endings(_: Bench) {
         "{trace}"
     );
     assert!(!trace.contains("heddle:"), "{trace}");
+    // What the host refuses later has the line of the call, too.
+    for call in [
+        "fetch('https://example.com/')",
+        "ctx.secret('none')",
+        "ctx.sql('none').query('select 1')",
+    ] {
+        let text = format!("export default async (params, ctx) => {{\n  await null;\n  await {call};\n}};");
+        let Outcome::Failed { trace: Some(trace), .. } = js(&bench, &text).await.outcome else {
+            panic!("{call}")
+        };
+        assert!(
+            trace.contains("script.js:3:") && !trace.contains("heddle:"),
+            "{call}: {trace}"
+        );
+    }
     for (throw, kind, message) in [
         ("new Error('plain')", ErrorKind::Failed, "plain"),
         ("'a text'", ErrorKind::Failed, "a text"),

@@ -11,6 +11,7 @@ mod pools;
 mod queues;
 mod retention;
 mod runs;
+mod runtimes;
 mod schedules;
 mod stopped_messages;
 

@@ -81,7 +81,8 @@ fn the_loop_of_an_author() {
     save("throw new Error(`no ${a}`)");
     dev.wait_for("Error: no 1");
     dev.wait_for("sum.js:1:");
-    drop(dev);
+    // What shells say of a program that Ctrl-C ends; scripts that call it can tell.
+    assert_eq!(dev.interrupt(), Some(130));
     save("return a + b");
     let cases = json!({"cases": [
         {"name": "adds", "params": {"a": 1, "b": 2}, "expect": {"output": 3, "log": ["adding"]}},

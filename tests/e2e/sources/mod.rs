@@ -327,6 +327,10 @@ async fn python() {
     );
     let pushed = heddle(&["script", "push", "words", &file]);
     assert!(pushed.contains("words@1 (source/python"), "{pushed}");
+    // By its directory, it is the same.
+    let directory = std::path::Path::new(&file).parent().unwrap().display().to_string();
+    let pushed = heddle(&["script", "push", "words", &directory]);
+    assert!(pushed.contains("words@1 (source/python"), "{pushed}");
     let there = heddle(&["-o", "json", "script", "test", "words"]);
     let there: Value = serde_json::from_str(&there).unwrap();
     assert_eq!(there["output"]["words"], 3, "{there:#}");
@@ -365,4 +369,82 @@ async fn a_text_consumes_messages() {
         (count("sent") == 2 && count("failed") == 1).then_some(())
     })
     .await;
+}
+
+/// A text that has only `handle` is no script for tasks: refused where one is named, and where a run would need it.
+#[tokio::test]
+async fn texts_for_messages_are_no_tasks() {
+    let world = World::new().await;
+    let mut node = world.node().await;
+    let handles = [
+        (JS, "export const handle = () => {};", "export default () => 1"),
+        ("text/x-python", "def handle(batch): pass\n", "def run(): return 1\n"),
+    ];
+    for (number, (media_type, only, runs)) in handles.into_iter().enumerate() {
+        let (script, group) = (format!("s{number}"), format!("g{number}"));
+        let path = format!("/v1/scripts/{script}");
+        let both = format!("{runs}{}{only}", if media_type == JS { ";\n" } else { "\n" });
+        for (text, exports) in [
+            (only, json!(["handle"])),
+            (runs, json!(["run"])),
+            (both.as_str(), json!(["run", "handle"])),
+        ] {
+            let made = node
+                .put_bytes(&path, media_type, text.to_owned())
+                .await
+                .expect_status(201);
+            assert_eq!(made["exports"], exports, "{text}");
+        }
+        let spec = |script: String| json!({"history": true, "tasks": {"t": {"script": script}}});
+        // By a version, and by the name while that is the active one.
+        let refused = node.refused_group(&group, spec(format!("{script}@1"))).await;
+        let refused = refused.expect_problem(422, &["/tasks/t/script"]);
+        assert!(
+            refused.to_string().contains("exports only `handle`"),
+            "{refused:#}"
+        );
+        let path = format!("/v1/groups/{group}/validate");
+        let answer = node.post(&path, spec(format!("{script}@1"))).await;
+        answer.expect_problem(422, &["/tasks/t/script"]);
+        let activate = format!("/v1/scripts/{script}/active");
+        node.put(&activate, json!({"version": 1})).await.expect_status(200);
+        let answer = node.refused_group(&group, spec(script.clone())).await;
+        answer.expect_problem(422, &["/tasks/t/script"]);
+        // The name comes to mean it behind the group's back.
+        node.put(&activate, json!({"version": 3})).await.expect_status(200);
+        node.put_group(&group, spec(script.clone())).await;
+        assert_eq!(node.run(&group, json!({})).await["state"], "succeeded");
+        node.put(&activate, json!({"version": 1})).await.expect_status(200);
+        let runs = format!("/v1/groups/{group}/runs");
+        let said = node.post(&runs, json!({})).await.expect_status(422).to_string();
+        assert!(
+            said.contains(&format!("the task `t` cannot run `{script}@1`")),
+            "{said}"
+        );
+        let backfill = json!({"from": "2020-01-01T00:00:00Z", "to": "2020-01-02T00:00:00Z", "step": "1d"});
+        let backfills = format!("/v1/groups/{group}/backfills");
+        let said = node.post(&backfills, backfill).await.expect_status(422).to_string();
+        assert!(said.contains("cannot run"), "{said}");
+    }
+    // What a build uploaded that did not write it down is found out when a node starts.
+    let sql = world.sql().await;
+    sql.execute(
+        "UPDATE heddle.script_versions SET exports = NULL WHERE world LIKE 'source/%'",
+        &[],
+    )
+    .await
+    .unwrap();
+    node.kill();
+    let node = world.node().await;
+    eventually("what each version exports", async || {
+        let all = node.all("/v1/scripts/s1/versions").await;
+        let mut exports: Vec<String> = all.iter().map(|version| version["exports"].to_string()).collect();
+        exports.sort();
+        (exports == [r#"["handle"]"#, r#"["run","handle"]"#, r#"["run"]"#]).then_some(())
+    })
+    .await;
+    let spec = json!({"tasks": {"t": {"script": "s1@1"}}});
+    node.refused_group("h", spec)
+        .await
+        .expect_problem(422, &["/tasks/t/script"]);
 }

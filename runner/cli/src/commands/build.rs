@@ -54,6 +54,12 @@ pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
     let dir = dir
         .canonicalize()
         .map_err(|error| usage(format!("{}: {error}", dir.display())))?;
+    if let Some(source) = source_in(&dir)? {
+        return Err(usage(format!(
+            "{} is source, and needs no build: `heddle script push` uploads it as it is",
+            source.display()
+        )));
+    }
     let language = detect(&dir)?;
     let built = match language {
         Language::Rust => rust(&dir)?,
@@ -70,6 +76,37 @@ pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
             Ok(to.to_owned())
         }
     }
+}
+
+/// The script of a directory that has nothing to build: the one file that is source. Of several, the one that is called as the
+/// directory is.
+pub(crate) fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
+    if detect(dir).is_ok() {
+        return Ok(None);
+    }
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut sources: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file() && path.to_str().is_some_and(super::script::is_source))
+        .collect();
+    if sources.len() > 1 {
+        let name = dir
+            .canonicalize()
+            .ok()
+            .and_then(|dir| Some(dir.file_name()?.to_owned()));
+        sources.retain(|path| path.file_stem() == name.as_deref());
+    }
+    let Some(source) = sources.pop().filter(|_| sources.is_empty()) else {
+        return Ok(None);
+    };
+    if source.extension().is_some_and(|end| end == "py") && tools::requires_packages(dir)?.is_some() {
+        return Err(usage(format!(
+            "requirements.txt names packages, and {} is source, which has none: a script with packages is a component, with \
+             the file app.py; `heddle script new --lang python-component` writes a beginning",
+            source.display()
+        )));
+    }
+    Ok(Some(source))
 }
 
 fn detect(dir: &Path) -> Result<Language> {
@@ -89,7 +126,7 @@ fn detect(dir: &Path) -> Result<Language> {
     } else {
         Err(usage(format!(
             "{} contains none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py (Python), \
-            go.mod (Go), main.zig (Zig), *.c (C); `heddle script new` creates a project",
+            go.mod (Go), main.zig (Zig), *.c (C), nor a single source (.js, .ts, .py); `heddle script new` creates a project",
             dir.display()
         )))
     }
@@ -376,5 +413,34 @@ mod tests {
             std::fs::write(dir.path().join(file), "").unwrap();
             assert_eq!(detect(dir.path()).unwrap(), wanted);
         }
+    }
+
+    #[test]
+    fn a_directory_may_hold_source_that_is_not_built() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("tally");
+        std::fs::create_dir(&dir).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+        assert_eq!(source_in(&dir).unwrap(), None);
+        for file in ["heddle.d.ts", "tally.test.json", "words.ts"] {
+            write(file, "");
+        }
+        assert_eq!(source_in(&dir).unwrap(), Some(dir.join("words.ts")));
+        let said = build(&dir, None).unwrap_err().to_string();
+        assert!(said.contains("words.ts is source, and needs no build"), "{said}");
+        // Of several the one that is called as the directory is.
+        write("other.js", "");
+        assert_eq!(source_in(&dir).unwrap(), None);
+        write("tally.py", "");
+        assert_eq!(source_in(&dir).unwrap(), Some(dir.join("tally.py")));
+        // Packages that it cannot have.
+        write("requirements.txt", "# none\n");
+        assert!(source_in(&dir).is_ok());
+        write("requirements.txt", "python-slugify==8.0.4\n");
+        let said = source_in(&dir).unwrap_err().to_string();
+        assert!(said.contains("a script with packages is a component"), "{said}");
+        // What is to be built is no source.
+        write("app.py", "");
+        assert_eq!(source_in(&dir).unwrap(), None);
     }
 }

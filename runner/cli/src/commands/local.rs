@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 use super::cases::{self, Doubles};
 use super::done;
 use super::run::Params;
-use crate::exit::{NO, usage};
+use crate::exit::{INTERRUPTED, NO, usage};
 use crate::output::{self, Format};
 
 /// How long a run may take unless told otherwise.
@@ -445,12 +445,12 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
             ended = ended => if let Err(error) = ended {
                 eprintln!("{error:#}");
             },
-            _ = tokio::signal::ctrl_c() => return done(),
+            _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
         }
         while looks(&watched) == seen {
             tokio::select! {
                 () = tokio::time::sleep(POLL_EVERY) => {}
-                _ = tokio::signal::ctrl_c() => return done(),
+                _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
             }
         }
     }

@@ -102,7 +102,8 @@ pub struct New {
 pub struct Push {
     /// The name of the script
     pub name: String,
-    /// A wasm file (binary or text), a source file (.js, .mjs, .ts, .mts, .py), or a directory, which is built first
+    /// A wasm file (binary or text), a source file (.js, .mjs, .ts, .mts, .py), or a directory: of one source file, or one
+    /// that is built first
     #[arg(default_value = ".")]
     pub path: PathBuf,
     /// Do not activate the new version
@@ -217,7 +218,7 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
 }
 
 /// Whether a file is a script by itself, as text.
-fn is_source(file: &str) -> bool {
+pub(super) fn is_source(file: &str) -> bool {
     !file.ends_with(".d.ts") && Language::of_file(file).is_some()
 }
 
@@ -317,10 +318,12 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
 }
 
 async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
-    let file = if push.path.is_dir() {
-        build::build(&push.path, None)?
-    } else {
-        push.path.clone()
+    let file = match push.path.is_dir() {
+        true => match build::source_in(&push.path)? {
+            Some(source) => source,
+            None => build::build(&push.path, None)?,
+        },
+        false => push.path.clone(),
     };
     let bytes = document::read_bytes(&file)?;
     let language = file.to_str().and_then(Language::of_file);

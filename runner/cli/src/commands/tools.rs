@@ -39,6 +39,8 @@ pub(super) const COMPONENTIZE_PY: Pinned = Pinned {
 /// The file of an environment that says what was installed in it, in full.
 const INSTALLED: &str = "heddle-installed.txt";
 
+const REQUIREMENTS: &str = "requirements.txt";
+
 /// What can be downloaded or computed again: `~/.cache/heddle`.
 pub(super) fn cache_dir() -> Option<PathBuf> {
     let set = |name: &str| {
@@ -124,20 +126,26 @@ fn packages(environment: &Path) -> Option<PathBuf> {
         .find(|packages| packages.is_dir())
 }
 
-/// The directory's own environment with what its `requirements.txt` names, installed when that has changed. `None`: it
-/// names nothing.
-pub(super) fn requirements(dir: &Path) -> Result<Option<PathBuf>> {
-    let file = dir.join("requirements.txt");
-    let environment = dir.join(".venv");
+/// The text of a directory's `requirements.txt`, if it names anything.
+pub(super) fn requires_packages(dir: &Path) -> Result<Option<String>> {
+    let file = dir.join(REQUIREMENTS);
     let wanted = match fs::read_to_string(&file) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
     let names_something = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
-    if !wanted.lines().any(names_something) {
+    Ok(wanted.lines().any(names_something).then_some(wanted))
+}
+
+/// The directory's own environment with what its `requirements.txt` names, installed when that has changed. `None`: it
+/// names nothing.
+pub(super) fn requirements(dir: &Path) -> Result<Option<PathBuf>> {
+    let file = dir.join(REQUIREMENTS);
+    let environment = dir.join(".venv");
+    let Some(wanted) = requires_packages(dir)? else {
         return Ok(environment.is_dir().then_some(environment));
-    }
+    };
     if fs::read_to_string(environment.join(INSTALLED)).is_ok_and(|found| found == wanted) {
         return Ok(Some(environment));
     }

@@ -64,6 +64,8 @@ pub enum ScriptLookup {
     NoActiveVersion,
     /// It is made for something else than tasks; in words, such as `consumer`.
     OtherWorld(String),
+    /// It has no function for tasks, only one for messages.
+    OnlyHandles,
     Found(ScriptFacts),
 }
 

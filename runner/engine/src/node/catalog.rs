@@ -46,6 +46,8 @@ pub struct ScriptFacts {
     pub code: String,
     /// The tag of the runtime that it runs on, if it is a text that names one.
     pub runtime: Option<String>,
+    /// Whether it is for tasks, as far as is known.
+    pub runs: bool,
     /// What its module is called in traces, if it is a text.
     pub file: Option<&'static str>,
     /// What params must satisfy.
@@ -170,7 +172,7 @@ pub struct Group {
     pub resolution: Arc<Resolution>,
     /// A named template that run params must satisfy.
     pub template: Option<Schema>,
-    /// Whether runs need not bring any params.
+    /// Whether runs need not bring any params, and all scripts are for tasks.
     pub complete: bool,
 }
 
@@ -249,7 +251,8 @@ impl Catalog {
             },
             None => None,
         };
-        let complete = resolution.fits.iter().all(|fits| *fits);
+        let runs = resolution.scripts.iter().flatten().all(|script| script.runs);
+        let complete = runs && resolution.fits.iter().all(|fits| *fits);
         let group = Arc::new(Group {
             id: row.id,
             enabled: row.enabled,
@@ -524,6 +527,7 @@ impl Catalog {
             .map(|schema| Schema::of_kept(schema, &format!("script `{}@{}`", row.name, row.version)));
         let facts = Arc::new(ScriptFacts {
             code: heddle_sandbox::code_key(&row.digest, &row.world, row.runtime_tag.as_deref()),
+            runs: row.has("run").unwrap_or(true),
             runtime: row.runtime_tag,
             name: row.name,
             version: row.version,

@@ -39,7 +39,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 pub struct Recheck {
     pub name: String,
     pub version: i32,
-    /// What it would say otherwise of itself: `description`, `defaults`, `params_schema`.
+    /// What it would say otherwise of itself: `description`, `defaults`, `params_schema`, `exports`.
     pub changed: Vec<&'static str>,
     /// Why it would not be accepted.
     pub error: Option<String>,
@@ -105,11 +105,37 @@ fn changes(version: &VersionInUse, compiled: &Compiled) -> Vec<&'static str> {
         ),
         ("defaults", version.defaults.as_object() == Some(&compiled.defaults)),
         ("params_schema", version.params_schema == compiled.params_schema),
+        (
+            "exports",
+            version
+                .exports
+                .as_ref()
+                .is_none_or(|exports| *exports == compiled.exports),
+        ),
     ];
     same.into_iter()
         .filter(|(_, same)| !same)
         .map(|(what, _)| what)
         .collect()
+}
+
+/// This program's own runtime, as it is kept.
+async fn packed(language: Language) -> Result<Vec<u8>, EngineError> {
+    let packed = tokio::task::spawn_blocking(move || RuntimeBundle::own(language).map(|bundle| bundle.pack()));
+    let packed = packed
+        .await
+        .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+    packed.map_err(EngineError::Unreadable)
+}
+
+fn written<'a>(own: &'a RuntimeId, packed: &'a [u8]) -> RuntimeWrite<'a> {
+    RuntimeWrite {
+        tag: &own.tag,
+        language: own.language.as_str(),
+        interpreter: &own.interpreter,
+        interface: i32::try_from(own.interface).unwrap_or(i32::MAX),
+        bytes: packed,
+    }
 }
 
 impl Runs {
@@ -125,19 +151,11 @@ impl Runs {
         if self.node.store.keeps_runtime(&own.tag).await? {
             return Ok(own);
         }
-        let packed = tokio::task::spawn_blocking(move || RuntimeBundle::own(language).map(|bundle| bundle.pack()));
-        let packed = packed
-            .await
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        let packed = packed.map_err(EngineError::Unreadable)?;
-        let write = RuntimeWrite {
-            tag: &own.tag,
-            language: own.language.as_str(),
-            interpreter: &own.interpreter,
-            interface: i32::try_from(own.interface).unwrap_or(i32::MAX),
-            bytes: &packed,
-        };
-        self.node.store.put_runtime(self.node.now(), write).await?;
+        let packed = packed(language).await?;
+        self.node
+            .store
+            .put_runtime(self.node.now(), written(own, &packed))
+            .await?;
         tracing::info!(
             runtime = own.tag,
             language = own.language.as_str(),
@@ -145,6 +163,57 @@ impl Runs {
             "stored a runtime of source scripts in the database"
         );
         Ok(own)
+    }
+
+    /// Has this program's own runtime be whole where it is kept: other programs have it from there, and a disk or a hand may
+    /// have damaged it.
+    async fn mend_runtime(&self, own: &'static RuntimeId) -> Result<(), EngineError> {
+        let Some(kept) = self.node.store.runtime_bytes(&own.tag).await? else {
+            return Ok(());
+        };
+        let whole = tokio::task::spawn_blocking(move || RuntimeBundle::unpack(&kept, &own.tag).map(drop));
+        let Err(why) = whole
+            .await
+            .map_err(|error| EngineError::Unreadable(error.to_string()))?
+        else {
+            return Ok(());
+        };
+        let packed = packed(own.language).await?;
+        self.node.store.mend_runtime(written(own, &packed)).await?;
+        tracing::warn!(
+            runtime = own.tag,
+            why,
+            "a kept runtime was damaged; this program has the same one, and has written it again"
+        );
+        Ok(())
+    }
+
+    /// Writes down what texts export that builds have uploaded which did not.
+    async fn note_exports(&self) -> Result<(), EngineError> {
+        let mut behind = (0, 0);
+        loop {
+            let page = self.node.store.versions_without_exports(behind, PAGE).await?;
+            for version in &page {
+                behind = (version.script_id, version.version);
+                let text = self.node.store.blob(&version.digest).await?;
+                let Some((language, text)) = Language::of_world(&version.world).zip(text) else {
+                    continue;
+                };
+                match self.scripts.sandbox.check_source(language, text.into()).await {
+                    Ok(compiled) => {
+                        let noted = self.node.store.note_exports(behind.0, behind.1, &compiled.exports);
+                        noted.await?;
+                    }
+                    // Its run says why, if it has one.
+                    Err(error) => {
+                        tracing::debug!(script = version.name, version = version.version, %error, "a text cannot be checked")
+                    }
+                }
+            }
+            if (page.len() as i64) < PAGE {
+                return Ok(());
+            }
+        }
     }
 
     /// What this program's own runtime makes of a version.
@@ -253,7 +322,7 @@ impl Engine {
 }
 
 /// Says, when a node has started, which scripts run on runtimes that are not this program's own, and what this one would
-/// make of them: what an upgrade has left to do.
+/// make of them: what an upgrade has left to do. And makes whole what this program has, if it is damaged where it is kept.
 pub(crate) struct Rechecker(pub(crate) Arc<Runs>);
 
 impl Service for Rechecker {
@@ -269,24 +338,29 @@ impl Service for Rechecker {
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        let all = self.0.node.store.runtimes(None, RUNTIMES_MAX).await?.items;
-        for row in all.iter().filter(|row| row.versions > 0) {
-            let language = language_of(row);
-            if self.0.own_runtime(language).await?.tag == row.tag {
-                continue;
-            }
-            let stop = self.0.node.stop.clone();
-            tokio::select! {
-                // A node that ends waits for no check.
-                () = stop.cancelled() => return Ok(NEVER),
-                told = self.tell(row) => told?,
-            }
+        let stop = self.0.node.stop.clone();
+        tokio::select! {
+            // A node that ends waits for no check.
+            () = stop.cancelled() => {}
+            done = self.look() => done?,
         }
         Ok(NEVER)
     }
 }
 
 impl Rechecker {
+    async fn look(&self) -> Result<(), EngineError> {
+        let all = self.0.node.store.runtimes(None, RUNTIMES_MAX).await?.items;
+        for row in all.iter().filter(|row| row.versions > 0) {
+            let own = self.0.own_runtime(language_of(row)).await?;
+            match own.tag == row.tag {
+                true => self.0.mend_runtime(own).await?,
+                false => self.tell(row).await?,
+            }
+        }
+        self.0.note_exports().await
+    }
+
     async fn tell(&self, row: &RuntimeRow) -> Result<(), EngineError> {
         // What of it has to be compiled is, before a run waits for it.
         let kept = self.0.node.store.runtime_bytes(&row.tag);

@@ -524,7 +524,8 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     faults.or(())
 }
 
-/// What each script would get against its schema, as far as that is known before templates are rendered.
+/// Whether each script is for tasks, and what it would get against its schema, as far as that is known before templates are
+/// rendered. A name may stand for another version than when the spec was put.
 fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
     let plan = &group.revision.plan;
     let none = Map::new();
@@ -532,6 +533,14 @@ fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
         let (Executor::Script(_), Some(script)) = (&task.executor, script) else {
             continue;
         };
+        if !script.runs {
+            let detail = format!(
+                "the task `{}` cannot run `{}@{}`: it exports no `run`, only `handle`, which is for the messages of a topic",
+                task.name, script.name, script.version
+            );
+            faults.add("", detail);
+            continue;
+        }
         let Some(schema) = &script.schema else { continue };
         let own = spec.task_params.get(&task.name);
         let layers = params::Layers {

@@ -29,6 +29,8 @@ pub(crate) struct CompiledScript {
     /// The interpreter that a text was checked with, and its runtime's tag.
     pub(crate) runtime: Option<String>,
     pub(crate) runtime_tag: Option<String>,
+    /// Which functions it has that Heddle calls.
+    pub(crate) exports: Vec<&'static str>,
     /// What it takes, if it says so.
     pub(crate) params_schema: Option<Value>,
     /// Always a JSON object.
@@ -75,6 +77,7 @@ pub(crate) async fn compile(
             world: compiled.world.as_str().to_owned(),
             runtime: compiled.runtime.as_ref().map(ToString::to_string),
             runtime_tag: compiled.runtime.map(|runtime| runtime.tag),
+            exports: compiled.exports,
             params_schema: compiled.params_schema,
             defaults: Value::Object(compiled.defaults),
             description: compiled.description.unwrap_or_default(),
@@ -90,6 +93,7 @@ pub(crate) async fn compile(
     }
 }
 
+/// Whether a text of which nobody knows what it exports takes batches of messages.
 pub(crate) async fn consumes(engine: &Engine, script: &str, version: i32) -> Result<bool, Refusal> {
     let facts = engine
         .catalog()

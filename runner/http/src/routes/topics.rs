@@ -10,9 +10,10 @@ use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::HostPattern;
 use heddle_engine::heddle_sandbox::Language;
-use heddle_engine::put_group::{CONSUMER_WORLD, check_group};
+use heddle_engine::put_group::check_group;
 use heddle_store::group::{GroupPut, GroupWrite};
 use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
+use heddle_store::script::CONSUMER_WORLD;
 use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -199,7 +200,11 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
                     format!("unknown script: there is no version `{script}@{version}`"),
                 ),
                 Some(row) if Language::of_world(&row.world).is_some() => {
-                    if !adapter::scripts::consumes(&request.app.engine, &row.name, row.version).await? {
+                    let consumes = match row.has("handle") {
+                        Some(consumes) => consumes,
+                        None => adapter::scripts::consumes(&request.app.engine, &row.name, row.version).await?,
+                    };
+                    if !consumes {
                         faults.add(
                             "/script",
                             format!(

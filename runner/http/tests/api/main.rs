@@ -226,6 +226,7 @@ async fn script(fixture: &Fixture, name: &str, bytes: &[u8], activate: bool) {
         world: "heddle:task/task",
         runtime: None,
         runtime_tag: None,
+        exports: &["run"],
         params_schema: Some(&json!({"type": "object", "properties": {"n": {"type": "integer"}}})),
         defaults: &json!({}),
         description: "small",

@@ -70,10 +70,10 @@ pub(crate) async fn run(
     batch: Option<&Batch>,
 ) -> wasmtime::Result<Ended> {
     if batch.is_some() && !script.handles {
-        return Ok(failed("the script does not export `handle`, which a topic needs"));
+        return Ok(unfit("the script does not export `handle`, which a topic needs"));
     }
     if batch.is_none() && !script.runs {
-        return Ok(failed(
+        return Ok(unfit(
             "the script does not export `run`, only `handle`, which is for topics",
         ));
     }
@@ -128,6 +128,11 @@ pub(crate) fn ended_by(error: &wasmtime::Error, language: Language) -> Option<En
         trace: None,
         retry_after: None,
     })
+}
+
+/// What no other try makes better.
+fn unfit(message: &str) -> Ended {
+    Ended::Failure(Failure::Fatal(message.to_owned()))
 }
 
 fn failed(message: &str) -> Ended {

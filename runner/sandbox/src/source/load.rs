@@ -142,6 +142,7 @@ impl Sandbox {
             digest,
             world: World::Source(language),
             runtime: Some(self.own_runtime(language).await?.clone()),
+            exports: script.exports(),
             params_schema: description.params.map(Value::Object),
             defaults: description.defaults.unwrap_or_default(),
             description: description.description,

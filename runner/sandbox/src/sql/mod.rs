@@ -8,6 +8,7 @@
 //! thrown away. What goes wrong is told with its SQLSTATE, never with the address of the connection.
 
 mod address;
+mod copy;
 mod encode;
 mod failure;
 mod json;
@@ -289,6 +290,15 @@ impl Broken {
         })
     }
 
+    /// Of a statement that was sent.
+    fn by(error: tokio_postgres::Error, statement: &str, read_only: bool) -> Self {
+        // Its rows are no rows of a result: the driver finds them where they cannot be, and so would the next attempt's.
+        if error.as_db_error().is_none() && !error.is_closed() && copy::is_copy(statement) && is_unexpected(&error) {
+            return Self::Connection(Failure::fatal(copy::REFUSED.into()));
+        }
+        Self::of(error, read_only)
+    }
+
     fn of(error: tokio_postgres::Error, read_only: bool) -> Self {
         let Some(db) = error.as_db_error() else {
             let message = format!("the connection to the database failed: {error}");
@@ -307,6 +317,11 @@ impl Broken {
             Self::Statement(Failure { message, class })
         }
     }
+}
+
+/// Whether the server has said what the driver does not expect. It has no code for that, only words.
+fn is_unexpected(error: &tokio_postgres::Error) -> bool {
+    error.to_string().contains("unexpected message")
 }
 
 /// One statement's hold on a connection.
@@ -366,7 +381,7 @@ impl Session {
         max_bytes: usize,
     ) -> Result<String, Broken> {
         let read_only = self.read_only;
-        let broken = |error| Broken::of(error, read_only);
+        let broken = |error| Broken::by(error, statement, read_only);
         let (prepared, params) = self.prepare(statement, params).await?;
         let columns = prepared.columns();
         for (index, column) in columns.iter().enumerate() {
@@ -407,7 +422,7 @@ impl Session {
     async fn execute(&mut self, statement: &str, params: &str) -> Result<u64, Broken> {
         let (prepared, params) = self.prepare(statement, params).await?;
         let changed = self.connection()?.execute_raw(&prepared, params).await;
-        changed.map_err(|error| Broken::of(error, self.read_only))
+        changed.map_err(|error| Broken::by(error, statement, self.read_only))
     }
 
     /// Cleans the session and gives it back, or throws it away.

@@ -4,7 +4,10 @@
 //! row goes that a version names. *Retiring* a runtime has all its versions name another one, in one transaction; whoever
 //! uploads with it meanwhile comes before, and is moved as well, or after, and then it is kept again for that version alone.
 //!
-//! Order of locks: an upload locks its script, then the runtime (shared); retiring locks the runtime, then versions.
+//! What is retired is first checked where it is in use. So whoever puts a version into use holds its runtime: an upload, an
+//! activation, a spec that names the version. It comes before a retirement, which then finds the version in use, or after.
+//!
+//! Order of locks: scripts, then runtimes (shared); retiring locks the runtime, then versions.
 
 use heddle_domain::Time;
 use serde_json::{Value, json};
@@ -55,6 +58,8 @@ pub struct VersionInUse {
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
+    /// `None`: nobody knows.
+    pub exports: Option<Vec<String>>,
 }
 
 /// What came of retiring a runtime.
@@ -95,6 +100,23 @@ pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<()
     audit::write(tx, by, "keep", Noun::Runtime, tag, None, None).await
 }
 
+/// Has the runtimes of versions stay what they are until the caller's transaction ends, which puts these versions into use.
+pub(crate) async fn stay(tx: &mut PgSession, versions: &[(i64, i32)]) -> Result<(), StoreError> {
+    let (scripts, numbers): (Vec<i64>, Vec<i32>) = versions.iter().copied().unzip();
+    sqlx::query!(
+        "SELECT r.tag FROM heddle.runtimes r
+          WHERE r.tag IN (SELECT v.runtime_tag FROM heddle.script_versions v
+                            JOIN unnest($1::bigint[], $2::int[]) AS wanted (script, version)
+                              ON v.script_id = wanted.script AND v.version = wanted.version)
+          ORDER BY r.tag FOR SHARE",
+        &scripts,
+        &numbers,
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(())
+}
+
 impl Store {
     /// Whether a runtime is kept, and not retired.
     pub async fn keeps_runtime(&self, tag: &str) -> Result<bool, StoreError> {
@@ -111,13 +133,29 @@ impl Store {
         sqlx::query!(
             "INSERT INTO heddle.runtimes (tag, language, interpreter, interface, bytes, created_at)
              VALUES ($1, $2, $3, $4, $5, $6)
-             ON CONFLICT (tag) DO UPDATE SET retired_at = NULL WHERE runtimes.retired_at IS NOT NULL",
+             ON CONFLICT (tag) DO UPDATE SET retired_at = NULL, bytes = EXCLUDED.bytes
+                                   WHERE runtimes.retired_at IS NOT NULL",
             write.tag,
             write.language,
             write.interpreter,
             write.interface,
             write.bytes,
             at,
+        )
+        .execute(&self.control)
+        .await?;
+        Ok(())
+    }
+
+    /// Writes a runtime's bytes anew, which were damaged where they are kept. It stays retired if it is.
+    pub async fn mend_runtime(&self, write: RuntimeWrite<'_>) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.runtimes SET language = $2, interpreter = $3, interface = $4, bytes = $5 WHERE tag = $1",
+            write.tag,
+            write.language,
+            write.interpreter,
+            write.interface,
+            write.bytes,
         )
         .execute(&self.control)
         .await?;
@@ -254,7 +292,7 @@ async fn in_use(
                FROM (SELECT DISTINCT resolution_id FROM heddle.runs_live WHERE resolution_id IS NOT NULL) live
                JOIN heddle.resolutions r ON r.id = live.resolution_id
               CROSS JOIN LATERAL jsonb_each(r.scripts) task)
-         SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description
+         SELECT v.script_id, s.name, v.version, v.digest, v.world, v.params_schema, v.defaults, v.description, v.exports
            FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
           WHERE v.runtime_tag = $1 AND (v.script_id, v.version) > ($2, $3)
             AND (s.active_version = v.version

@@ -34,12 +34,28 @@ pub struct ScriptVersionRow {
     pub runtime: Option<String>,
     /// The runtime that it runs on, until it is retired; `None`: wasm, or a text of a time before there were any.
     pub runtime_tag: Option<String>,
+    /// Which functions it has that Heddle calls: `run`, `handle`. `None`: see [`Self::has`].
+    pub exports: Option<Vec<String>>,
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
     /// The size in bytes.
     pub size: i64,
     pub created_at: Time,
+}
+
+/// The world of components that take batches of messages.
+pub const CONSUMER_WORLD: &str = "heddle:task/consumer";
+
+impl ScriptVersionRow {
+    /// Whether it has a function. `None`: nobody knows, for it is a text that a build uploaded which did not write that.
+    pub fn has(&self, function: &str) -> Option<bool> {
+        match &self.exports {
+            Some(exports) => Some(exports.iter().any(|name| name == function)),
+            None if self.world.starts_with("source/") => None,
+            None => Some((function == "handle") == (self.world == CONSUMER_WORLD)),
+        }
+    }
 }
 
 /// What a compiler has said of uploaded bytes.
@@ -52,6 +68,8 @@ pub struct ScriptWrite<'a> {
     pub runtime: Option<&'a str>,
     /// One that is kept.
     pub runtime_tag: Option<&'a str>,
+    /// Which functions it has that Heddle calls.
+    pub exports: &'a [&'static str],
     pub params_schema: Option<&'a Value>,
     /// The defaults of its params, a JSON object.
     pub defaults: &'a Value,
@@ -108,7 +126,7 @@ async fn version_of(
 ) -> Result<Option<ScriptVersionRow>, StoreError> {
     Ok(sqlx::query_as!(
         ScriptVersionRow,
-        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description, v.size,
+        "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.exports, v.params_schema, v.defaults, v.description, v.size,
                 v.created_at
          FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
          WHERE v.script_id = $1 AND v.version = $2",
@@ -138,6 +156,7 @@ async fn add_version(
         world: write.world.into(),
         runtime: write.runtime.map(str::to_owned),
         runtime_tag: write.runtime_tag.map(str::to_owned),
+        exports: Some(write.exports.iter().map(|&name| name.to_owned()).collect()),
         params_schema: write.params_schema.cloned(),
         defaults: write.defaults.clone(),
         description: write.description.into(),
@@ -146,15 +165,16 @@ async fn add_version(
     };
     sqlx::query!(
         "INSERT INTO heddle.script_versions
-                         (script_id, version, digest, world, runtime, runtime_tag, params_schema, defaults,
+                         (script_id, version, digest, world, runtime, runtime_tag, exports, params_schema, defaults,
                           description, size, created_at)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         version.script_id,
         version.version,
         version.digest,
         version.world,
         version.runtime,
         version.runtime_tag,
+        version.exports.as_deref(),
         version.params_schema,
         version.defaults,
         version.description,
@@ -215,6 +235,7 @@ impl Store {
             let newest = if script.deleted || script.last_version < script.first_version {
                 None
             } else {
+                runtime::stay(&mut tx, &[(script.id, script.last_version)]).await?;
                 version_of(&mut tx, script.id, script.last_version).await?
             };
             let same = newest.filter(|newest| {
@@ -273,7 +294,7 @@ impl Store {
     ) -> Result<Page<(ScriptRow, ScriptVersionRow)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT s.id, s.name, s.active_version, s.last_version, s.created_at, s.updated_at,
-                    v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description, v.size,
+                    v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.exports, v.params_schema, v.defaults, v.description, v.size,
                     v.created_at AS version_created_at
              FROM heddle.scripts s
              JOIN heddle.script_versions v
@@ -295,6 +316,7 @@ impl Store {
                 world: row.world,
                 runtime: row.runtime,
                 runtime_tag: row.runtime_tag,
+                exports: row.exports,
                 params_schema: row.params_schema,
                 defaults: row.defaults,
                 description: row.description,
@@ -323,7 +345,7 @@ impl Store {
     ) -> Result<Option<ScriptVersionRow>, StoreError> {
         Ok(sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.exports, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s
              JOIN heddle.script_versions v
@@ -344,7 +366,7 @@ impl Store {
     ) -> Result<Option<ScriptVersionRow>, StoreError> {
         Ok(sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.exports, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
              WHERE s.name = $1 AND v.version = $2",
@@ -364,7 +386,7 @@ impl Store {
     ) -> Result<Page<ScriptVersionRow>, StoreError> {
         let rows = sqlx::query_as!(
             ScriptVersionRow,
-            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.params_schema, v.defaults, v.description,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.exports, v.params_schema, v.defaults, v.description,
                     v.size, v.created_at
              FROM heddle.scripts s JOIN heddle.script_versions v ON v.script_id = s.id
              WHERE s.name = $1 AND s.deleted_at IS NULL AND v.version >= s.first_version
@@ -397,6 +419,7 @@ impl Store {
                 updated_at: by.at,
             };
             if script.active_version != Some(version) {
+                runtime::stay(&mut tx, &[(script.id, version)]).await?;
                 sqlx::query!(
                     "UPDATE heddle.scripts SET active_version = $2, updated_at = $3 WHERE id = $1",
                     script.id,
@@ -461,5 +484,40 @@ impl Store {
         )
         .fetch_all(&self.control)
         .await?)
+    }
+
+    /// Texts of which nobody knows what they export, behind a version.
+    pub async fn versions_without_exports(
+        &self,
+        behind: (i64, i32),
+        limit: i64,
+    ) -> Result<Vec<ScriptVersionRow>, StoreError> {
+        Ok(sqlx::query_as!(
+            ScriptVersionRow,
+            "SELECT v.script_id, s.name, v.version, v.digest, v.world, v.runtime, v.runtime_tag, v.exports, v.params_schema, v.defaults,
+                    v.description, v.size, v.created_at
+             FROM heddle.script_versions v JOIN heddle.scripts s ON s.id = v.script_id
+             WHERE v.exports IS NULL AND v.world LIKE 'source/%' AND (v.script_id, v.version) > ($1, $2)
+             ORDER BY v.script_id, v.version LIMIT $3",
+            behind.0,
+            behind.1,
+            limit,
+        )
+        .fetch_all(&self.control)
+        .await?)
+    }
+
+    /// Writes what a version exports, which nobody knew.
+    pub async fn note_exports(&self, script_id: i64, version: i32, exports: &[&str]) -> Result<(), StoreError> {
+        let exports: Vec<String> = exports.iter().map(|&name| name.to_owned()).collect();
+        sqlx::query!(
+            "UPDATE heddle.script_versions SET exports = $3 WHERE script_id = $1 AND version = $2 AND exports IS NULL",
+            script_id,
+            version,
+            &exports,
+        )
+        .execute(&self.control)
+        .await?;
+        Ok(())
     }
 }

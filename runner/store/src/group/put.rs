@@ -7,7 +7,7 @@ use crate::change::{self, By, Noun, Put};
 use crate::database::PgSession;
 use crate::link::{self, GroupLink};
 use crate::transaction::transaction;
-use crate::{Store, StoreError, schedule, upstream, usage};
+use crate::{Store, StoreError, runtime, schedule, upstream, usage};
 
 /// A group as it shall stand.
 #[derive(Clone, Copy, Debug)]
@@ -232,6 +232,11 @@ impl Store {
                 Ok(scripts) => scripts,
                 Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
             };
+            let pinned = write.scripts.iter().zip(&scripts);
+            let pinned: Vec<(i64, i32)> = pinned.filter_map(|(used, id)| Some((*id, used.version?))).collect();
+            if !pinned.is_empty() {
+                runtime::stay(&mut tx, &pinned).await?;
+            }
             if !usage::hold(&mut tx, write.spec).await? {
                 return Ok(GroupPut::Outdated);
             }

@@ -7,7 +7,7 @@ use crate::change::{self, By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
 use crate::database::{PgSession, Pool};
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, runtime};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicRow {
@@ -89,12 +89,16 @@ impl Named for FixedTopic<'_> {
             "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
             script
         )
-        .fetch_optional(tx)
+        .fetch_optional(&mut *tx)
         .await?;
-        match there {
-            Some(_) => Ok(()),
-            None => Err(Stop::Refused(TopicPut::NoScript)),
+        let Some(id) = there else {
+            return Err(Stop::Refused(TopicPut::NoScript));
+        };
+        let text = self.write.spec["script"].as_str().unwrap_or_default();
+        if let Some(Ok(version)) = text.rsplit_once('@').map(|(_, version)| version.parse()) {
+            runtime::stay(tx, &[(id, version)]).await?;
         }
+        Ok(())
     }
 
     fn is_same(&self, kept: &TopicRow) -> bool {

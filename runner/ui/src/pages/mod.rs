@@ -14,6 +14,7 @@ mod queues;
 mod retention;
 mod run;
 mod runs;
+mod script_text;
 mod scripts;
 mod search;
 pub(crate) mod sign_in;
@@ -117,6 +118,8 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ["runs", id, rest @ ..] => run::page(ctx, id, rest).await,
         ["backfills"] => backfills::list(ctx).await,
         ["backfills", id, rest @ ..] => backfills::page(ctx, id, rest).await,
+        ["scripts"] if ctx.q("write").is_some() => script_text::write(ctx).await,
+        ["scripts", "write"] if ctx.posts() => script_text::write(ctx).await,
         ["scripts"] => scripts::list(ctx).await,
         ["scripts", "upload"] if ctx.posts() => scripts::upload(ctx).await,
         ["scripts", name, rest @ ..] => scripts::page(ctx, name, rest).await,

@@ -14,7 +14,7 @@ use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::Answer;
+use super::{Answer, script_text};
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, parse, prose, state, tabs, time};
 use crate::form::{self, field, fields, object, read};
@@ -55,7 +55,10 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
     };
     let body = html! {
-        div.heading { div.grow { h1 { (title) } } }
+        div.heading {
+            div.grow { h1 { (title) } }
+            @if ctx.viewer.authors() { a.button href="/scripts?write=typescript" { (t!(ctx, "write-script")) } }
+        }
         @if ctx.viewer.authors() { (upload_form(ctx, "")) }
         (ctx.live("scripts", shown))
         (more(ctx, found["next_cursor"].as_str()))
@@ -205,14 +208,25 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
         return Answer::back(ctx, Some(t!(ctx, "said-activated", n = version)));
     }
     let script = ctx.get(&api).await?;
+    let mut status = 200;
     let (tab, inside) = match rest {
         [] => ("", versions(ctx, name, &script, &api).await?),
         ["console"] => ("console", console(ctx, name, &script, &api).await?),
+        ["source"] => match script_text::tab(ctx, name, &script, &api).await? {
+            script_text::Tab::Gone(answer) => return Ok(answer),
+            script_text::Tab::Shown(inside, with) => {
+                status = with;
+                ("source", inside)
+            }
+        },
         _ => return Err(Trouble::not_found()),
     };
     let text = |name: &str| script[name].as_str().unwrap_or_default();
     let base = format!("/scripts/{}", segment(name));
     let mut all = vec![(String::new(), base.clone(), t!(ctx, "versions"))];
+    if script_text::is_text(text("world")) {
+        all.push(("source".into(), format!("{base}/source"), t!(ctx, "source")));
+    }
     if ctx.viewer.tries() {
         all.push(("console".into(), format!("{base}/console"), t!(ctx, "console")));
     }
@@ -224,10 +238,11 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
         (tabs(name, tab, &all))
         (inside)
     };
-    Answer::page(Page::new("scripts", name, body).crumbs(vec![
+    let page = Page::new("scripts", name, body).crumbs(vec![
         (t!(ctx, "nav-scripts"), Some("/scripts".into())),
         (name.to_owned(), None),
-    ]))
+    ]);
+    Answer::page(Page { status, ..page })
 }
 
 async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Markup, Trouble> {
@@ -427,13 +442,15 @@ fn params_changed(ctx: &Ctx, one: &Value, before: &Value) -> Markup {
 fn version_row(ctx: &Ctx, name: &str, one: &Value, before: Option<&Value>) -> Markup {
     let active = one["active"].as_bool().unwrap_or_default();
     let n = one["version"].as_i64().unwrap_or_default();
+    let source = script_text::is_text(one["world"].as_str().unwrap_or_default());
+    let what = if source { "source" } else { "wasm" };
     html! {
         tr {
-            td.tight { "@" (n) }
+            td.tight { @if source { a href={ "/scripts/" (segment(name)) "/source?version=" (n) } { "@" (n) } } @else { "@" (n) } }
             td.tight.side { @if active { (state(ctx, "active")) } }
             td.num { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
             td.tight.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (time(ctx, at)) } }
-            td.wide { code title=(one["digest"].as_str().unwrap_or_default()) { (one["digest"].as_str().unwrap_or_default().chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/wasm" } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }
+            td.wide { code title=(one["digest"].as_str().unwrap_or_default()) { (one["digest"].as_str().unwrap_or_default().chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/" (what) } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }
             td.tight.side { @if !active && ctx.viewer.authors() { (button(Button { kind: "small", fields: vec![("version", n.to_string())], ..Button::new(format!("/scripts/{}/activate", segment(name)), t!(ctx, "activate"), t!(ctx, "activate-will")) })) } }
         }
     }

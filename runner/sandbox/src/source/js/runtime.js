@@ -133,12 +133,19 @@ export const start = (op, fields, settle) => {
   return id;
 };
 
+/// An error that was made where the script called, whose stack names that place, with what went wrong since.
+export const because = (error, message) => {
+  defineProperty(error, "message", { value: message, writable: true, configurable: true });
+  return error;
+};
+
 /// A call that takes time, as a promise.
 export const later = (op, fields, convert) =>
   new NativePromise((resolve, reject) => {
     onlyInRun(op);
+    const here = new Err();
     start(op, fields, (error, ok) => {
-      if (error !== null) return reject(new Err(error));
+      if (error !== null) return reject(because(here, error));
       try {
         resolve(convert === undefined ? ok : convert(ok));
       } catch (wrong) {

@@ -2,7 +2,7 @@
 //
 // Not here, because nothing of it would be true: streams, workers, storage, `Intl`.
 
-import { cancel, define, list, onlyInRun, start, sync } from "heddle:runtime";
+import { because, cancel, define, list, onlyInRun, start, sync } from "heddle:runtime";
 
 const { stringify, parse } = JSON;
 const { defineProperty, keys } = Object;
@@ -485,6 +485,7 @@ define("fetch", function fetch(input, init) {
     if (signal !== null && signal.aborted) throw signal.reason;
     const { text, bytes } = peek(request);
     const headers = [...request.headers].map((pair) => list(pair));
+    const here = new TypeError();
     const id = start("fetch", {
       url: request.url,
       method: request.method,
@@ -493,7 +494,7 @@ define("fetch", function fetch(input, init) {
       text,
       base64: bytes === null ? null : toBase64(bytes),
     }, (error, answer) => {
-      if (error !== null) return reject(new TypeError(error));
+      if (error !== null) return reject(because(here, error));
       try {
         resolve(responseOf(answer));
       } catch (wrong) {

@@ -32,6 +32,8 @@ _FILE = "script.py"
 _MAX_CAUSES = 5
 
 _script = None
+# What drives `async` functions, once it is read.
+_asyncio = None
 
 # The reader of JSON recurses without looking at its stack: what nests too deep would end the run in a trap.
 _MAX_NESTING = 2000
@@ -252,6 +254,15 @@ def _fit_asyncio(module):
         def _write_to_self(self):
             pass
 
+        def run_in_executor(self, executor, func, *args):
+            # There are no threads: what others do in one is done here, before anything else goes on.
+            future = self.create_future()
+            try:
+                future.set_result(func(*args))
+            except Exception as thrown:
+                future.set_exception(thrown)
+            return future
+
     module.EventLoop = module.SelectorEventLoop = Loop
     module.events.new_event_loop = module.new_event_loop = module.runners.events.new_event_loop = Loop
 
@@ -457,7 +468,9 @@ def _trace(thrown):
     at, seen = told, 0
     while at is not None and seen < _MAX_CAUSES:
         own = [frame for frame in at.stack if not frame.filename.startswith("heddle:")]
-        at.stack[:] = own or at.stack
+        # Neither what calls the script, nor the loop that drives it.
+        first = next((number for number, frame in enumerate(own) if frame.filename == _FILE), 0)
+        at.stack[:] = own[first:] or at.stack
         at, seen = at.__cause__ or at.__context__, seen + 1
     return _clean("".join(told.format())).rstrip()
 
@@ -469,13 +482,17 @@ def _clean(text):
 
 def _failure(thrown):
     kind, after = "failed", None
+    trace = _trace(thrown)
+    # A group of tasks wraps even a single error.
+    while isinstance(thrown, BaseExceptionGroup) and len(thrown.exceptions) == 1:
+        thrown = thrown.exceptions[0]
     if isinstance(thrown, Skip):
         kind = "skip"
     elif isinstance(thrown, Fatal):
         kind = "fatal"
     elif isinstance(thrown, Retry):
         after = _millis(thrown.after)
-    return {"kind": kind, "message": _clean(_message(thrown)), "trace": _trace(thrown), "after": after}
+    return {"kind": kind, "message": _clean(_message(thrown)), "trace": trace, "after": after}
 
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -675,17 +692,12 @@ class _Entry:
 
     def call(self, first, ctx):
         value = self.function(*(first, ctx)[: self.arity])
-        return _finish(value) if inspect.iscoroutine(value) else value
+        return _finish(value) if inspect.isawaitable(value) else value
 
 
-def _finish(coroutine):
-    """An `async` function that waits for nothing but other such functions: there is no event loop."""
-    try:
-        coroutine.send(None)
-    except StopIteration as ended:
-        return ended.value
-    coroutine.close()
-    raise RuntimeError("there is no event loop: what Heddle offers (ctx, fetch, time.sleep) waits by itself, without `await`")
+def _finish(awaitable):
+    """Drives what an `async` function gave to its end. What it has begun and not awaited is cancelled."""
+    return _asyncio.run(awaitable)
 
 
 def _place(thrown):
@@ -812,6 +824,7 @@ def _shaped(hint, params):
 
 
 def _set_up():
+    global _asyncio
     sys.stdout, sys.stderr = _STREAMS
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     logging.raiseExceptions = False
@@ -836,9 +849,10 @@ def _set_up():
     sys.meta_path.insert(0, _Fitted)
     for name in _READ.split():
         importlib.import_module(name)
+    _asyncio = sys.modules["asyncio"]
     # What the interpreter notes of code that has run belongs to the memory that all scripts share.
-    for _ in range(_WARM):
-        _load(_EXAMPLE)
+    for text in (_EXAMPLE, _EXAMPLE.replace("def run", "async def run")) * _WARM:
+        _load(text)
         _play({"seed": [1, 2, 3, 4], "context": _CONTEXT, "params": {"name": "Ada"}, "batch": None})
     _forget()
     gc.collect()

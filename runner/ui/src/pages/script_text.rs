@@ -1,0 +1,234 @@
+//! A script as text: written, pasted or changed on a page, and uploaded as a new version.
+
+use axum::http::Method;
+use bytes::Bytes;
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::Answer;
+use crate::ctx::{Beat, segment};
+use crate::form::field;
+use crate::frame::Page;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// The largest text that a page shows: what the API takes.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// What scripts are written in.
+struct Language {
+    /// The last part of its world, and of addresses.
+    name: &'static str,
+    shown: &'static str,
+    media: &'static str,
+    /// What a new script begins with.
+    beginning: &'static str,
+}
+
+const LANGUAGES: [Language; 3] = [
+    Language {
+        name: "typescript",
+        shown: "TypeScript",
+        media: "text/typescript",
+        beginning: "export default async function run(params: { name?: string }, ctx: any) {\n  const name = params.name ?? \"world\";\n  console.info(\"greeting\", name);\n  return { greeting: `Hello, ${name}` };\n}\n",
+    },
+    Language {
+        name: "javascript",
+        shown: "JavaScript",
+        media: "text/javascript",
+        beginning: "export default async function run(params, ctx) {\n  const name = params.name ?? \"world\";\n  console.info(\"greeting\", name);\n  return { greeting: `Hello, ${name}` };\n}\n",
+    },
+    Language {
+        name: "python",
+        shown: "Python",
+        media: "text/x-python",
+        beginning: "def run(params, ctx):\n    name = params.get(\"name\", \"world\")\n    print(\"greeting\", name)\n    return {\"greeting\": f\"Hello, {name}\"}\n",
+    },
+];
+
+fn language(name: &str) -> Option<&'static Language> {
+    LANGUAGES.iter().find(|language| language.name == name)
+}
+
+/// The language of a world, if its scripts are text.
+fn of_world(world: &str) -> Option<&'static Language> {
+    language(world.strip_prefix("source/")?)
+}
+
+/// Whether scripts of a world are text.
+pub(super) fn is_text(world: &str) -> bool {
+    of_world(world).is_some()
+}
+
+/// What somebody wrote, with the line ends of files: forms send those of the network.
+fn written(form: &[(String, String)]) -> Option<String> {
+    Some(field(form, "text")?.replace("\r\n", "\n"))
+}
+
+/// Uploads a text; what the API says of the version.
+async fn put(ctx: &Ctx, name: &str, language: &Language, text: &str, keeps: bool) -> Result<Value, Trouble> {
+    let keep = if keeps { "?activate=false" } else { "" };
+    let target = format!("/v1/scripts/{}{keep}", segment(name));
+    let text = Bytes::from(text.to_owned());
+    ctx.send_as(Method::PUT, &target, language.media, text).await
+}
+
+/// Where somebody goes who has uploaded a text: on with it, or to try it.
+fn done(ctx: &Ctx, name: &str, made: &Value, form: &[(String, String)]) -> Answer {
+    let number = made["version"].as_i64().unwrap_or_default();
+    let tab = match field(form, "do") {
+        Some("try") if ctx.viewer.tries() => "console".to_owned(),
+        _ => format!("source?version={number}"),
+    };
+    let version = format!("{name}@{number}");
+    let world = made["world"].as_str().unwrap_or_default();
+    Answer::Go {
+        to: format!("/scripts/{}/{tab}", segment(name)),
+        said: Some(t!(ctx, "said-uploaded", name = version, world = world)),
+    }
+}
+
+fn buttons(ctx: &Ctx) -> Markup {
+    html! {
+        div.row {
+            @if ctx.viewer.tries() { button.primary type="submit" name="do" value="try" { (t!(ctx, "save-and-try")) } }
+            button type="submit" name="do" value="save" { (t!(ctx, "save")) }
+            label { input type="checkbox" name="keep" value="true"; (t!(ctx, "upload-keep")) }
+        }
+    }
+}
+
+fn text_field(ctx: &Ctx, text: &str) -> Markup {
+    let rows = text.lines().count().clamp(14, 40) + 2;
+    html! {
+        div.field {
+            label for="text" { (t!(ctx, "source")) }
+            // A line end behind the tag is none of the text's.
+            textarea #text name="text" rows=(rows) spellcheck="false" autocomplete="off" autocapitalize="off" required { "\n" (text) }
+        }
+    }
+}
+
+fn wrong_shown(wrong: Option<&Trouble>) -> Markup {
+    html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } } }
+}
+
+/// A script that is not there yet.
+pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
+    if !ctx.viewer.authors() {
+        return Err(Trouble::new(403, ""));
+    }
+    ctx.beats_with(Beat::Still);
+    let form = ctx.form();
+    let chosen = field(&form, "lang").or(ctx.q("write")).unwrap_or_default();
+    let language = language(chosen).unwrap_or(&LANGUAGES[0]);
+    let name = field(&form, "name").unwrap_or_default().trim().to_owned();
+    let mut wrong = None;
+    if ctx.posts() {
+        let there = !name.is_empty() && ctx.get(&format!("/v1/scripts/{}", segment(&name))).await.is_ok();
+        let text = written(&form).unwrap_or_default();
+        let answered = match there {
+            true => Err(Trouble::new(409, t!(ctx, "script-there", name = &name))),
+            false => put(ctx, &name, language, &text, field(&form, "keep").is_some()).await,
+        };
+        match answered {
+            Ok(made) => return Ok(done(ctx, &name, &made, &form)),
+            Err(trouble) => wrong = Some(trouble),
+        }
+    }
+    let title = t!(ctx, "write-script");
+    let body = html! {
+        div.heading { h1 { (title) } }
+        (wrong_shown(wrong.as_ref()))
+        nav.tabs aria-label=(t!(ctx, "language")) {
+            @for one in &LANGUAGES { a href={ "/scripts?write=" (one.name) } aria-current=[(one.name == language.name).then_some("page")] { (one.shown) } }
+        }
+        form.panel.stack method="post" action="/scripts/write" {
+            input type="hidden" name="lang" value=(language.name);
+            label.field { span { (t!(ctx, "name")) } input type="text" name="name" required maxlength="63" value=(name) autocomplete="off"; }
+            (text_field(ctx, &written(&form).unwrap_or_else(|| language.beginning.to_owned())))
+            (buttons(ctx))
+        }
+    };
+    let page = Page::new("scripts", title.clone(), body);
+    Answer::page(
+        Page {
+            status: wrong.map_or(page.status, |trouble| trouble.status),
+            ..page
+        }
+        .crumbs(vec![(t!(ctx, "nav-scripts"), Some("/scripts".into())), (title, None)]),
+    )
+}
+
+/// What the tab of a script's text comes to.
+pub(super) enum Tab {
+    /// A new version was made.
+    Gone(Answer),
+    /// The tab, and the status of its page.
+    Shown(Markup, u16),
+}
+
+/// The text of a version, to be read, and to be changed by authors.
+pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Tab, Trouble> {
+    ctx.beats_with(Beat::Still);
+    let asked = ctx.q("version").and_then(|n| n.parse::<i64>().ok());
+    let number = asked.or(script["version"].as_i64()).unwrap_or_default();
+    let version = ctx.get(&format!("{api}/versions/{number}")).await?;
+    let language = of_world(version["world"].as_str().unwrap_or_default()).ok_or_else(Trouble::not_found)?;
+    let form = ctx.form();
+    let mut wrong = None;
+    if ctx.posts() {
+        let text = written(&form).unwrap_or_default();
+        match put(ctx, name, language, &text, field(&form, "keep").is_some()).await {
+            Ok(made) => return Ok(Tab::Gone(done(ctx, name, &made, &form))),
+            Err(trouble) => wrong = Some(trouble),
+        }
+    }
+    let text = match written(&form) {
+        Some(text) => text,
+        None => kept(ctx, &format!("{api}/versions/{number}/source")).await?,
+    };
+    let status = wrong.as_ref().map_or(200, |trouble| trouble.status);
+    let shown = html! {
+        (wrong_shown(wrong.as_ref()))
+        section.panel {
+            h2 { (language.shown) " · @" (number) }
+            @if ctx.viewer.authors() {
+                form.stack method="post" action={ "/scripts/" (segment(name)) "/source?version=" (number) } {
+                    (text_field(ctx, &text))
+                    (buttons(ctx))
+                }
+            } @else { pre.code { (text) } }
+        }
+    };
+    Ok(Tab::Shown(shown, status))
+}
+
+/// The text of a version, as it was uploaded.
+async fn kept(ctx: &Ctx, target: &str) -> Result<String, Trouble> {
+    let answer = ctx.call(Method::GET, target, "text/plain", Bytes::new()).await?;
+    if !answer.status().is_success() {
+        return Err(Trouble::new(answer.status().as_u16(), ""));
+    }
+    let bytes = axum::body::to_bytes(answer.into_body(), TEXT_BYTES_MAX).await;
+    let bytes = bytes.map_err(|error| Trouble::new(500, error.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worlds_of_text_have_a_language() {
+        assert_eq!(of_world("source/python").map(|one| one.media), Some("text/x-python"));
+        assert!(is_text("source/typescript") && !is_text("heddle:task/task"));
+    }
+
+    #[test]
+    fn a_form_s_line_ends_are_a_file_s() {
+        let form = [("text".to_owned(), "a\r\nb\r\n".to_owned())];
+        assert_eq!(written(&form).as_deref(), Some("a\nb\n"));
+        assert_eq!(written(&[]), None);
+    }
+}
