@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use heddle_tests::{Api, NodeOptions, Wire, World, eventually, runs, task, time};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{beside, one, sleeps, with};
 

@@ -337,7 +337,7 @@ async fn counts_of_buckets() {
 /// committed last.
 #[tokio::test]
 async fn looks() {
-    let (_world, drained, sql, mut other) = Drained::set_up().await;
+    let (_world, drained, _, mut other) = Drained::set_up().await;
     let ids = drained.of_day(&[1, 1]).await;
     let cancel = other.transaction().await.unwrap();
     let stops = format!("{}; UPDATE heddle.messages SET state = 1", drained.stop());
