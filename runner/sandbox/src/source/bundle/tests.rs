@@ -95,7 +95,7 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     assert_eq!(told(form), "it has format 9, but this version of Heddle reads format 1");
     assert!(told(bytes[..bytes.len() - 1].to_vec()).contains("incomplete"));
     assert!(told(bytes[..40].to_vec()).contains("incomplete"));
-    assert!(told(b"something else altogether".to_vec()).contains("no runtime"));
+    assert!(told(b"something else altogether".to_vec()).contains("not a runtime"));
     let mut long = small();
     long.head.parts[0].1 = u64::MAX;
     assert!(told(long.pieces().flatten().collect()).contains("incomplete"));
