@@ -142,7 +142,7 @@ async fn bodies_end_with_their_tokens() {
     let answer = sending.await.expect("an answer").expect_problem(401, &[]);
     let said = answer["detail"].as_str().unwrap_or_default();
     assert!(
-        said.contains(&format!("{} messages are committed", count().await)),
+        said.contains(&format!("{} messages were accepted", count().await)),
         "{said}"
     );
 }

@@ -223,7 +223,9 @@ async fn wrong_shapes() {
     node.put_group("g", one(ok)).await;
     let submit = async |body: Value| node.post("/v1/groups/g/runs", body).await;
     let reply = submit(json!({"logical_time": "yesterday"})).await;
-    reply.clone().expect_said(422, "`yesterday` is no RFC 3339 time");
+    reply
+        .clone()
+        .expect_said(422, "`yesterday` is not a valid RFC 3339 time");
     reply.expect_problem(422, &["/logical_time"]);
     let filter = json!({"filter": {"group": 5}, "action": "cancel"});
     let reply = node.post("/v1/runs/bulk", filter).await;

@@ -453,7 +453,7 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
     );
     let told = logged(&node, "an older runtime cannot be used").await;
     assert!(told.contains("its data is damaged") && told.contains(&older), "{told}");
-    assert!(told.contains("tried again in 10 minutes"), "{told}");
+    assert!(told.contains("Trying again in 10 minutes"), "{told}");
 }
 
 /// Of a damaged runtime, a program that has the same one writes it again when it starts.

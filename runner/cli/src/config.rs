@@ -118,7 +118,7 @@ options! {
         /// The Postgres of the cluster: postgres://user:password@host/database
         #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
         database_url: String,
-        /// The id of this node, a UUID, the same after each restart [default: generated once and stored in the data
+        /// The id of this node, the same after each restart [default: generated once and stored in the data
         /// directory]
         #[arg(long, env = "HEDDLE_NODE_ID", value_name = "ID")]
         node_id: String,

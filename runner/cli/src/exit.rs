@@ -15,8 +15,8 @@ pub(crate) const HELP: &str = "Exit codes:
   3    the server cannot be reached
   130  interrupted (`dev` and `serve`: by a second signal; the first one ends them in order, with 0)
 
-Environment: HEDDLE_URL and HEDDLE_TOKEN set the server and the token for all commands. HEDDLE_<OPTION> sets an option of
-`dev` and `serve`, for example HEDDLE_DATABASE_URL or HEDDLE_LISTEN.";
+Environment: HEDDLE_URL and HEDDLE_TOKEN set the server and the token for all commands.
+HEDDLE_<OPTION> sets an option of `dev` and `serve`, for example HEDDLE_LISTEN.";
 
 /// Done, but the answer is no.
 pub(crate) const NO: u8 = 1;

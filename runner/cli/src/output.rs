@@ -15,9 +15,9 @@ pub enum Format {
     /// A table for people.
     #[default]
     Table,
-    /// As the server gave it.
+    /// The server's answer as JSON.
     Json,
-    /// The same as YAML.
+    /// The server's answer as YAML.
     Yaml,
 }
 

@@ -5,12 +5,12 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One thing wrong, at one place: an item of a problem body's `errors` (RFC 9457 extension).
+/// One error at one place: an item of `errors` in a problem body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
-    /// JSON pointer (RFC 6901) into the document that was sent; empty for the whole of it.
+    /// The place: a JSON pointer (RFC 6901) into the request body. Empty: the whole body.
     pub pointer: String,
-    /// What is wrong and what would be right.
+    /// What is wrong at this place, and what is allowed.
     pub detail: String,
 }
 

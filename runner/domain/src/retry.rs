@@ -506,8 +506,8 @@ mod tests {
     #[test]
     fn refuses() {
         for (spec, expect) in [
-            (json!({"strategy": "fixed"}), "`fixed` needs `retries`"),
-            (json!({"strategy": "daily"}), "`daily` needs `per_day`"),
+            (json!({"strategy": "fixed"}), "the strategy `fixed` needs `retries`"),
+            (json!({"strategy": "daily"}), "the strategy `daily` needs `per_day`"),
             (
                 json!({"strategy": "forever", "retries": 3}),
                 "/retries: the strategy `forever` cannot have `retries`",

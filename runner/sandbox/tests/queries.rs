@@ -194,7 +194,7 @@ pub async fn bounds_and_errors(mut bench: Bench) {
     let slow = fails_by(&bench, &hasty, "select pg_sleep(600)").await;
     assert!(slow.contains("SQLSTATE 57014"), "{slow}");
     assert!(fails(&bench, "select repeat('x', 9000000)").await.contains("bytes"));
-    assert!(fails(&bench, "select 1 as a, 2 as a").await.contains("called `a`"));
+    assert!(fails(&bench, "select 1 as a, 2 as a").await.contains("the name `a`"));
     assert!(fails(&bench, "select point(1, 2)").await.contains("cast it to text"));
     assert!(fails(&bench, "select $1::int").await.contains("1 parameters"));
     bench.params = "{}".into();

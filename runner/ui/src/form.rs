@@ -235,7 +235,7 @@ mod tests {
     fn what_cannot_be_read_is_said_with_its_place() {
         assert_eq!(
             read_one(json!({"type": "integer"}), "x"),
-            Err("/params/x: `x` is no whole number".into())
+            Err("/params/x: `x` is not a whole number".into())
         );
         assert!(read_one(json!({}), "{").unwrap_err().starts_with("/params/x"));
         assert!(object(&[("params".into(), "[]".into())], "params").is_err());

@@ -366,7 +366,7 @@ mod tests {
                 &fatal,
                 "the kind is `fatal`, not `failed`",
             ),
-            (json!({"error": {"message": "view"}}), &fatal, "without `view`"),
+            (json!({"error": {"message": "view"}}), &fatal, "does not contain `view`"),
             (json!({"output": 1}), &fatal, "it fails (fatal): no such table"),
         ] {
             let faults = expect(expected.clone()).of_outcome(outcome);

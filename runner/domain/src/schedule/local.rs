@@ -225,7 +225,7 @@ mod tests {
         assert!(
             parse_zone("Mars/Olympus")
                 .unwrap_err()
-                .contains("`Mars/Olympus` is no IANA time zone")
+                .contains("`Mars/Olympus` is not a valid IANA time zone")
         );
     }
 }

@@ -160,7 +160,7 @@ fn refuses_and_says_where() {
         (json!({"cron": "bad"}), "/cron: invalid cron expression"),
         (
             json!({"cron": "* * * * *", "timezone": "Nowhere"}),
-            "/timezone: `Nowhere` is no IANA time zone",
+            "/timezone: `Nowhere` is not a valid IANA time zone",
         ),
         (
             json!({"cron": "* * * * *", "anchor": "2026-01-01"}),

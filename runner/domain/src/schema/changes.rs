@@ -236,7 +236,7 @@ mod tests {
                 "`days`: `minimum` is no longer set, was 1",
                 "`days`: `type` is \"number\", was \"integer\"",
                 "`note` is new",
-                "`old` is gone",
+                "`old` was removed",
                 "`rows[]`: `type` is \"string\", was \"integer\"",
                 "`since` is now optional",
                 "`to.cc` is new",
@@ -250,7 +250,7 @@ mod tests {
     fn what_had_no_schema_had_no_fields() {
         let some = json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]});
         assert_eq!(said(&Value::Null, &some), ["`a` is new and required"]);
-        assert_eq!(said(&some, &Value::Null), ["`a` is gone"]);
+        assert_eq!(said(&some, &Value::Null), ["`a` was removed"]);
         assert_eq!(said(&Value::Null, &json!({"type": "object"})), [""; 0]);
     }
 

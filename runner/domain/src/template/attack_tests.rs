@@ -44,7 +44,7 @@ fn refused_in(places: &[&str], expression: &str, condition: bool) {
         let (checked, rendered) = all(template, condition);
         let detail = checked.expect_err(&shown);
         assert!(
-            detail.contains(" deep, at `") || detail.contains("in one another, at `"),
+            detail.contains(" deep, at `") || detail.contains("operators, dots and filters, at `"),
             "{shown}: {detail}"
         );
         rendered.expect_err(&shown);

@@ -102,10 +102,13 @@ fn times() {
         "{{ {'at': logical_time} | tojson }}",
         Ok(json!("{\"at\":\"2026-11-20T18:00:00.000000Z\"}")),
     );
-    check("{{ logical_time | date('%Q') }}", Err("`%Q` is no date format"));
+    check(
+        "{{ logical_time | date('%Q') }}",
+        Err("`%Q` is not a valid date format"),
+    );
     check(
         "{{ logical_time | date(tz='Mars') }}",
-        Err("`Mars` is no IANA time zone"),
+        Err("`Mars` is not a valid IANA time zone"),
     );
     check("{{ 'x' | date }}", Err("`x` is not a valid time"));
     let shanghai = Scope::new(Given {

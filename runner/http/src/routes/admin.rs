@@ -30,7 +30,14 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .list()
         .answers(200, of::<List<Node>>()),
-        Route::new(Method::Get, "/v1/stats", Access::View, "Counts", stats).answers(200, "Stats"),
+        Route::new(
+            Method::Get,
+            "/v1/stats",
+            Access::View,
+            "Get counts for the whole cluster",
+            stats,
+        )
+        .answers(200, "Stats"),
         Route::new(
             Method::Get,
             "/v1/audit",
@@ -39,14 +46,20 @@ pub(crate) fn routes() -> Vec<Route> {
             audit,
         )
         .list()
-        .query("kind", "`group`, `script`, `secret`, ...")
+        .query(
+            "kind",
+            "Only entries about this kind of object: `group`, `script`, `secret`, ...",
+        )
         .query(
             "name",
             "Only entries about the object with this name. `thing` is another name of this parameter.",
         )
         .query("thing", "Only entries about the object with this name.")
-        .query("actor", "Who.")
-        .query("action", "`create`, `update`, `delete`, ...")
+        .query("actor", "Only entries about changes by this person or token.")
+        .query(
+            "action",
+            "Only entries about this action: `create`, `update`, `delete`, ...",
+        )
         .query("from", "Only entries at or after this time.")
         .query("to", "Only entries at or before this time.")
         .answers(200, of::<List<AuditEntry>>()),

@@ -179,7 +179,7 @@ fn reports() -> Vec<Route> {
         ),
         one(
             "/v1/claims/{id}/complete",
-            "Report success",
+            "Report success of a claim",
             of::<ClaimOutput>(),
             Verb::Complete,
         )
@@ -194,7 +194,7 @@ fn reports() -> Vec<Route> {
         ),
         one(
             "/v1/claims/{id}/fail",
-            "Report a failure",
+            "Report a failure of a claim",
             of::<ClaimFailure>(),
             Verb::Fail,
         )
@@ -208,25 +208,25 @@ fn reports() -> Vec<Route> {
         .detail("The task run is available again immediately, as a new attempt. This does not use up a retry."),
         many(
             "/v1/claims/heartbeat",
-            "Extend many claims",
+            "Extend several claims",
             of::<Items<OfClaim<Heartbeat>>>(),
             Verb::Heartbeat,
         ),
         many(
             "/v1/claims/complete",
-            "Report many successes",
+            "Report success for several claims",
             of::<Items<OfClaim<ClaimOutput>>>(),
             Verb::Complete,
         ),
         many(
             "/v1/claims/fail",
-            "Report many failures",
+            "Report failures of several claims",
             of::<Items<OfClaim<ClaimFailure>>>(),
             Verb::Fail,
         ),
         many(
             "/v1/claims/release",
-            "Release many claims",
+            "Release several claims",
             of::<Items<OfClaim<ClaimToken>>>(),
             Verb::Release,
         ),

@@ -21,15 +21,16 @@ use crate::table::{Method, Pace, Route};
 
 pub(crate) fn routes() -> Vec<Route> {
     let item = |route: Route| route.query("item", "The item of a mapped task, counted from 0.");
-    let logs = |route: Route| {
-        route
+    let logs =
+        |route: Route| {
+            route
             .detail(
                 "With `Accept: text/event-stream` or `?follow=true`, the answer is a stream of server-sent events \
                 that ends with an event `end`.",
             )
             .query("item", "The item of a mapped task, counted from 0.")
             .query("attempt", "Only this attempt, counted from 1. Default: all attempts.")
-            .query("follow", "`true`: follow.")
+            .query("follow", "`true`: keep the connection open and continue with new lines. Default: `false`.")
             .query(
                 "last",
                 "`true`: the last `limit` lines instead of the first ones, in the order of their time. The next page \
@@ -38,7 +39,7 @@ pub(crate) fn routes() -> Vec<Route> {
             .list()
             .answers(200, of::<List<LogLine>>())
             .pace(Pace::Waits)
-    };
+        };
     vec![
         item(Route::new(
             Method::Get,

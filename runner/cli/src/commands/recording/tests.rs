@@ -77,7 +77,11 @@ fn statements_are_told_apart() {
 #[test]
 fn recordings_that_say_too_little_or_too_much_are_refused() {
     for (http, sql, fault) in [
-        (r#"[{"url": "http://a"}]"#, "[]", "http[0] needs `answer` or `error`"),
+        (
+            r#"[{"url": "http://a"}]"#,
+            "[]",
+            "http[0] needs either `answer` or `error`",
+        ),
         (r#"[{"url": "a", "answer": {}}]"#, "[]", "http[0] `url` a"),
         (
             r#"[{"url": "http://a", "body": "", "body_base64": "", "answer": {}}]"#,
@@ -89,7 +93,11 @@ fn recordings_that_say_too_little_or_too_much_are_refused() {
             "[]",
             "`body_base64`",
         ),
-        (r#"[{"url": "http://a", "answer": {"status": 7}}]"#, "[]", "7 is none"),
+        (
+            r#"[{"url": "http://a", "answer": {"status": 7}}]"#,
+            "[]",
+            "7 is not a valid status",
+        ),
         (
             "[]",
             r#"[{"connection": "w", "statement": "x", "rows": [], "count": 1}]"#,

@@ -186,7 +186,7 @@ fn last_days_and_their_neighbours() {
     );
     // The 1st of May 2027 is a Saturday: forward, never into the month before.
     check("0 0 L-30W 5 ?", Ok(&["2027-05-03 00:00:00"]));
-    check("0 0 L-31 * ?", Err("at most 30 days"));
+    check("0 0 L-31 * ?", Err("must be at most 30"));
     check("0 0 L3 * ?", Err("write the last day as"));
     check("0 0 W * ?", Err("day of month `W`"));
     check("0 0 32W * ?", Err("the day must be from 1 to 31"));

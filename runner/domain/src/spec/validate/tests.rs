@@ -136,7 +136,7 @@ fn shapes_are_read_with_pointers() {
     );
     check(
         one(json!({"queue": "q", "timeout": "soon"})),
-        &[("/tasks/t/timeout", "`soon` is no duration")],
+        &[("/tasks/t/timeout", "`soon` is not a valid duration")],
     );
     check(
         one(json!({"queue": "q", "timeout": 5})),
@@ -146,7 +146,7 @@ fn shapes_are_read_with_pointers() {
     check(one(json!({"queue": "a b"})), &[("/tasks/t/queue", "character 2")]);
     check(
         one(json!({"script": "free", "memory": "lots"})),
-        &[("/tasks/t/memory", "`lots` is no size")],
+        &[("/tasks/t/memory", "`lots` is not a valid size")],
     );
     check(
         one(json!({"queue": "q", "shards": "many"})),
@@ -193,7 +193,7 @@ fn executors_and_references() {
     );
     check(
         one(json!({"script": "free@x"})),
-        &[("/tasks/t/script", "`x` is no version")],
+        &[("/tasks/t/script", "`x` is not a valid version")],
     );
     check(
         one(json!({"script": "sink"})),
@@ -336,7 +336,7 @@ fn fields() {
     check(one(json!({"queue": "q", "shards": "workers"})), &[]);
     check(
         one(json!({"queue": "q", "shards": 2, "for_each": []})),
-        &[("/tasks/t", "not both")],
+        &[("/tasks/t", "must not have both")],
     );
     check(
         one(json!({"queue": "q", "for_each": vec![0; 10_001]})),
@@ -487,13 +487,13 @@ fn templates_name_what_is_there() {
             "params",
             json!({"n": "{{ upstream['z-z'] }}"}),
             "/tasks/t/params/n",
-            "`z-z` is no dependency of this task",
+            "`z-z` is not a dependency of this task",
         ),
         (
             "params",
             json!({"n": "{{ upstream.t }}"}),
             "/tasks/t/params/n",
-            "`t` is no dependency",
+            "`t` is not a dependency",
         ),
         (
             "when",

@@ -395,7 +395,7 @@ mod tests {
         };
         check(&|config| config.issuer = "http://id.example".into(), "https");
         check(&|config| config.issuer = "https://id.example?a".into(), "query");
-        check(&|config| config.issuer = "id".into(), "no URL");
+        check(&|config| config.issuer = "id".into(), "not a valid URL");
         check(&|config| config.scopes = "email".into(), "openid");
         check(&|config| config.roles.clear(), "nobody");
         check(
@@ -403,7 +403,10 @@ mod tests {
             "cannot have the role `worker`",
         );
         check(&|config| config.client_id.clear(), "id");
-        check(&|config| config.redirect_url = Some("/sign-in".into()), "no URL");
+        check(
+            &|config| config.redirect_url = Some("/sign-in".into()),
+            "not a valid URL",
+        );
         for local in ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"] {
             Provider::new(ProviderConfig {
                 issuer: local.into(),

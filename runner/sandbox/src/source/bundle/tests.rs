@@ -93,12 +93,12 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     let mut form = bytes.clone();
     form[8] = 9;
     assert_eq!(told(form), "it has format 9, but this version of Heddle reads format 1");
-    assert!(told(bytes[..bytes.len() - 1].to_vec()).contains("cut off"));
-    assert!(told(bytes[..40].to_vec()).contains("cut off"));
-    assert!(told(b"something else altogether".to_vec()).contains("no runtime"));
+    assert!(told(bytes[..bytes.len() - 1].to_vec()).contains("incomplete"));
+    assert!(told(bytes[..40].to_vec()).contains("incomplete"));
+    assert!(told(b"something else altogether".to_vec()).contains("not a runtime"));
     let mut long = small();
     long.head.parts[0].1 = u64::MAX;
-    assert!(told(long.pieces().flatten().collect()).contains("cut off"));
+    assert!(told(long.pieces().flatten().collect()).contains("incomplete"));
 }
 
 /// A module that imports these functions, and has no code: what linking it says is said of them.
