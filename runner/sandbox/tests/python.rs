@@ -429,7 +429,7 @@ pub async fn async_functions(_: Bench) {
     let result = bench.run_with(&waits, &tables).await;
     assert_eq!(succeeded(ASYNC, &result), json!([[2, 1], [1, 2, 0], 0, "none", true]));
     // What it left behind is cancelled, and not waited for.
-    let log = tables.log.lock().unwrap();
+    let log = std::mem::take(&mut *tables.log.lock().unwrap());
     let said: Vec<_> = log.iter().map(|line| line.message.as_str()).collect();
     assert_eq!(said, ["given up"]);
 

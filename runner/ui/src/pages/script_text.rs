@@ -102,7 +102,7 @@ fn text_field(ctx: &Ctx, text: &str) -> Markup {
     let rows = text.lines().count().clamp(14, 40) + 2;
     html! {
         div.field {
-            label for="text" { (t!(ctx, "source")) }
+            label for="text" { (t!(ctx, "script-source")) }
             // A line end behind the tag is none of the text's.
             textarea #text name="text" rows=(rows) spellcheck="false" autocomplete="off" autocapitalize="off" required { "\n" (text) }
         }

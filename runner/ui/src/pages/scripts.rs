@@ -225,7 +225,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     let base = format!("/scripts/{}", segment(name));
     let mut all = vec![(String::new(), base.clone(), t!(ctx, "versions"))];
     if script_text::is_text(text("world")) {
-        all.push(("source".into(), format!("{base}/source"), t!(ctx, "source")));
+        all.push(("source".into(), format!("{base}/source"), t!(ctx, "script-source")));
     }
     if ctx.viewer.tries() {
         all.push(("console".into(), format!("{base}/console"), t!(ctx, "console")));
