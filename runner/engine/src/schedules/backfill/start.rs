@@ -50,6 +50,17 @@ fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: T
     }
 }
 
+/// What was asked for as the audit tells it: with the instants that days and local times stand for.
+fn with_instants(asked: &Value, checked: &Checked) -> Value {
+    let mut asked = asked.clone();
+    for (field, at) in [("from", Some(checked.from)), ("to", checked.to)] {
+        if let Some(at) = at {
+            asked[field] = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true).into();
+        }
+    }
+    asked
+}
+
 impl Schedules {
     /// Starts a backfill, or lists what it would do.
     pub(crate) async fn start_backfill(
@@ -114,9 +125,10 @@ impl Schedules {
             return Err(SubmitError::Disabled(name.to_owned()));
         }
         let new = row_of(id, &group, &spec, &checked, to, expected);
+        let asked = with_instants(asked, &checked);
         self.node
             .store
-            .insert_backfill(By { actor, at: now }, &new, asked)
+            .insert_backfill(By { actor, at: now }, &new, &asked)
             .await
             .map_err(EngineError::Store)?;
         self.node.signals.raise_backfills([id]);
