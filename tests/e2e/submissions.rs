@@ -394,6 +394,15 @@ async fn in_sql() {
         let error = sql.query_one(bad, &[]).await.expect_err(bad);
         assert!(error.as_db_error().is_some(), "{bad}: {error}");
     }
+    // A name is one name in both spellings, composed and decomposed.
+    let (composed, decomposed) = ("gr\u{fc}n", "gru\u{308}n");
+    node.put_group(composed, one(json!({"script": "echo"}))).await;
+    let row = sql.query_one("SELECT heddle.submit($1)::text", &[&decomposed]).await;
+    let ended = node.ended(row.expect("a run").get(0)).await;
+    assert_eq!(
+        (&ended["group"], &ended["state"]),
+        (&json!(composed), &json!("succeeded"))
+    );
     // What the group adds to its runs, it adds to these.
     let adds = json!({"labels": {"team": "x"}, "schedules": {"daily": {"cron": "0 0 * * *"}}});
     node.put_group("adds", with(one(json!({"script": "echo"})), adds)).await;
