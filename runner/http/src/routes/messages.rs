@@ -94,7 +94,10 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "it was sent, has failed, or is in hand"),
+        .problem(
+            409,
+            "it was sent, has failed, or is in hand: then it may still be sent, and is not tried again if that fails",
+        ),
     ]
 }
 
