@@ -7,6 +7,7 @@ use std::time::Duration;
 use heddle_tests::{Answer, Dev, Receiver, calls, eventually, id, one, run_program, task, within};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::Builder::new().prefix("heddle-dev-").tempdir().unwrap();
@@ -199,6 +200,19 @@ async fn the_demo_reports_the_weather() {
     ] {
         let request = dev.request(reqwest::Method::GET, "/v1/groups").header(header, value);
         assert_eq!(dev.send(request).await.status, status, "{header}: {value}");
+    }
+    // A target may name a host too.
+    for (target, host, status) in [
+        ("http://evil.example.com/v1/groups", "localhost", "403"),
+        ("http://localhost/v1/groups", "evil.example.com", "403"),
+        ("http://localhost/v1/groups", "localhost", "200"),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(dev.authority()).await.unwrap();
+        let head = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{target} {host}: {answer}");
     }
 }
 

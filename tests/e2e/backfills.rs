@@ -122,6 +122,52 @@ async fn each_instant_gets_its_run_in_order() {
     }
 }
 
+/// Runs that are made together begin in the backfill's order: a worker who takes one after the other gets them so.
+#[tokio::test]
+async fn what_begins_together_begins_in_order() {
+    let world = World::new().await;
+    let node = world.node().await;
+    for order in ["asc", "desc"] {
+        node.put_group(order, daily(json!({"queue": order}))).await;
+        let asked = json!({"from": "2012-01-01", "to": "2012-01-20", "order": order, "max_active": 20});
+        ask(&node, order, asked).await;
+        eventually("all runs", async || {
+            (runs(&node, order).await.len() == 20).then_some(())
+        })
+        .await;
+        let mut found = Vec::new();
+        while found.len() < 20 {
+            let claims = format!("/v1/queues/{order}/claims");
+            let asked = json!({"worker": "w", "max": 1, "lease": "5m", "wait": "20s"});
+            let claimed = node.post(&claims, asked).await.expect_status(200);
+            found.push(text(&claimed["items"][0]["context"]["logical_time"])[..10].to_owned());
+        }
+        let mut expect: Vec<String> = (1..=20).map(|day| format!("2012-01-{day:02}")).collect();
+        if order == "desc" {
+            expect.reverse();
+        }
+        assert_eq!(found, expect);
+    }
+}
+
+/// The audit of a backfill has the instants that were meant, as all times are written.
+#[tokio::test]
+async fn its_audit_tells_instants() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", with(daily(hello()), json!({"timezone": "Asia/Shanghai"})))
+        .await;
+    let asked = json!({"from": "2012-01-02", "to": "2012-01-03T00:00:00Z", "max_active": 2});
+    let made = ask(&node, "g", asked).await;
+    let audit = node.all("/v1/audit?kind=backfill&action=create").await;
+    assert_eq!((audit.len(), &audit[0]["name"]), (1, &made["id"]));
+    let after = &audit[0]["after"];
+    let instants = json!(["2012-01-01T16:00:00.000000Z", "2012-01-03T00:00:00.000000Z"]);
+    assert_eq!(json!([after["from"], after["to"]]), instants);
+    assert_eq!(json!([made["from"], made["to"]]), instants);
+    assert_eq!(after["max_active"], 2);
+}
+
 #[tokio::test]
 async fn gaps_are_filled_and_failures_replaced() {
     let world = World::new().await;

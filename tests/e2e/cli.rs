@@ -301,6 +301,53 @@ async fn things_with_names() {
     ends(&node, DONE, &[&again[..], &["--force", "--watch"]].concat());
 }
 
+/// Lists in JSON say whether there is more, as the server does: `next_cursor` is there always, and null at the end.
+#[tokio::test]
+async fn lists_in_json() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    for _ in 0..2 {
+        node.run("g", json!({})).await;
+    }
+    for noun in [
+        "run",
+        "group",
+        "script",
+        "backfill",
+        "offer",
+        "assignment",
+        "topic",
+        "queue",
+        "category",
+        "template",
+        "channel",
+        "secret",
+        "connection",
+        "pool",
+        "notification",
+        "token",
+        "session",
+    ] {
+        let page = json_of(&node, &[noun, "list"]);
+        assert!(page["items"].is_array(), "{noun}: {page:#}");
+        assert_eq!(page.get("next_cursor"), Some(&Value::Null), "{noun}: {page:#}");
+    }
+    let first = json_of(&node, &["run", "list", "--limit", "1"]);
+    let cursor = first["next_cursor"].as_str().expect("there is more");
+    let rest = json_of(&node, &["run", "list", "--limit", "1", "--cursor", cursor]);
+    assert_eq!(rest.get("next_cursor"), Some(&Value::Null));
+    assert_ne!(first["items"][0]["id"], rest["items"][0]["id"]);
+    // More than the server gives at once is read page by page.
+    let all = json_of(&node, &["run", "list", "--limit", "501"]);
+    assert_eq!(
+        (all["items"].as_array().map(Vec::len), &all["next_cursor"]),
+        (Some(2), &Value::Null)
+    );
+    let said = ends(&node, REFUSED, &["run", "list", "--limit", "0"]);
+    assert!(said.contains("limit"), "{said}");
+}
+
 /// Helpful errors and their exit codes.
 #[tokio::test]
 async fn errors() {

@@ -172,6 +172,38 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
     );
 }
 
+/// A `status` says on or off: 1 or -1, of a tree, of a branch, of a timer. Nothing else is taken for one of them.
+#[tokio::test]
+async fn a_status_is_one_or_minus_one() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let with_status = |pointer: &str, status: Value| {
+        let mut body = json!({
+            "taskInfoConf": {"status": 1, "taskName": "a", "timeout": -1, "appServiceName": "q",
+                             "subTaskList": [{"status": 1, "taskName": "b", "timeout": -1, "appServiceName": "q"}]},
+            "taskScheduleConf": {"timerList": [{"timerType": 4, "delay": 3_600_000, "status": 1}]},
+        });
+        *body.pointer_mut(pointer).expect("a place") = status;
+        body
+    };
+    for pointer in [
+        "/taskInfoConf/status",
+        "/taskInfoConf/subTaskList/0/status",
+        "/taskScheduleConf/timerList/0/status",
+    ] {
+        for status in [json!(0), json!(2), json!(-2), json!("on"), json!(1.5)] {
+            refused(&node, "submitTimerTask", with_status(pointer, status), 422).await;
+        }
+        for status in [json!(1), json!(-1)] {
+            well(&node, "submitTimerTask", with_status(pointer, status)).await;
+        }
+    }
+    // The older shape has it on the top level.
+    let older = json!({"appServiceName": "q", "status": 3});
+    refused(&node, "submitTimerTask", older, 422).await;
+    assert_eq!(node.all("/v1/groups").await.len(), 6, "what was refused made no group");
+}
+
 /// The request of the contract, byte for byte as its clients send it.
 const SUBMITTED: &str = r#"{"taskInfoConf": {"status": 1, "taskName": "bill", "timeout": 1000, "appServiceName": "billing",
  "apiServiceName": "BillService", "apiMethodName": "settle",

@@ -8,6 +8,8 @@ use heddle_tests::{Api, World, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::one;
+
 /// The lines of one look at the feed.
 async fn lines(api: &Api, query: &str) -> Vec<Value> {
     let reply = api.get(&format!("/v1/events?{query}")).await;
@@ -279,4 +281,25 @@ async fn kinds_limits_and_following() {
     node.terminate();
     assert!(following.next().await.is_none(), "the feed ends with its node");
     assert!(node.end().await.success());
+}
+
+/// A node that stops ends what it streams of a run, and does not cut it off; the run has not ended, and nobody says so.
+#[tokio::test]
+async fn streams_of_a_run_end_with_their_node() {
+    let world = World::new().await;
+    let mut node = world.node().await;
+    node.put_group("g", one(json!({"queue": "nobody"}))).await;
+    let run = node.start("g", json!({})).await;
+    let mut events = node.follow(&format!("/v1/runs/{run}/events")).await;
+    assert!(events.next().await.is_some(), "how the run stands");
+    let logs = node.follow(&format!("/v1/runs/{run}/tasks/t/logs?follow=true")).await;
+    node.terminate();
+    for mut stream in [events, logs] {
+        // One that was cut off is an error, not an end.
+        while let Some((name, data)) = stream.next().await {
+            assert_ne!(name, "end", "{data:#}");
+        }
+    }
+    let status = node.end().await;
+    assert_eq!(status.code(), Some(0), "{}", node.log());
 }

@@ -205,6 +205,21 @@ fn head(method: &str, path: &str, length: usize) -> String {
     )
 }
 
+/// A body whose chunks are no chunks is told like any other body that cannot be read.
+#[tokio::test]
+async fn chunks_that_are_none() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let head = head("POST", "/v1/groups/g/runs", 0).replace("content-length: 0", "transfer-encoding: chunked");
+    for chunks in ["zz\r\n{}\r\n", "2\r\n{}{}{}{}", "-1\r\n", "fffffffffffffffff\r\n"] {
+        let mut stream = raw(&node, &format!("{head}{chunks}")).await;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{chunks:?}: {answer}");
+        assert!(answer.contains("application/problem+json"), "{chunks:?}: {answer}");
+    }
+}
+
 /// Half-sent bodies leave nothing, and hold nobody up.
 #[tokio::test]
 async fn half_sent_bodies() {

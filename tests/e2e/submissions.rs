@@ -311,6 +311,48 @@ async fn a_key_that_is_held() {
         .expect_problem(409, &[]);
 }
 
+/// What brings an ended run back is refused while another unfinished run has its params; and a run that came back has them, as
+/// if it had been submitted then.
+#[tokio::test]
+async fn restarts_are_deduped() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", one(json!({"queue": "nobody"}))).await;
+    let submit = async |dedupe: &str| {
+        let body = json!({"dedupe": dedupe, "params": {"n": 1}});
+        node.post("/v1/groups/g/runs", body).await
+    };
+    let control = async |run: &str, what: &str| node.post(&format!("/v1/runs/{run}/{what}"), json!({})).await;
+    for dedupe in ["params", "params_kept"] {
+        let first = id(&submit("params").await.expect_status(202));
+        control(&first, "cancel").await.expect_status(200);
+        let second = id(&submit("params").await.expect_status(202));
+        for what in ["restart", "tasks/t/clear"] {
+            let problem = control(&first, what).await.expect_problem(409, &[]);
+            assert_eq!(problem["existing"], *second, "{what}");
+        }
+        node.run_becomes(&first, "cancelled").await;
+        control(&second, "cancel").await.expect_status(200);
+        control(&first, "restart").await.expect_status(200);
+        let problem = submit(dedupe).await.expect_problem(409, &[]);
+        assert_eq!(problem["existing"], *first);
+        let problem = control(&second, "restart").await.expect_problem(409, &[]);
+        assert_eq!(problem["existing"], *first);
+        // In bulk it is one of those that could not be.
+        let bulk = json!({"filter": {"group": "g", "state": "cancelled"}, "action": "restart"});
+        node.post("/v1/runs/bulk", bulk).await.expect_status(200);
+        node.run_becomes(&second, "cancelled").await;
+        control(&first, "cancel").await.expect_status(200);
+    }
+    // Runs without `dedupe` are in nobody's way.
+    let free = node.start("g", json!({"params": {"n": 1}})).await;
+    let last = id(&submit("params").await.expect_status(202));
+    control(&free, "cancel").await.expect_status(200);
+    control(&free, "restart").await.expect_status(200);
+    control(&last, "cancel").await.expect_status(200);
+    control(&last, "restart").await.expect_status(200);
+}
+
 /// `heddle.submit` in SQL submits within the caller's own transaction.
 #[tokio::test]
 async fn in_sql() {
@@ -352,6 +394,15 @@ async fn in_sql() {
         let error = sql.query_one(bad, &[]).await.expect_err(bad);
         assert!(error.as_db_error().is_some(), "{bad}: {error}");
     }
+    // A name is one name in both spellings, composed and decomposed.
+    let (composed, decomposed) = ("gr\u{fc}n", "gru\u{308}n");
+    node.put_group(composed, one(json!({"script": "echo"}))).await;
+    let row = sql.query_one("SELECT heddle.submit($1)::text", &[&decomposed]).await;
+    let ended = node.ended(row.expect("a run").get(0)).await;
+    assert_eq!(
+        (&ended["group"], &ended["state"]),
+        (&json!(composed), &json!("succeeded"))
+    );
     // What the group adds to its runs, it adds to these.
     let adds = json!({"labels": {"team": "x"}, "schedules": {"daily": {"cron": "0 0 * * *"}}});
     node.put_group("adds", with(one(json!({"script": "echo"})), adds)).await;

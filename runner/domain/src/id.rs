@@ -17,6 +17,16 @@ pub fn uuid_v7(at: Time, bits: u128) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &ten).into_uuid()
 }
 
+/// The same, where of two ids of one millisecond the one with the lower place is smaller. (The place takes 32 of the 74 bits
+/// that are random otherwise.)
+pub fn uuid_v7_at_place(at: Time, place: u32, bits: u128) -> Uuid {
+    // As they stand behind the milliseconds: 4 bits for the version and 12, 2 bits for the variant and 62.
+    let low = (bits as u64) & ((1 << 42) - 1);
+    let ordered = (u128::from(place) << 42) | u128::from(low);
+    let (first, second) = (ordered >> 62, ordered & ((1 << 62) - 1));
+    uuid_v7(at, ((first << 64) | second) << 48)
+}
+
 /// The instant (to the millisecond) that is written in a UUIDv7; `None` for other versions.
 pub fn uuid_v7_time(id: Uuid) -> Option<Time> {
     (id.get_version_num() == 7)
@@ -42,5 +52,49 @@ impl fmt::Debug for RunId {
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_one_millisecond_are_in_the_order_of_their_places() {
+        let at = chrono::DateTime::from_timestamp_millis(1_700_000_000_123).unwrap();
+        let places = [
+            0,
+            1,
+            2,
+            63,
+            64,
+            4_095,
+            1 << 14,
+            (1 << 20) - 1,
+            1 << 20,
+            1 << 30,
+            u32::MAX,
+        ];
+        let ids: Vec<Uuid> = places
+            .iter()
+            .enumerate()
+            // The random bits would put them the other way round.
+            .map(|(index, place)| uuid_v7_at_place(at, *place, u128::MAX - index as u128))
+            .collect();
+        assert!(
+            ids.is_sorted() && ids.windows(2).all(|pair| pair[0] != pair[1]),
+            "{ids:?}"
+        );
+        assert!(
+            ids.iter()
+                .all(|id| uuid_v7_time(*id) == Some(at) && *id >= uuid_v7_floor(at))
+        );
+        assert_ne!(
+            uuid_v7_at_place(at, 1, 1),
+            uuid_v7_at_place(at, 1, 2),
+            "what is left is random"
+        );
+        let later = at + chrono::TimeDelta::milliseconds(1);
+        assert!(uuid_v7_at_place(later, 0, 0) > uuid_v7_at_place(at, u32::MAX, u128::MAX));
     }
 }

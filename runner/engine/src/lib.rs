@@ -26,8 +26,8 @@
 //! | teller | `node/news.rs` | news for other nodes | tells them |
 //! | scheduler | `schedules/scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
 //! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
-//! | links | `schedules/links.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
-//! | backfiller | `schedules/backfill.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
+//! | links | `schedules/links/mod.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
+//! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
 //! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
 //! | stalls | `notify/mod.rs` | every ten seconds | finds queues that nobody claims from |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |

@@ -108,3 +108,30 @@ async fn a_crowd_that_says_nothing_keeps_nobody_out() {
     }
     server.abort();
 }
+
+/// What is no HTTP, or too much of it, is refused by hyper before any service is asked: a status, nothing else, and the end.
+#[tokio::test]
+async fn what_is_no_http_gets_a_status_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(|| async { "hello" }));
+    let server = tokio::spawn(serve(listener, router, ServeLimits::default(), std::future::pending()));
+    // As long as a head may not be, and no longer: an answer to what is not read to its end may be lost.
+    let long = |begin: &str| {
+        let fill = ServeLimits::default().header_bytes_max - begin.len();
+        format!("{begin}{}", "x".repeat(fill))
+    };
+    for (head, expect) in [
+        ("no http at all\r\n\r\n".to_owned(), "400"),
+        ("GET / HTTP/1.1\r\nno colon\r\n\r\n".to_owned(), "400"),
+        (long("GET / HTTP/1.1\r\nx: "), "431"),
+        (long("GET /"), "431"),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = read_all(&mut stream).await;
+        assert_eq!(answer.split(' ').nth(1), Some(expect), "{head:.40}: {answer}");
+        assert!(answer.to_lowercase().contains("content-length: 0"), "{answer}");
+    }
+    server.abort();
+}

@@ -5,7 +5,8 @@ use heddle_domain::Time;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
-use heddle_store::live::{AttemptRow, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd};
+use heddle_store::live::{AttemptRow, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd, Take};
+use heddle_tests::eventually;
 use tokio_postgres::Client;
 
 use super::{
@@ -259,6 +260,121 @@ async fn interrupts() {
     assert_eq!(reports.await.unwrap(), (1, 0));
     let stopped = "attempts WHERE state = 5 AND finished_at >= started_at";
     assert_eq!((count(&sql, "running").await, count(&sql, stopped).await), (0, 2));
+}
+
+/// `take_timers`, `drop_timers`, `put_timers`: nobody waits for a timer. Who holds a run leaves one that is being taken; it
+/// goes with whoever takes it, and, if that is given up, with the next look. Who sets one where an old one is being taken
+/// gives up instead of waiting.
+#[tokio::test]
+async fn timers_that_are_being_taken() {
+    let (_world, store, sql, _) = set_up().await;
+    under_way(&sql, &[1, 2, 3, 4], 7).await;
+    for number in 1..=4u128 {
+        let timer = format!(
+            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ('{run}', 0, -1, 0, 1, now())",
+            run = run(number)
+        );
+        sql.batch_execute(&timer).await.unwrap();
+    }
+    let hour_on = Wall.now() + super::HOUR;
+    let writes: [(u128, RunWrite, bool); 3] = [
+        (
+            1,
+            RunWrite {
+                state: RunState::Succeeded,
+                timed: true,
+                ..going(1)
+            },
+            true,
+        ),
+        (
+            2,
+            RunWrite {
+                drop_timers: vec![TaskKey::from_numbers(0, -1)],
+                ..going(2)
+            },
+            true,
+        ),
+        (
+            3,
+            RunWrite {
+                timers: vec![(hour_on, first())],
+                ..going(3)
+            },
+            false,
+        ),
+    ];
+    // The inbox has all four timers in its hand, and waits for a run that somebody holds.
+    let taking = |waits_for: u128| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut completion = begin(&store, 9).await;
+            let taken = completion.take_due(Take::AllBut(&[])).await.expect("an answer");
+            let locked = completion.lock_runs(&[run(waits_for)]).await.expect("no deadlock");
+            (completion, taken.len(), locked.len())
+        })
+    };
+    let second_inbox = async || {
+        let mut completion = begin(&store, 9).await;
+        let taken = unhindered(completion.take_due(Take::AllBut(&[]))).await;
+        taken.expect("an answer").len()
+    };
+    // Timers that are due and that nobody has in hand.
+    let left = async |many: i64| {
+        let free =
+            "SELECT count(*) FROM (SELECT FROM heddle.timers WHERE due_at <= now() FOR UPDATE SKIP LOCKED) AS free";
+        eventually("free timers", async || {
+            let found: i64 = sql.query_one(free, &[]).await.unwrap().get(0);
+            (found == many).then_some(())
+        })
+        .await;
+    };
+    for (number, write, is_written) in writes {
+        let mut holder = begin(&store, 7).await;
+        holder.lock(&[ended(number, 7)]).await.unwrap();
+        let inbox = taking(number);
+        waiting(&sql, 1).await;
+        assert_eq!(second_inbox().await, 0, "what is being taken is skipped");
+        let written = unhindered(holder.write(std::slice::from_ref(&write))).await;
+        assert_eq!(written.is_ok(), is_written, "{written:?}");
+        match written {
+            Ok(_) => holder.commit().await.unwrap(),
+            Err(error) => {
+                assert!(error.is_passing(), "{error}");
+                drop(holder);
+            }
+        }
+        let (inbox, taken, found) = inbox.await.unwrap();
+        assert_eq!((taken, found), (4, usize::from(number != 1)));
+        // It gives up: what was left is still there, and due.
+        drop(inbox);
+        left(4).await;
+        if !is_written {
+            // Nobody takes it any more: the new one takes its place.
+            let mut holder = begin(&store, 7).await;
+            holder.lock(&[ended(number, 7)]).await.unwrap();
+            unhindered(holder.write(&[write])).await.expect("nobody is in its way");
+            holder.commit().await.unwrap();
+            assert_eq!(count(&sql, "timers WHERE due_at > now()").await, 1);
+        }
+    }
+    // A run is given up; this time the inbox commits.
+    let mut holder = begin(&store, 7).await;
+    holder.lock_runs(&[run(4)]).await.unwrap();
+    let inbox = taking(4);
+    waiting(&sql, 1).await;
+    let stopped = unhindered(holder.abandon(ended(4, 7))).await.expect("an answer");
+    assert_eq!(stopped.map(|stopped| stopped.len()), Some(1));
+    holder.commit().await.unwrap();
+    let (inbox, taken, _) = inbox.await.unwrap();
+    assert_eq!(taken, 3, "all but the one that was set anew");
+    inbox.commit().await.unwrap();
+    assert_eq!(
+        count(&sql, "timers WHERE due_at <= now()").await,
+        0,
+        "nothing stays behind"
+    );
+    assert_eq!(count(&sql, "timers").await, 1);
 }
 
 /// `abandon_run`: of two who have an attempt's run, one to report it and one to give it up, the later waits, and has nothing

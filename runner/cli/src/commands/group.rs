@@ -128,25 +128,27 @@ async fn list(session: &Session, category: Option<String>) -> Result<()> {
     let groups: Vec<Value> = request
         .send_for_all(&session.client, crate::session::MAX_LISTED)
         .await?;
-    session.output.print(&json!({ "items": groups }), |list| {
-        let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
-        for group in items(list) {
-            let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
-            let next = group["schedules"]
-                .as_object()
-                .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
-            rows.add([
-                cell(group, "/name"),
-                cell(group, "/revision"),
-                cell(group, "/enabled"),
-                cell(group, "/category"),
-                count("tasks"),
-                count("schedules"),
-                next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
-            ]);
-        }
-        rows.to_string()
-    })
+    session
+        .output
+        .print(&json!({ "items": groups, "next_cursor": null }), |list| {
+            let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
+            for group in items(list) {
+                let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
+                let next = group["schedules"]
+                    .as_object()
+                    .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
+                rows.add([
+                    cell(group, "/name"),
+                    cell(group, "/revision"),
+                    cell(group, "/enabled"),
+                    cell(group, "/category"),
+                    count("tasks"),
+                    count("schedules"),
+                    next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
+                ]);
+            }
+            rows.to_string()
+        })
 }
 
 /// A group's tasks, each further in than those that it depends on.

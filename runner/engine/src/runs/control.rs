@@ -28,6 +28,9 @@ pub enum ControlError {
     /// It does not go with how things stand.
     #[error("{0}")]
     Refused(String),
+    /// The run would be a second unfinished one with params by which it was deduped: this one has them.
+    #[error("run {0} has the same params and has not ended (`dedupe`)")]
+    Exists(RunId),
     /// What was given is wrong.
     #[error("{0}")]
     Invalid(Faults),
@@ -359,6 +362,13 @@ impl Runs {
             .transition(context, standing(run, live)?, &events, &mut completion, now)
             .await?;
         let state = transition.state;
+        if live.state.is_final()
+            && !state.is_final()
+            && let Some(hash) = &live.dedupe
+            && let Some(other) = completion.take_params_again(run, live.group_id, hash).await?
+        {
+            return Err(ControlError::Exists(other));
+        }
         if let Some(noted) = noted {
             noted.write(&mut completion, run, now, live.state, state).await?;
         }

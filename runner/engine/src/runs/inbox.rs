@@ -270,6 +270,11 @@ impl Runs {
         let mut runs: Vec<RunId> = causes.keys().copied().collect();
         runs.sort_unstable();
         let locked = completion.lock_runs(&runs).await?;
+        let is_late = |cause: &Cause| matches!(cause, Cause::Deadline(_));
+        if causes.values().any(is_late) {
+            let bounded = completion.with_deadline(&runs).await?;
+            causes.retain(|run, cause| !is_late(cause) || bounded.contains(run));
+        }
         let mut after = After::default();
         let mut writes = Vec::new();
         for run in runs {

@@ -5,18 +5,19 @@ use axum::http::{HeaderMap, header};
 
 use crate::problem::Problem;
 
-/// Dev mode: Host and Origin must name this machine (or a name that was configured).
+/// Dev mode: Host and Origin must name this machine (or a name that was configured). So must the request's own target, where
+/// that names a host as well (`GET http://host/ HTTP/1.1`): either may be what a program behind it goes by.
 pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[String]) -> Result<(), Problem> {
-    let host = match headers.get(header::HOST) {
-        Some(host) => host.to_str().ok(),
-        None => authority,
-    };
-    let Some(host) = host else {
-        return Err(Problem::malformed("the header `Host` is missing or not valid"));
-    };
-    if !is_local(host, more_hosts) {
+    let unreadable = || Problem::malformed("the header `Host` is missing or not valid");
+    let mut hosts = Vec::with_capacity(1);
+    for host in headers.get_all(header::HOST) {
+        hosts.push(host.to_str().map_err(|_| unreadable())?);
+    }
+    hosts.extend(authority);
+    let host = *hosts.first().ok_or_else(unreadable)?;
+    if let Some(stranger) = hosts.iter().find(|host| !is_local(host, more_hosts)) {
         return Err(Problem::forbidden(format!(
-            "`heddle dev` accepts only loopback host names such as localhost, not `{host}`"
+            "`heddle dev` accepts only loopback host names such as localhost, not `{stranger}`"
         )));
     }
     let site = headers.get("sec-fetch-site");
@@ -141,6 +142,20 @@ mod tests {
         ]);
         assert!(check_local(&proxied, None, &[]).is_ok());
         assert!(check_local(&headers(&[]), Some("localhost:1"), &[]).is_ok());
+        // A target that names a host, beside the header.
+        for (host, target, fine) in [
+            ("localhost:1", "localhost:1", true),
+            ("localhost:1", "127.0.0.1:1", true),
+            ("localhost:1", "evil.example", false),
+            ("localhost:1", "localhost@evil.example", false),
+            ("evil.example", "localhost:1", false),
+        ] {
+            let outcome = check_local(&headers(&[("host", host)]), Some(target), &[]);
+            assert_eq!(outcome.is_ok(), fine, "{host} {target}");
+        }
+        let mut twice = headers(&[("host", "localhost:1")]);
+        twice.append(header::HOST, "evil.example".parse().unwrap());
+        assert!(check_local(&twice, None, &[]).is_err());
         assert!(check_local(&headers(&[]), None, &[]).is_err());
     }
 }

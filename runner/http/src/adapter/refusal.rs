@@ -110,6 +110,10 @@ impl From<ControlError> for Refusal {
                 what,
                 name: String::new(),
             },
+            ControlError::Exists(run) => Self::Conflict {
+                detail: error.to_string(),
+                existing: Some(run.to_string()),
+            },
             ControlError::Refused(detail) => Self::Conflict { detail, existing: None },
             ControlError::Invalid(faults) => Self::Invalid(faults),
             ControlError::Engine(error) => error.into(),

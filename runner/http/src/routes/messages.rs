@@ -95,7 +95,10 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "The message was sent, has failed, or is being sent."),
+        .problem(
+            409,
+            "The message was sent, has failed, or is being sent; if it is being sent and that fails, it is not tried again.",
+        ),
     ]
 }
 

@@ -19,6 +19,7 @@
 //!   backfills, never make two runs for it. A row is taken over only if it still names the run that was seen.
 //! * How its runs stand is counted from the runs.
 
+mod occupancy;
 mod round;
 
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-use round::occupancy;
+pub use occupancy::Occupancy;
 pub use round::{BackfillRound, Moved};
 
 /// How a backfill stands; `cancelling` says that its active runs are yet to be cancelled.
@@ -161,16 +162,6 @@ pub struct NewBackfill {
     pub started_to: Time,
     /// How many runs are to be made.
     pub expected: i64,
-}
-
-/// What stands at an instant.
-#[derive(Clone, Copy, Debug)]
-pub struct Occupancy {
-    pub at: Time,
-    /// The last run that was made for it, with its state and script versions.
-    pub last: Option<(RunId, RunState, Option<i64>)>,
-    /// The run that it is registered to (which may be gone), and whether the group's overlap left it out.
-    pub registered: Option<(Uuid, bool)>,
 }
 
 /// What people do to a backfill.
@@ -407,42 +398,5 @@ impl Store {
         .execute(&self.pool)
         .await?;
         Ok(())
-    }
-
-    /// What stands at the instants of a group between two: those at which nothing stands are left out.
-    pub async fn occupancies_between(&self, group_id: i64, from: Time, to: Time) -> Result<Vec<Occupancy>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT coalesce(r.logical_time, i.logical_time) AS "at!", r.id AS "id?", r.state AS "state?",
-                      r.resolution_id AS "resolution_id?", i.run AS "registered?", i.skipped AS "skipped?"
-                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id
-                         FROM (SELECT logical_time, id, state, resolution_id FROM heddle.runs_live
-                                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
-                                  AND logical_time <> created_at AND trigger <> 4
-                               UNION ALL
-                               SELECT logical_time, id, state, resolution_id FROM heddle.runs_done
-                                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
-                                  AND logical_time <> created_at AND trigger <> 4) AS runs
-                        ORDER BY logical_time, id DESC) AS r
-                 FULL JOIN (SELECT logical_time, run, skipped FROM heddle.run_instants
-                             WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3) AS i
-                   ON i.logical_time = r.logical_time"#,
-            group_id,
-            from,
-            to
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        rows.into_iter()
-            .map(|row| {
-                occupancy(
-                    row.at,
-                    row.id,
-                    row.state,
-                    row.resolution_id,
-                    row.registered,
-                    row.skipped,
-                )
-            })
-            .collect()
     }
 }

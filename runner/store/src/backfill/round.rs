@@ -7,14 +7,14 @@ use heddle_domain::state::RunState;
 use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
-use super::{BackfillRow, Occupancy};
+use super::BackfillRow;
 use crate::live::{Created, NewRun, create_in};
 use crate::transaction::Open;
 use crate::{Store, StoreError};
 
 /// A round: a backfill's row, locked. Dropped without [`BackfillRound::commit`] it changes nothing.
 pub struct BackfillRound {
-    tx: Open,
+    pub(super) tx: Open,
     pub row: BackfillRow,
     /// How many of its own runs are active, if the statement that locked the row could see the last round.
     active: Option<i64>,
@@ -148,30 +148,6 @@ impl Store {
     }
 }
 
-pub(super) fn occupancy(
-    at: Time,
-    run: Option<Uuid>,
-    state: Option<i16>,
-    resolution: Option<i64>,
-    registered: Option<Uuid>,
-    skipped: Option<bool>,
-) -> Result<Occupancy, StoreError> {
-    let registered = registered.map(|run| (run, skipped.unwrap_or(false)));
-    let last = match run {
-        Some(run) => {
-            // No state: the instant is registered, and its run has not ended.
-            let state = state.map_or(Ok(RunState::Running), |state| {
-                StoreError::known(RunState::from_number, state, ("runs", "state"), run)
-            })?;
-            Some((RunId(run), state, resolution))
-        }
-        None => None,
-    };
-    // An instant that the overlap skipped has no run, only the mark that it was skipped.
-    let last = last.filter(|last| registered != Some((last.0.0, true)));
-    Ok(Occupancy { at, last, registered })
-}
-
 impl BackfillRound {
     /// How many of its own runs are active: at least all that the last round made.
     pub async fn active(&mut self) -> Result<i64, StoreError> {
@@ -185,43 +161,6 @@ impl BackfillRound {
         )
         .fetch_one(&mut *self.tx)
         .await?)
-    }
-
-    /// What stands at these instants, one for each, in their order.
-    pub async fn occupancies(&mut self, instants: &[Time]) -> Result<Vec<Occupancy>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
-                      i.run AS "registered?", i.skipped AS "skipped?"
-                 FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, place)
-                 LEFT JOIN heddle.run_instants i ON i.group_id = $1 AND i.logical_time = w.at
-                 LEFT JOIN LATERAL (
-                      SELECT id, state, resolution_id
-                        FROM (SELECT id, state, resolution_id FROM heddle.runs_live
-                               WHERE group_id = $1 AND logical_time = w.at
-                                 AND logical_time <> created_at AND trigger <> 4
-                              UNION ALL
-                              SELECT id, state, resolution_id FROM heddle.runs_done
-                               WHERE group_id = $1 AND logical_time = w.at
-                                 AND logical_time <> created_at AND trigger <> 4) AS runs
-                       ORDER BY id DESC LIMIT 1) AS r ON true
-                ORDER BY w.place"#,
-            self.row.group_id,
-            instants
-        )
-        .fetch_all(&mut *self.tx)
-        .await?;
-        rows.into_iter()
-            .map(|row| {
-                occupancy(
-                    row.at,
-                    row.id,
-                    row.state,
-                    row.resolution_id,
-                    row.registered,
-                    row.skipped,
-                )
-            })
-            .collect()
     }
 
     /// Registers instants to runs: `(instant, run, the run that it was seen registered to)`. Answers the runs that

@@ -7,6 +7,7 @@ use heddle_domain::state::{RunState, TaskState, Trigger};
 use uuid::Uuid;
 
 use super::complete::Completion;
+use super::refuse::lock_number;
 use crate::change::{By, Noun};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -38,6 +39,8 @@ pub struct LiveRun {
     pub progress: Vec<u8>,
     /// Whether it waits, for upstreams or its turn, paused or not.
     pub waits: bool,
+    /// Of one that had ended: by what it was deduped, if it was.
+    pub dedupe: Option<Vec<u8>>,
 }
 
 /// How often a run is looked for in both tables before it is said to be in others' hands.
@@ -70,7 +73,7 @@ impl Completion {
                 return Ok(Some(LiveRun { waits, ..found }));
             }
             let row = sqlx::query!(
-                "SELECT group_id, revision_id, state, priority, trigger, progress
+                "SELECT group_id, revision_id, state, priority, trigger, progress, dedupe
                    FROM heddle.runs_done WHERE id = $1 FOR UPDATE",
                 run.0
             )
@@ -81,7 +84,7 @@ impl Completion {
                 if reopen {
                     self.reopen(run).await?;
                 }
-                return Ok(Some(live(
+                let found = live(
                     run,
                     row.group_id,
                     row.revision_id,
@@ -89,7 +92,11 @@ impl Completion {
                     row.priority,
                     row.trigger,
                     row.progress,
-                )?));
+                )?;
+                return Ok(Some(LiveRun {
+                    dedupe: row.dedupe,
+                    ..found
+                }));
             }
             // It may have moved between the two looks, or while its lock was waited for: once more.
         }
@@ -130,6 +137,43 @@ impl Completion {
         .execute(self.connection())
         .await?;
         Ok(())
+    }
+
+    /// A run that came back among the living has its params again, if it was submitted with `dedupe`; or answers who is in the
+    /// way: another unfinished run of its group that has them.
+    ///
+    /// As when a run is created, the params are locked before it is looked who has them. The caller's run was brought back by
+    /// this very transaction, so nobody waits for it who has such a lock.
+    pub async fn take_params_again(
+        &mut self,
+        run: RunId,
+        group_id: i64,
+        hash: &[u8],
+    ) -> Result<Option<RunId>, StoreError> {
+        sqlx::query!("SELECT pg_advisory_xact_lock($1)", lock_number(hash))
+            .fetch_one(self.connection())
+            .await?;
+        let other = sqlx::query_scalar!(
+            "SELECT d.run FROM heddle.run_dedupes d JOIN heddle.runs_live l ON l.id = d.run
+              WHERE d.group_id = $1 AND d.hash = $2 AND d.run <> $3",
+            group_id,
+            hash,
+            run.0
+        )
+        .fetch_optional(self.connection())
+        .await?;
+        if other.is_none() {
+            sqlx::query!(
+                "INSERT INTO heddle.run_dedupes (group_id, hash, run) VALUES ($1, $2, $3)
+                 ON CONFLICT (group_id, hash) DO UPDATE SET run = excluded.run",
+                group_id,
+                hash,
+                run.0
+            )
+            .execute(self.connection())
+            .await?;
+        }
+        Ok(other.map(RunId))
     }
 
     /// Tells all who listen to a channel, with the commit.
@@ -263,6 +307,7 @@ fn live(
         trigger: StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)?,
         progress,
         waits: false,
+        dedupe: None,
     })
 }
 

@@ -25,7 +25,7 @@ pub enum Take<'a> {
 
 impl Take<'_> {
     /// The runs, and whether a row has to be of one of them.
-    fn parameters(self) -> (Vec<Uuid>, bool) {
+    pub(super) fn parameters(self) -> (Vec<Uuid>, bool) {
         let (runs, among) = match self {
             Self::AllBut(runs) => (runs, false),
             Self::Only(runs) => (runs, true),
@@ -36,15 +36,6 @@ impl Take<'_> {
 
 /// A row that was taken: the run that it is of, and what it says, if that can be read.
 pub type Taken<T> = (RunId, Result<T, StoreError>);
-
-/// A timer that is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    Retry(RunId, AttemptKey),
-    Deadline(RunId),
-    /// The timeout of an attempt that a sub-run holds.
-    Timeout(RunId, AttemptKey),
-}
 
 /// A sub-run that ended.
 #[derive(Clone, Debug)]
@@ -112,38 +103,6 @@ pub struct AtGate {
 const GATES_MAX: i64 = 1_000;
 
 impl Completion {
-    /// Takes timers that are due, by the database's clock.
-    pub async fn take_due(&mut self, take: Take<'_>) -> Result<Vec<Taken<Due>>, StoreError> {
-        let (runs, among) = take.parameters();
-        let rows = sqlx::query!(
-            "DELETE FROM heddle.timers t
-              WHERE t.ctid = ANY (ARRAY(
-                    SELECT ctid FROM heddle.timers
-                     WHERE due_at <= (SELECT clock_timestamp()) AND (run = ANY ($2)) = $3
-                     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
-             RETURNING t.run, t.task, t.item, t.kind, t.attempt",
-            BATCH_MAX as i64,
-            &runs,
-            among
-        )
-        .fetch_all(self.connection())
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| {
-                let at = AttemptKey::from_numbers(row.task, row.item, row.attempt);
-                let run = RunId(row.run);
-                let due = match row.kind {
-                    0 => Ok(Due::Retry(run, at)),
-                    1 => Ok(Due::Deadline(run)),
-                    2 => Ok(Due::Timeout(run, at)),
-                    kind => Err(StoreError::unreadable("timers", "kind", run, kind)),
-                };
-                (run, due)
-            })
-            .collect())
-    }
-
     /// Takes the ends of sub-runs.
     pub async fn take_settlements(&mut self, take: Take<'_>) -> Result<Vec<Taken<Settlement>>, StoreError> {
         let (runs, among) = take.parameters();

@@ -20,7 +20,8 @@
 //! 4. rows of *ready* that are claimed, skipping locked ones: always last.
 //!
 //! *settlements*, *starts*, *turnstiles* and *timers* that are due are taken with SKIP LOCKED before 2; nobody waits
-//! for these.
+//! for these. Since the inbox comes to *timers* before it comes to their runs, those who hold a run skip them as well
+//! (`timers.rs`).
 //!
 //! Last come *notices*, which are only inserted, and *troubles*, in the order of group and task; whoever turns notices into
 //! notifications (`notify/outbox.rs`) locks *troubles* in that order too, and no run.
@@ -47,6 +48,7 @@ mod pools;
 mod queue;
 mod refuse;
 mod report;
+mod timers;
 mod write;
 
 pub use claim::{Claimed, RunFacts};
@@ -58,11 +60,12 @@ pub use effects::Effect;
 pub use grant::{Grant, Room};
 pub(crate) use history::insert_logs_in;
 pub use history::{AttemptRow, LogRow};
-pub use inbox::{ActiveRun, AtGate, Due, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
+pub use inbox::{ActiveRun, AtGate, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
 pub use queue::{
     ClaimKey, ClaimStatus, ClaimTerms, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueueRow, QueueTarget,
 };
 pub use report::{ClaimReport, ReportLine};
+pub use timers::Due;
 pub use write::{RunWrite, Written};
 
 /// How many rows one transaction of the data plane moves at most.

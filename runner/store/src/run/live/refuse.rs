@@ -6,6 +6,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use uuid::Uuid;
 
+use super::timers::{NewTimer, TimerKind, put_timers};
 use super::{Created, NewRun};
 use crate::StoreError;
 use crate::database::PgSession;
@@ -223,7 +224,8 @@ pub(super) async fn settle_dedupes(
     Ok(())
 }
 
-fn lock_number(hash: &[u8]) -> i64 {
+/// The number of the advisory lock of what runs are deduped by.
+pub(super) fn lock_number(hash: &[u8]) -> i64 {
     let mut eight = [0u8; 8];
     for (to, from) in eight.iter_mut().zip(hash) {
         *to = *from;
@@ -260,17 +262,13 @@ pub(super) async fn settle_parents(
         }
         if let Some(due) = run.parent_due {
             // No node watches an attempt that a sub-run holds.
-            sqlx::query!(
-                "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ($1, $2, $3, 2, $4, $5)
-                 ON CONFLICT (run, task, item, kind) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at",
-                parent.0,
-                at.key.task as i16,
-                at.key.item_number(),
-                at.attempt as i32,
-                due
-            )
-            .execute(&mut *tx)
-            .await?;
+            let timer = NewTimer {
+                run: parent,
+                at,
+                kind: TimerKind::Timeout,
+                due,
+            };
+            put_timers(tx, &[timer]).await?;
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
+use super::timers::{NewTimer, TimerKind, drop_timers, drop_timers_of, put_timers};
 use super::{Completion, Interrupted, ReadyRow};
 use crate::StoreError;
 use crate::notice::NewNotices;
@@ -158,11 +159,7 @@ impl Completion {
             .filter(|write| write.timed)
             .map(|write| write.run.0)
             .collect();
-        if !timed.is_empty() {
-            sqlx::query!("DELETE FROM heddle.timers WHERE run = ANY ($1)", &timed)
-                .execute(&mut *self.tx)
-                .await?;
-        }
+        drop_timers_of(&mut self.tx, &timed).await?;
         let gated: Vec<Uuid> = ended
             .iter()
             .filter(|write| write.gated)
@@ -201,51 +198,27 @@ impl Completion {
     }
 
     async fn write_timers(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {
-        let dropped: Vec<(RunId, TaskKey)> = writes
+        let dropped: Vec<(RunId, TaskKey, TimerKind)> = writes
             .iter()
-            .flat_map(|write| write.drop_timers.iter().map(move |&key| (write.run, key)))
+            .flat_map(|write| {
+                write
+                    .drop_timers
+                    .iter()
+                    .map(move |&key| (write.run, key, TimerKind::Retry))
+            })
             .collect();
-        if !dropped.is_empty() {
-            let runs: Vec<Uuid> = dropped.iter().map(|(run, _)| run.0).collect();
-            let tasks: Vec<i16> = dropped.iter().map(|(_, key)| key.task as i16).collect();
-            let items: Vec<i32> = dropped.iter().map(|(_, key)| key.item_number()).collect();
-            sqlx::query!(
-                "DELETE FROM heddle.timers t USING UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS d (run, task, item)
-                  WHERE t.run = ANY (ARRAY[d.run]) AND t.task = d.task AND t.item = d.item AND t.kind + 0 = 0",
-                &runs,
-                &tasks,
-                &items
-            )
-            .execute(&mut *self.tx)
-            .await?;
-        }
-        let timers: Vec<(RunId, Time, AttemptKey)> = writes
+        drop_timers(&mut self.tx, &dropped).await?;
+        let timers: Vec<NewTimer> = writes
             .iter()
             .flat_map(|write| write.timers.iter().map(move |&(due, at)| (write.run, due, at)))
+            .map(|(run, due, at)| NewTimer {
+                run,
+                at,
+                kind: TimerKind::Retry,
+                due,
+            })
             .collect();
-        if timers.is_empty() {
-            return Ok(());
-        }
-        let runs: Vec<Uuid> = timers.iter().map(|timer| timer.0.0).collect();
-        let tasks: Vec<i16> = timers.iter().map(|timer| timer.2.key.task as i16).collect();
-        let items: Vec<i32> = timers.iter().map(|timer| timer.2.key.item_number()).collect();
-        let attempts: Vec<i32> = timers.iter().map(|timer| timer.2.attempt as i32).collect();
-        let due: Vec<Time> = timers.iter().map(|timer| timer.1).collect();
-        sqlx::query!(
-            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
-             SELECT run, task, item, 0, attempt, due
-               FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::timestamptz[])
-                 AS t (run, task, item, attempt, due)
-             ON CONFLICT (run, task, item, kind) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at",
-            &runs,
-            &tasks,
-            &items,
-            &attempts,
-            &due
-        )
-        .execute(&mut *self.tx)
-        .await?;
-        Ok(())
+        put_timers(&mut self.tx, &timers).await
     }
 
     async fn write_maps(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {

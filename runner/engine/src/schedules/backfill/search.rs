@@ -1,0 +1,164 @@
+//! Which instants of a backfill come next.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_domain::backfill::{Grid, Order, Verdict};
+use heddle_domain::{Span, Time};
+use heddle_store::backfill::{BackfillRound, BackfillRow, Moved, Occupancy};
+use parking_lot::Mutex;
+
+use super::{Schedules, verdict};
+use crate::EngineError;
+
+/// How many instants one statement looks up.
+const CHUNK_MAX: usize = 1_000;
+
+/// How many instants a round looks up at least.
+const AHEAD_MIN: usize = 64;
+
+/// For how long an instant that was found free counts as free.
+pub(super) const AHEAD_FOR: Duration = Duration::from_millis(500);
+
+/// How many instants one round looks at.
+pub(super) const LOOKED_AT_MAX: usize = 10_000;
+
+/// Of how many backfills a node remembers where their instants come from.
+pub(in crate::schedules) const SOURCES_MAX: usize = 1_000;
+
+/// Where a backfill's instants come from.
+#[derive(Debug)]
+pub(in crate::schedules) struct Source {
+    pub(super) grid: Grid,
+    pub(super) ahead: Mutex<Option<Ahead>>,
+}
+
+/// Instants that the last round found free beyond what it had room for. With little room, looking them up one by one
+/// costs more than the runs.
+///
+/// That nothing stands there is known for [`AHEAD_FOR`]; who registers one of them meanwhile is noticed all the same,
+/// by [`BackfillRound::register`]. Instants where something stands are always looked at afresh.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// They come right behind this position.
+    pub(super) position: Option<Time>,
+    catching_up: bool,
+    pub(super) looked_at: tokio::time::Instant,
+    pub(super) free: VecDeque<Occupancy>,
+    /// How the round left the backfill, if its runs follow one another and nothing but themselves is to be written.
+    pub(super) left: Option<Arc<BackfillRow>>,
+}
+
+impl Ahead {
+    fn continues(&self, moved: &Moved) -> bool {
+        (self.position, self.catching_up) == (moved.position, moved.catching_up) && self.looked_at.elapsed() < AHEAD_FOR
+    }
+}
+
+impl Schedules {
+    /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
+    pub(super) async fn backfill_source(&self, row: &BackfillRow) -> Result<Arc<Source>, EngineError> {
+        if let Some(source) = self.sources.get(&row.id) {
+            return Ok(source);
+        }
+        let grid = match row.step_micros {
+            Some(step) => Grid::Step {
+                from: row.from_at,
+                step: Span::from_micros(step.unsigned_abs()),
+            },
+            None => Grid::Calendar(
+                self.node
+                    .catalog
+                    .revision(row.calendar_revision_id)
+                    .await?
+                    .calendar
+                    .clone(),
+            ),
+        };
+        let source = Arc::new(Source {
+            grid,
+            ahead: Mutex::default(),
+        });
+        self.sources.insert(row.id, source.clone());
+        Ok(source)
+    }
+}
+
+/// What a round's search found.
+pub(super) struct Found {
+    /// Instants to make runs for.
+    pub(super) make: Vec<Occupancy>,
+    /// There are no more yet.
+    pub(super) exhausted: bool,
+}
+
+/// Looks for up to `room` instants to make runs for, and moves the position along.
+pub(super) async fn search(
+    round: &mut BackfillRound,
+    row: &BackfillRow,
+    source: &Source,
+    room: usize,
+    now: Time,
+    moved: &mut Moved,
+) -> Result<Found, EngineError> {
+    let on_existing = row.on_existing()?;
+    let mut found = Found {
+        make: Vec::with_capacity(room),
+        exhausted: false,
+    };
+    let known = source.ahead.lock().take();
+    let mut ahead = known.filter(|ahead| ahead.continues(moved));
+    if let Some(ahead) = &mut ahead {
+        let known = ahead.free.len().min(room);
+        found.make.extend(ahead.free.drain(..known));
+        moved.position = found.make.last().map_or(moved.position, |last| Some(last.at));
+    }
+    let mut looked_at = 0;
+    while found.make.len() < room && looked_at < LOOKED_AT_MAX {
+        let (from, to, order) = match (row.descending, moved.catching_up) {
+            (false, _) => (row.from_at, row.to_at.unwrap_or(now), Order::Asc),
+            (true, false) => (row.from_at, row.started_to, Order::Desc),
+            (true, true) => (row.from_at, now, Order::Asc),
+        };
+        // As many as there is room for; more and more of them where it turns out that most are left alone.
+        let chunk = (room - found.make.len()).max(2 * looked_at).clamp(AHEAD_MIN, CHUNK_MAX);
+        let instants: Vec<Time> = source.grid.after(moved.position, from, to, order).take(chunk).collect();
+        if instants.is_empty() {
+            if row.descending && !moved.catching_up && row.to_at.is_none() {
+                moved.catching_up = true;
+                moved.position = Some(row.started_to);
+                continue;
+            }
+            found.exhausted = true;
+            break;
+        }
+        looked_at += instants.len();
+        let since = tokio::time::Instant::now();
+        let mut occupancies = round.occupancies(&instants).await?.into_iter().peekable();
+        while let Some(occupancy) = occupancies.next_if(|_| found.make.len() < room) {
+            moved.position = Some(occupancy.at);
+            match verdict(row.id, on_existing, &occupancy) {
+                Verdict::Skip => moved.skipped += 1,
+                Verdict::Fill | Verdict::Replace(_) => found.make.push(occupancy),
+            }
+        }
+        ahead = Some(Ahead {
+            position: None,
+            catching_up: moved.catching_up,
+            looked_at: since,
+            left: None,
+            free: occupancies
+                .take_while(|occupancy| occupancy.last.is_none() && occupancy.registered.is_none())
+                .collect(),
+        });
+    }
+    if let Some(ahead) = ahead.filter(|ahead| !ahead.free.is_empty()) {
+        *source.ahead.lock() = Some(Ahead {
+            position: moved.position,
+            left: None,
+            ..ahead
+        });
+    }
+    Ok(found)
+}

@@ -1,0 +1,242 @@
+//! What a success calls for.
+//!
+//! A follower without schedules gets a run (trigger `upstream`) for the logical time if all of its upstreams have
+//! succeeded for it, if it is enabled, and if it has none yet. Upstreams that were disabled then, or whose overlap left
+//! that instant out, are not asked, as long as one has succeeded; so an instant that is left out may call for a run of
+//! those that only lacked it. A backfilled success does so only if its backfill
+//! brings dependants along; then followers with schedules get runs as well, for those of their instants that need the
+//! one that succeeded (so the twelfth month of a year brings the yearly summary along, which has waited from the first
+//! month on).
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use heddle_domain::Time;
+use heddle_domain::state::Trigger;
+use heddle_store::live::{Completion, NewRun};
+use heddle_store::upstream::{Follower, LeftEvent, Success};
+use uuid::Uuid;
+
+use super::needs::{self, Call, Family};
+use super::{Schedules, unless_unreadable};
+use crate::runs::submit::{Layout, labels_of};
+use crate::{EngineError, RunContext};
+
+/// How many runs one backfilled success brings along in one follower.
+const CASCADE_MAX: usize = 10_000;
+
+/// A follower that may be called for an instant, and by which event.
+#[derive(Clone, Copy)]
+pub(super) struct Calling<'a> {
+    follower: &'a Follower,
+    at: Time,
+    source: Option<Uuid>,
+    event: LeftEvent,
+}
+
+/// What one transaction's events came to.
+#[derive(Default)]
+pub(super) struct Called {
+    pub runs: Vec<NewRun>,
+    pub contexts: Vec<Arc<RunContext>>,
+    /// Events that could not be worked off for somebody.
+    pub left: Vec<LeftEvent>,
+}
+
+impl Called {
+    fn leave(&mut self, event: LeftEvent) {
+        if !self.left.contains(&event) {
+            self.left.push(event);
+        }
+    }
+}
+
+impl Schedules {
+    /// Whom successes call for a run, and instants that were left out: each follower once for an instant, in their order.
+    pub(super) async fn calls<'a>(
+        &self,
+        successes: &[(i64, &Success, bool)],
+        left_out: &[(i64, i64, Time)],
+        followers: &'a [Follower],
+        called: &mut Called,
+    ) -> Result<Vec<Calling<'a>>, EngineError> {
+        let now = self.node.now();
+        let mut calls: Vec<Calling<'a>> = Vec::new();
+        for &(id, success, first) in successes {
+            // A backfill calls for dependants only if it says so; what succeeds again calls for nothing.
+            if !(success.cascades || (first && !success.backfilled)) {
+                continue;
+            }
+            let source = success.source.filter(|_| success.cascades);
+            let event = LeftEvent {
+                id,
+                group_id: success.group_id,
+                logical_time: success.logical_time,
+                cascade: source.map(|source| (success.run, source, success.backfilled)),
+            };
+            for follower in followers
+                .iter()
+                .filter(|one| one.upstream_id == success.group_id && one.enabled)
+            {
+                let call = |at| Calling {
+                    follower,
+                    at,
+                    source,
+                    event,
+                };
+                if !follower.scheduled {
+                    calls.push(call(success.logical_time));
+                } else if source.is_some() {
+                    let touched = self.touched(follower, success, now).await;
+                    match unless_unreadable(touched, follower.group_id)? {
+                        Some(touched) => calls.extend(touched.into_iter().map(call)),
+                        None => called.leave(event),
+                    }
+                }
+            }
+        }
+        for &(id, group_id, logical_time) in left_out {
+            let event = LeftEvent {
+                id,
+                group_id,
+                logical_time,
+                cascade: None,
+            };
+            let lacked = followers
+                .iter()
+                .filter(|one| one.upstream_id == group_id && one.enabled && !one.scheduled);
+            calls.extend(lacked.map(|follower| Calling {
+                follower,
+                at: logical_time,
+                source: None,
+                event,
+            }));
+        }
+        calls.sort_unstable_by_key(|call| (call.follower.group_id, call.at));
+        calls.dedup_by_key(|call| (call.follower.group_id, call.at));
+        Ok(calls)
+    }
+
+    /// Lays out the runs that are called for, of those followers whom nobody else keeps waiting.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        completion: &mut Completion,
+        calls: Vec<Calling<'_>>,
+        called: &mut Called,
+    ) -> Result<(), EngineError> {
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let groups: BTreeSet<i64> = calls.iter().map(|call| call.follower.group_id).collect();
+        let family = self.family(completion, &groups.into_iter().collect::<Vec<_>>()).await?;
+        let pairs: Vec<(i64, Time)> = calls
+            .iter()
+            .filter(|call| !call.follower.scheduled)
+            .flat_map(|call| {
+                let above = family.above(call.follower.group_id);
+                above.iter().map(|link| (link.upstream_id, call.at))
+            })
+            .collect();
+        let mut succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
+        let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
+        succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
+        // It has no run for that instant either, and must not hold up who follows it.
+        let mut passed_on = Vec::new();
+        for call in calls {
+            let Calling { follower, at, .. } = call;
+            let above = family.above(follower.group_id);
+            if !follower.scheduled {
+                let decided = needs::call(completion, &family, above, &succeeded, at).await;
+                match unless_unreadable(decided, follower.group_id)? {
+                    Some(Call::Starts) => {}
+                    Some(Call::Waits) => continue,
+                    Some(Call::LeftOut) => {
+                        passed_on.push((follower.group_id, at));
+                        continue;
+                    }
+                    None => {
+                        called.leave(call.event);
+                        continue;
+                    }
+                }
+            }
+            match unless_unreadable(self.run_of(&family, &call).await, follower.group_id)? {
+                Some(Some((run, context))) => {
+                    called.runs.push(run);
+                    called.contexts.push(context);
+                }
+                Some(None) => {}
+                None => called.leave(call.event),
+            }
+        }
+        completion.tell_left_out(&passed_on).await?;
+        Ok(())
+    }
+
+    /// The run of a follower that is called for; `None`: the follower is not there any more.
+    async fn run_of(
+        &self,
+        family: &Family,
+        call: &Calling<'_>,
+    ) -> Result<Option<(NewRun, Arc<RunContext>)>, EngineError> {
+        let Calling {
+            follower, at, source, ..
+        } = *call;
+        let Some(group) = self.node.catalog.group(&follower.name).await? else {
+            return Ok(None);
+        };
+        let revision = &group.revision;
+        let interval = if follower.scheduled {
+            revision.calendar.data_interval(at)
+        } else {
+            let above = family.above(follower.group_id);
+            let starts = above.iter().filter_map(|link| family.revisions.get(&link.upstream_id));
+            let start = starts.map(|revision| revision.calendar.data_interval(at).0).min();
+            (start.unwrap_or(at), at)
+        };
+        let layout = Layout {
+            trigger: Trigger::Upstream,
+            priority: None,
+            logical_time: at,
+            interval,
+            params: "{}".to_owned(),
+            task_params: None,
+            labels: labels_of(revision, &Default::default()),
+            key: None,
+            dedupe: None,
+            callback: None,
+            source,
+            parent: None,
+        };
+        let now = self.node.now();
+        Ok(Some(self.runs.lay_out(revision, &group.resolution, layout, now)))
+    }
+
+    /// The instants of a follower with schedules that need the one that succeeded, up to now.
+    async fn touched(&self, follower: &Follower, success: &Success, now: Time) -> Result<Vec<Time>, EngineError> {
+        let Some(group) = self.node.catalog.group(&follower.name).await? else {
+            return Ok(Vec::new());
+        };
+        if !group.revision.plan.spec.history {
+            return Ok(Vec::new());
+        }
+        let calendar = &group.revision.calendar;
+        let at = success.logical_time;
+        if follower.interval {
+            // The interval that holds it is that of the first instant after it.
+            let after = at + chrono::TimeDelta::microseconds(1);
+            return Ok(calendar.instants(after, now).next().into_iter().collect());
+        }
+        // It is the latest until the upstream's next one.
+        let upstream = match self.node.store.group_by_id(success.group_id).await? {
+            Some(row) => self.node.catalog.revision(row.revision_id).await?,
+            None => return Ok(Vec::new()),
+        };
+        let until = upstream
+            .calendar
+            .instants(at + chrono::TimeDelta::microseconds(1), now)
+            .next()
+            .map_or(now, |next| next - chrono::TimeDelta::microseconds(1));
+        Ok(calendar.instants(at, until).take(CASCADE_MAX).collect())
+    }
+}

@@ -1,0 +1,253 @@
+//! Groups that follow groups: lets waiting runs begin, and makes runs, when their upstreams have succeeded.
+//! `heddle_store::upstream` tells the protocol; here is what decides: what waiting runs need (`needs.rs`), whom successes call
+//! for a run (`calls.rs`), and the work on events, which asks both.
+//!
+//! # What cannot be read
+//!
+//! Many groups are looked at together, each by its revision of today. One revision that cannot be read holds up those alone
+//! that need it: a run that waits for such a group keeps waiting, and is weighed again by the sweep; an instant that may
+//! call for a run of a follower of it is left in *link_events*, where this node passes over it for a while. So once somebody
+//! has mended the group, everything goes on by itself.
+
+mod calls;
+mod needs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use heddle_domain::id::RunId;
+use heddle_domain::{Chain, Time};
+use heddle_store::StoreError;
+use heddle_store::live::Completion;
+use heddle_store::upstream::{LeftEvent, LinkEvent, Success};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::Schedules;
+use crate::EngineError;
+use crate::node::Node;
+use crate::node::service::{Every, Needs, Service};
+use crate::node::signals::Signal;
+use calls::Called;
+
+/// How often to look without being told.
+const POLL_EVERY: Duration = Duration::from_millis(250);
+
+/// The repair sweep's period, and how many waiting runs it looks at.
+const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(30);
+const SWEEP_MAX: i64 = 500;
+
+/// How many waiting runs of changed groups one transaction looks at; the sweep comes by the others.
+const CHANGED_MAX: i64 = 1_000;
+
+/// For how long an event is passed over that could not be worked off for somebody, and how many are at most: the oldest of
+/// more are tried again sooner.
+const LEFT_FOR: Duration = Duration::from_secs(10);
+const LEFT_MAX: usize = 1_000;
+
+/// Events that this node has left for another time, with when it did (`NodeClock::elapsed`).
+#[derive(Default)]
+pub(super) struct Left(Mutex<BTreeMap<i64, Duration>>);
+
+impl Left {
+    /// Those to be passed over now.
+    fn passed_over(&self, now: Duration) -> Vec<i64> {
+        let mut left = self.0.lock();
+        left.retain(|_, since| now.saturating_sub(*since) <= LEFT_FOR);
+        while left.len() > LEFT_MAX {
+            left.pop_first();
+        }
+        left.keys().copied().collect()
+    }
+
+    fn put(&self, events: &[LeftEvent], now: Duration) {
+        self.0.lock().extend(events.iter().map(|event| (event.id, now)));
+    }
+}
+
+/// Whether something that stands in the database cannot be understood here: it concerns those alone that need it.
+fn is_unreadable(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Unreadable(_) | EngineError::Store(StoreError::Unreadable { .. })
+    )
+}
+
+/// What a decision came to; `None`: for what it needs cannot be read, which is said in the log.
+fn unless_unreadable<T>(decided: Result<T, EngineError>, group: i64) -> Result<Option<T>, EngineError> {
+    match decided {
+        Ok(decided) => Ok(Some(decided)),
+        Err(error) if is_unreadable(&error) => {
+            tracing::error!(error = %Chain(&error), group, "cannot read the dependencies of a group; its runs wait");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets begin what waits for other groups.
+pub(crate) struct Links {
+    schedules: Arc<Schedules>,
+    sweep: Every,
+    /// Behind which run the next sweep goes on.
+    place: Uuid,
+}
+
+impl Links {
+    pub(crate) fn of(schedules: Arc<Schedules>) -> Self {
+        Self {
+            sweep: Every::later(SWEEP_EVERY, schedules.node.now()),
+            schedules,
+            place: Uuid::nil(),
+        }
+    }
+}
+
+impl Service for Links {
+    const FAILED: &'static str = "cannot start runs of dependent groups; trying again";
+    const NEEDS: Needs = Needs::Lease;
+    const WOKEN_BY: Option<Signal> = Some(Signal::Links);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.schedules.node
+    }
+
+    fn first_after(&self) -> Duration {
+        POLL_EVERY
+    }
+
+    fn again_after(&self) -> Duration {
+        POLL_EVERY
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        self.schedules.work_links().await?;
+        if self.sweep.is_due(now) {
+            self.sweep.done(now);
+            self.schedules.sweep_links(&mut self.place).await?;
+        }
+        Ok(POLL_EVERY)
+    }
+}
+
+impl Schedules {
+    async fn work_links(self: &Arc<Self>) -> Result<(), EngineError> {
+        loop {
+            let passed_over = self.left_events.passed_over(self.node.clock.elapsed());
+            if !self.node.store.has_link_events(&passed_over).await? {
+                return Ok(());
+            }
+            let mut completion = self.node.completion().await?;
+            let events = completion.take_link_events(&passed_over).await?;
+            if events.is_empty() {
+                // Another node has them.
+                return Ok(());
+            }
+            if !self.work_events(completion, events).await? {
+                // What is left is not looked at again at once, however much it is.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks at runs that wait, although nothing was said of them: the safety net.
+    async fn sweep_links(self: &Arc<Self>, place: &mut Uuid) -> Result<(), EngineError> {
+        let waiting = self.node.store.waiting_for_upstreams(*place, SWEEP_MAX).await?;
+        *place = match waiting.last() {
+            Some((run, _)) if waiting.len() as i64 == SWEEP_MAX => run.0,
+            _ => Uuid::nil(),
+        };
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let completion = self.node.completion().await?;
+        let events = waiting
+            .into_iter()
+            .map(|(run, group_id)| (0, LinkEvent::Arrived { group_id, run }))
+            .collect();
+        self.work_events(completion, events).await?;
+        Ok(())
+    }
+
+    /// Answers whether all of it could be worked off.
+    async fn work_events(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        events: Vec<(i64, LinkEvent)>,
+    ) -> Result<bool, EngineError> {
+        let mut successes: Vec<Success> = Vec::new();
+        let mut weigh: BTreeSet<RunId> = BTreeSet::new();
+        let mut gates: BTreeSet<i64> = BTreeSet::new();
+        let mut changed: BTreeSet<i64> = BTreeSet::new();
+        let mut numbers: Vec<i64> = Vec::new();
+        let mut left_out: Vec<(i64, i64, Time)> = Vec::new();
+        for (id, event) in events {
+            match event {
+                LinkEvent::Succeeded(success) => {
+                    numbers.push(id);
+                    successes.push(success);
+                }
+                LinkEvent::Arrived { group_id, run } => {
+                    gates.insert(group_id);
+                    weigh.insert(run);
+                }
+                LinkEvent::Changed(group_id) => drop(changed.insert(group_id)),
+                LinkEvent::LeftOut { group_id, logical_time } => {
+                    changed.insert(group_id);
+                    left_out.push((id, group_id, logical_time));
+                }
+            }
+        }
+        let upstreams: Vec<i64> = changed
+            .iter()
+            .copied()
+            .chain(successes.iter().map(|one| one.group_id))
+            .collect();
+        let followers = completion.followers(&upstreams).await?;
+        let concerned: BTreeSet<i64> = changed
+            .iter()
+            .copied()
+            .chain(
+                followers
+                    .iter()
+                    .filter(|one| changed.contains(&one.upstream_id))
+                    .map(|one| one.group_id),
+            )
+            .collect();
+        gates.extend(&concerned);
+        gates.extend(followers.iter().map(|follower| follower.group_id));
+        completion.hold_gates(&gates.into_iter().collect::<Vec<_>>()).await?;
+        // From here on every statement sees what those have written that held one of these gates before.
+        let first = completion.note_successes(&successes).await?;
+        let instants: Vec<(i64, Time)> = successes.iter().map(|one| (one.group_id, one.logical_time)).collect();
+        weigh.extend(completion.lacking(&instants).await?);
+        let concerned: Vec<i64> = concerned.into_iter().collect();
+        weigh.extend(completion.waiting_within(&concerned, CHANGED_MAX).await?);
+        let mut called = Called::default();
+        let successes: Vec<(i64, &Success, bool)> = (numbers.iter().zip(&successes).zip(first))
+            .map(|((id, success), first)| (*id, success, first))
+            .collect();
+        let calls = self.calls(&successes, &left_out, &followers, &mut called).await?;
+        self.answer(&mut completion, calls, &mut called).await?;
+        let waiting = completion.lock_waiting(&weigh.into_iter().collect::<Vec<_>>()).await?;
+        let weighed = self.weigh_all(&mut completion, waiting).await?;
+        completion.write_weighed(&weighed).await?;
+        let Called {
+            mut runs,
+            contexts,
+            left,
+        } = called;
+        completion.leave_link_events(&left).await?;
+        self.runs.hand_out(&mut runs);
+        let created = completion.create(&runs).await?;
+        completion.commit().await?;
+        self.left_events.put(&left, self.node.clock.elapsed());
+        self.runs.created(runs.into_iter().zip(contexts), &created);
+        if weighed.iter().any(|entry| entry.lacks.is_empty()) {
+            self.node.signals.raise(Signal::Inbox);
+        }
+        Ok(left.is_empty())
+    }
+}

@@ -1,0 +1,349 @@
+//! What a waiting run needs of an upstream group.
+//!
+//! The *instants* of a group are those of its schedules, and those for which it has runs. A group without schedules
+//! that follows others has the instants that are common to those, but for what some of them leave out; one that
+//! follows nobody, the logical times of its runs.
+//!
+//! * `latest`: the last instant at or before the run's logical time. As long as the upstream's scheduler has not
+//!   passed that time, that is what its schedules say; afterwards it is the last instant that came to a run (what a
+//!   misfire left out is not waited for).
+//! * `interval`: every instant from the data interval's start, inclusive, to its end, exclusive. One that came to no
+//!   run (before the group was there, or left out by a misfire) is waited for only if the upstream keeps `history`,
+//!   since only then a backfill can make up for it.
+//!
+//! An instant holds up nobody if its group was disabled then, or its overlap left it out. Everything else has to
+//! succeed: a failed run keeps its followers waiting until it is restarted or overridden. The links are those of the
+//! group as it stands now, not as it stood when the run was made: taking a broken upstream out of `depends_on` lets go
+//! who waits for it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use heddle_domain::Time;
+use heddle_domain::state::RunState;
+use heddle_store::live::Completion;
+use heddle_store::upstream::{Above, WaitingRun, Weighed};
+use serde_json::{Value, json};
+
+use super::{Schedules, unless_unreadable};
+use crate::EngineError;
+use crate::node::catalog::Revision;
+
+/// How many instants that a run lacks are kept, and told to people; when these have succeeded it is weighed again.
+const LACKS_MAX: usize = 100;
+
+/// How many instants an interval may have; more are not looked at.
+const INSTANTS_MAX: usize = 1_000_000;
+
+/// How many groups without schedules may follow one another before their instants are not looked for any more.
+const DEPTH_MAX: u32 = 100;
+
+/// Everything that is known of the groups above some groups.
+pub(super) struct Family {
+    above: HashMap<i64, Vec<Above>>,
+    pub revisions: HashMap<i64, Arc<Revision>>,
+}
+
+impl Family {
+    pub fn above(&self, group: i64) -> &[Above] {
+        self.above.get(&group).map_or(&[], Vec::as_slice)
+    }
+
+    fn revision(&self, group: i64) -> Result<&Arc<Revision>, EngineError> {
+        self.revisions
+            .get(&group)
+            .ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group}")))
+    }
+}
+
+impl Schedules {
+    /// The groups above these; those whose revisions cannot be read have none in it.
+    pub(super) async fn family(&self, completion: &mut Completion, groups: &[i64]) -> Result<Family, EngineError> {
+        let links = completion.links_above(groups).await?;
+        let revisions: BTreeSet<i64> = links.iter().map(|link| link.revision_id).collect();
+        let revisions: Vec<i64> = revisions.into_iter().collect();
+        let readable = self.node.catalog.revisions(&revisions).await?;
+        let mut family = Family {
+            above: HashMap::new(),
+            revisions: HashMap::new(),
+        };
+        for link in links {
+            if let Some(revision) = readable.get(&link.revision_id) {
+                family.revisions.insert(link.upstream_id, revision.clone());
+            }
+            family.above.entry(link.group_id).or_default().push(link);
+        }
+        Ok(family)
+    }
+
+    /// Finds out what waiting runs lack; those for which that cannot be found out keep waiting.
+    pub(super) async fn weigh_all(
+        &self,
+        completion: &mut Completion,
+        waiting: Vec<WaitingRun>,
+    ) -> Result<Vec<Weighed>, EngineError> {
+        if waiting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups: BTreeSet<i64> = waiting.iter().map(|one| one.group_id).collect();
+        let family = self.family(completion, &groups.into_iter().collect::<Vec<_>>()).await?;
+        let mut weighed = Vec::with_capacity(waiting.len());
+        for one in waiting {
+            let group = one.group_id;
+            weighed.extend(unless_unreadable(weigh(completion, &family, one).await, group)?);
+        }
+        Ok(weighed)
+    }
+}
+
+/// Finds out what a waiting run lacks.
+async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) -> Result<Weighed, EngineError> {
+    let mut lacks = Vec::new();
+    let mut told = Vec::new();
+    for link in family.above(one.group_id) {
+        let missing = if link.interval {
+            let limit = LACKS_MAX - lacks.len();
+            interval_lacks(completion, family, link.upstream_id, one.interval, limit).await?
+        } else {
+            let lack = latest_lack(completion, family, link.upstream_id, one.logical_time).await?;
+            lack.into_iter().collect()
+        };
+        let need = if link.interval { "interval" } else { "latest" };
+        for at in missing {
+            told.push(json!({"group": link.name, "instant": shown(at), "need": need}));
+            lacks.push((link.upstream_id, at));
+        }
+        if lacks.len() >= LACKS_MAX {
+            break;
+        }
+    }
+    let waiting_for = if lacks.is_empty() {
+        json!({"turn": true})
+    } else {
+        Value::Array(told)
+    };
+    Ok(Weighed {
+        run: one.run,
+        group_id: one.group_id,
+        lacks,
+        waiting_for,
+    })
+}
+
+fn shown(at: Time) -> String {
+    at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true)
+}
+
+/// The last instant at or before `at` that a group has to have succeeded for; `None`: there is none.
+async fn latest(
+    completion: &mut Completion,
+    family: &Family,
+    group: i64,
+    at: Time,
+    depth: u32,
+) -> Result<Option<Time>, EngineError> {
+    let revision = family.revision(group)?;
+    let made = completion.last_made_instant(group, at).await?;
+    if !revision.schedules.is_empty() {
+        // Before the scheduler has passed it, the schedules tell; afterwards, what it has made of them.
+        let open = completion.next_of_group(group).await?.is_some_and(|next| next <= at);
+        return Ok(if open {
+            revision.calendar.latest(at).max(made)
+        } else {
+            made
+        });
+    }
+    let above = family.above(group);
+    if above.is_empty() || depth >= DEPTH_MAX {
+        return Ok(completion
+            .newest_run_at(group, at)
+            .await?
+            .map(|(instant, _)| instant)
+            .max(made));
+    }
+    let mut latests = Vec::with_capacity(above.len());
+    for link in above {
+        match Box::pin(latest(completion, family, link.upstream_id, at, depth + 1)).await? {
+            Some(instant) => latests.push((link.upstream_id, instant)),
+            None => return Ok(made),
+        }
+    }
+    // The newest, unless it lacks somebody who did not leave it out.
+    let newest = latests.iter().map(|entry| entry.1).max();
+    let mut common = newest;
+    for &(upstream, instant) in &latests {
+        if let Some(newest) = newest.filter(|newest| *newest > instant)
+            && !excused(completion, family, upstream, newest, newest, depth + 1)
+                .await?
+                .covers(newest)
+        {
+            common = latests.iter().map(|entry| entry.1).min();
+            break;
+        }
+    }
+    let Some(common) = common.filter(|common| made.is_none_or(|made| *common > made)) else {
+        return Ok(made);
+    };
+    let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
+    let succeeded = completion.succeeded_at(&pairs).await?.into_iter().collect();
+    // It is called for and there is no run: that was before this group followed them, or never.
+    Ok(match call(completion, family, above, &succeeded, common).await? {
+        Call::Waits => Some(common),
+        Call::Starts | Call::LeftOut => made,
+    })
+}
+
+/// The instant that a `latest` link lacks.
+async fn latest_lack(
+    completion: &mut Completion,
+    family: &Family,
+    group: i64,
+    at: Time,
+) -> Result<Option<Time>, EngineError> {
+    let Some(instant) = latest(completion, family, group, at, 0).await? else {
+        return Ok(None);
+    };
+    let known = completion.known_instants(group, instant, instant).await?;
+    if !known.succeeded.is_empty() || !known.skipped.is_empty() {
+        return Ok(None);
+    }
+    if completion.newest_run_at(group, instant).await? == Some((instant, RunState::Succeeded)) {
+        return Ok(None);
+    }
+    if excused(completion, family, group, instant, instant, 0)
+        .await?
+        .covers(instant)
+    {
+        return Ok(None);
+    }
+    Ok(Some(instant))
+}
+
+/// Stretches and instants at which a group holds up nobody.
+#[derive(Default)]
+struct Excused {
+    disabled: Vec<(Time, Option<Time>)>,
+    skipped: BTreeSet<Time>,
+    /// Of a group without schedules, those that it follows: what all of them leave out comes to no run here either.
+    above: Vec<Excused>,
+}
+
+impl Excused {
+    fn covers(&self, at: Time) -> bool {
+        let within = |(since, until): &(Time, Option<Time>)| *since <= at && until.is_none_or(|until| at <= until);
+        self.skipped.contains(&at)
+            || self.disabled.iter().any(within)
+            || (!self.above.is_empty() && self.above.iter().all(|above| above.covers(at)))
+    }
+}
+
+/// Where a group, or all that give it its instants, was disabled or left something out.
+async fn excused(
+    completion: &mut Completion,
+    family: &Family,
+    group: i64,
+    from: Time,
+    to: Time,
+    depth: u32,
+) -> Result<Excused, EngineError> {
+    let mut excused = Excused {
+        disabled: completion.disabled_between(group, from, to).await?,
+        skipped: completion
+            .known_instants(group, from, to)
+            .await?
+            .skipped
+            .into_iter()
+            .collect(),
+        above: Vec::new(),
+    };
+    if family.revision(group)?.schedules.is_empty() && depth < DEPTH_MAX {
+        for link in family.above(group) {
+            let more = Box::pin(self::excused(completion, family, link.upstream_id, from, to, depth + 1)).await?;
+            excused.above.push(more);
+        }
+    }
+    Ok(excused)
+}
+
+/// What an instant means to a group without schedules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// It has to wait for somebody.
+    Waits,
+    /// One of the groups above it has succeeded; all others have, or hold up nobody.
+    Starts,
+    /// All of the groups above it left it out.
+    LeftOut,
+}
+
+/// What an instant means to a group that follows these.
+pub(super) async fn call(
+    completion: &mut Completion,
+    family: &Family,
+    above: &[Above],
+    succeeded: &HashSet<(i64, Time)>,
+    at: Time,
+) -> Result<Call, EngineError> {
+    let (done, open): (Vec<&Above>, Vec<&Above>) = above
+        .iter()
+        .partition(|link| succeeded.contains(&(link.upstream_id, at)));
+    for link in open {
+        if !excused(completion, family, link.upstream_id, at, at, 0)
+            .await?
+            .covers(at)
+        {
+            return Ok(Call::Waits);
+        }
+    }
+    Ok(if done.is_empty() { Call::LeftOut } else { Call::Starts })
+}
+
+/// The instants of a group's schedules, or of those that it follows, from `from` to `to`.
+fn instants(family: &Family, group: i64, from: Time, to: Time, depth: u32) -> Result<BTreeSet<Time>, EngineError> {
+    let revision = family.revision(group)?;
+    if !revision.schedules.is_empty() {
+        return Ok(revision.calendar.instants(from, to).take(INSTANTS_MAX).collect());
+    }
+    let mut common: Option<BTreeSet<Time>> = None;
+    for link in family.above(group) {
+        if depth >= DEPTH_MAX {
+            break;
+        }
+        let more = instants(family, link.upstream_id, from, to, depth + 1)?;
+        common = Some(match common {
+            None => more,
+            Some(common) => common.intersection(&more).copied().collect(),
+        });
+    }
+    Ok(common.unwrap_or_default())
+}
+
+/// The first `limit` instants that an `interval` link lacks.
+async fn interval_lacks(
+    completion: &mut Completion,
+    family: &Family,
+    group: i64,
+    interval: (Time, Time),
+    limit: usize,
+) -> Result<Vec<Time>, EngineError> {
+    let (from, end) = interval;
+    if end <= from {
+        return Ok(Vec::new());
+    }
+    let to = end - chrono::TimeDelta::microseconds(1);
+    let revision = family.revision(group)?;
+    let known = completion.known_instants(group, from, to).await?;
+    let next = completion.next_of_group(group).await?;
+    let succeeded: BTreeSet<Time> = known.succeeded.into_iter().collect();
+    let made: BTreeSet<Time> = known.made.into_iter().collect();
+    let excused = excused(completion, family, group, from, to, 0).await?;
+    let mut all = instants(family, group, from, to, 0)?;
+    all.extend(&made);
+    let can_be_made_up = |at: Time| revision.plan.spec.history || next.is_some_and(|next| next <= at);
+    Ok(all
+        .into_iter()
+        .filter(|at| !succeeded.contains(at) && !excused.covers(*at))
+        .filter(|at| made.contains(at) || can_be_made_up(*at))
+        .take(limit)
+        .collect())
+}

@@ -1,0 +1,111 @@
+//! What stands at the instants of a group: their last runs, and to which they are registered.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use uuid::Uuid;
+
+use super::BackfillRound;
+use crate::{Store, StoreError};
+
+/// What stands at an instant.
+#[derive(Clone, Copy, Debug)]
+pub struct Occupancy {
+    /// The instant.
+    pub at: Time,
+    /// The last run that was made for it, with its state and script versions.
+    pub last: Option<(RunId, RunState, Option<i64>)>,
+    /// The run that it is registered to (which may be gone), and whether the group's overlap left it out.
+    pub registered: Option<(Uuid, bool)>,
+}
+
+/// The same as both statements answer it.
+struct OccupancyRow {
+    at: Time,
+    id: Option<Uuid>,
+    state: Option<i16>,
+    resolution_id: Option<i64>,
+    registered: Option<Uuid>,
+    skipped: Option<bool>,
+}
+
+impl OccupancyRow {
+    fn read(self) -> Result<Occupancy, StoreError> {
+        let registered = self.registered.map(|run| (run, self.skipped.unwrap_or(false)));
+        let last = match self.id {
+            Some(run) => {
+                // No state: the instant is registered, and its run has not ended.
+                let state = self.state.map_or(Ok(RunState::Running), |state| {
+                    StoreError::known(RunState::from_number, state, ("runs", "state"), run)
+                })?;
+                Some((RunId(run), state, self.resolution_id))
+            }
+            None => None,
+        };
+        // An instant that the overlap skipped has no run, only the mark that it was skipped.
+        let last = last.filter(|last| registered != Some((last.0.0, true)));
+        Ok(Occupancy {
+            at: self.at,
+            last,
+            registered,
+        })
+    }
+}
+
+impl Store {
+    /// What stands at the instants of a group between two: those at which nothing stands are left out.
+    pub async fn occupancies_between(&self, group_id: i64, from: Time, to: Time) -> Result<Vec<Occupancy>, StoreError> {
+        let rows = sqlx::query_as!(
+            OccupancyRow,
+            r#"SELECT coalesce(r.logical_time, i.logical_time) AS "at!", r.id AS "id?", r.state AS "state?",
+                      r.resolution_id AS "resolution_id?", i.run AS "registered?", i.skipped AS "skipped?"
+                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id
+                         FROM (SELECT logical_time, id, state, resolution_id FROM heddle.runs_live
+                                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
+                                  AND logical_time <> created_at AND trigger <> 4
+                               UNION ALL
+                               SELECT logical_time, id, state, resolution_id FROM heddle.runs_done
+                                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
+                                  AND logical_time <> created_at AND trigger <> 4) AS runs
+                        ORDER BY logical_time, id DESC) AS r
+                 FULL JOIN (SELECT logical_time, run, skipped FROM heddle.run_instants
+                             WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3) AS i
+                   ON i.logical_time = r.logical_time"#,
+            group_id,
+            from,
+            to
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(OccupancyRow::read).collect()
+    }
+}
+
+impl BackfillRound {
+    /// What stands at these instants, one for each, in their order.
+    pub async fn occupancies(&mut self, instants: &[Time]) -> Result<Vec<Occupancy>, StoreError> {
+        let rows = sqlx::query_as!(
+            OccupancyRow,
+            r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
+                      i.run AS "registered?", i.skipped AS "skipped?"
+                 FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, place)
+                 LEFT JOIN heddle.run_instants i ON i.group_id = $1 AND i.logical_time = w.at
+                 LEFT JOIN LATERAL (
+                      SELECT id, state, resolution_id
+                        FROM (SELECT id, state, resolution_id FROM heddle.runs_live
+                               WHERE group_id = $1 AND logical_time = w.at
+                                 AND logical_time <> created_at AND trigger <> 4
+                              UNION ALL
+                              SELECT id, state, resolution_id FROM heddle.runs_done
+                               WHERE group_id = $1 AND logical_time = w.at
+                                 AND logical_time <> created_at AND trigger <> 4) AS runs
+                       ORDER BY id DESC LIMIT 1) AS r ON true
+                ORDER BY w.place"#,
+            self.row.group_id,
+            instants
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
+        rows.into_iter().map(OccupancyRow::read).collect()
+    }
+}
