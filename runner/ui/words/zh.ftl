@@ -189,6 +189,7 @@ rate = 7 天成功率
 median = 中位数
 median-is = （中位数 { $span }）
 next = 下次
+next-is = 下次
 follows = 跟随
 no-groups = 没有符合的组。
 strip-label = 最近 { $runs } 次运行，其中 { $failed } 次失败
@@ -279,6 +280,7 @@ params-json-hint = 用于所有任务；优先于上面的字段
 task-params-json = 单个任务的参数（JSON）
 more-options = 逻辑时间、键、优先级
 key = 键
+key-is = 键
 key-hint = 组内唯一：重复的运行会被拒绝
 priority = 优先级
 force-disabled = 该组已停用；仍然运行
@@ -441,8 +443,6 @@ label = 标签
 label-hint = 标签=值
 param-hint = 参数=值
 param-looked = 按参数查找时每次查看 2,000 次运行；下一页继续查找更早的运行。
-from-hint = 起始，2026-01-31T00:00:00Z
-to-hint = 至，2026-02-01T00:00:00Z
 no-runs = 没有符合的运行。
 remove-filter = 移除此筛选
 bulk-title = 批量操作

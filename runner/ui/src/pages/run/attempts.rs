@@ -57,8 +57,8 @@ fn row(ctx: &Ctx, run: &Run, attempt: &AttemptView, name: &str, nodes: &BTreeMap
             td.tight.side data-label=(t!(ctx, "attempt")) { (attempt.attempt) }
             td.tight { (state(ctx, word)) }
             td.num.side { (took(ctx, attempt.started_at, attempt.finished_at)) }
-            td.num.drop { @if let Some(bytes) = attempt.memory_bytes { (span::bytes(bytes)) } }
-            td.num.drop { @if let Some(micros) = attempt.cpu_micros { (elements::millis(ctx, (micros + 999) / 1_000)) } }
+            td.num data-label=(t!(ctx, "memory")) { @if let Some(bytes) = attempt.memory_bytes { (span::bytes(bytes)) } }
+            td.num.side data-label=(t!(ctx, "processor")) { @if let Some(micros) = attempt.cpu_micros { (elements::millis(ctx, (micros + 999) / 1_000)) } }
             td.tight.muted { @if let Some(node) = &node { bdi { (nodes.get(node).unwrap_or(node)) } } }
             td.tight.muted.side { (time_exact(ctx, attempt.started_at)) }
             td.wide {

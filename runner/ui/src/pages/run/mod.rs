@@ -164,11 +164,12 @@ fn head(
                 p {
                     (t!(ctx, &format!("trigger-{}", run.trigger)))
                     " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) }
+                    @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
+                    @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
+                    // Last, since these go on.
                     @if let Some(from) = run.started_at { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
                     @else { " · " (t!(ctx, "created")) " " (ago(ctx, run.created_at)) }
                     @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
-                    @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key")) " " code { (key) } }
-                    @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
                 }
                 (why(ctx, run, needs, held))
                 @if run.raw["override"].is_object() { p.why { (by_hand::said(ctx, &run.raw["override"])) } }
