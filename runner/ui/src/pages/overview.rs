@@ -275,7 +275,10 @@ const USUAL_HOST: &str = "127.0.0.1:8080";
 
 /// What a shell has to know before the commands reach this node: its address, unless it is the usual one, and who one is.
 fn reaching(ctx: &Ctx) -> String {
-    let plain = |host: &&str| host.chars().all(|letter| letter.is_ascii_alphanumeric() || ".-:[]".contains(letter));
+    let plain = |host: &&str| {
+        host.chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || ".-:[]".contains(letter))
+    };
     let host = ctx.header("host").filter(plain).unwrap_or(USUAL_HOST);
     let scheme = match ctx.header("x-forwarded-proto") {
         Some("https") => "https",

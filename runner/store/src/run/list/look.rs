@@ -29,7 +29,7 @@ const REVISIONS_LOOKED_AT_MAX: i64 = 4_000;
 const LABELS_LOOKED_AT_MAX: i64 = 2_000;
 
 /// So many runs with labels are read from a span, and put in order; where more have them, its newest part is read first.
-const LABELLED_MAX: i64 = 4_000;
+const LABELLED_MAX: i64 = 1_000;
 
 /// Parts of such a span: with two, most of the past would be read again for each.
 const PARTS: i64 = 7;

@@ -155,11 +155,7 @@ impl Store {
     }
 
     /// What a filter's queues and scripts mean, among revisions of these groups.
-    async fn users_of(
-        &self,
-        filter: &RunFilter,
-        among: Option<&[i64]>,
-    ) -> Result<Using, StoreError> {
+    async fn users_of(&self, filter: &RunFilter, among: Option<&[i64]>) -> Result<Using, StoreError> {
         // `name` means every version; `name@3` what a run resolved to it, whether its spec pins it or not.
         let names: Vec<String> = filter
             .scripts
