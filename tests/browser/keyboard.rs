@@ -37,7 +37,9 @@ async fn everything_is_reached_by_keys() {
     chrome.until("location.hash === '#main'").await;
     // Places, by two letters.
     types(&mut chrome, "gg").await;
-    chrome.until("location.pathname === '/groups'").await;
+    chrome
+        .until("location.pathname === '/groups' && document.readyState === 'complete'")
+        .await;
     // A list: the second row, and open it.
     types(&mut chrome, "jj").await;
     chrome

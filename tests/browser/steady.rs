@@ -34,8 +34,9 @@ const GOES_ON: &str = "(() => { const took = document.querySelector('main .took[
 const FITS: &str = "document.documentElement.scrollWidth <= document.documentElement.clientWidth \
     && [...document.querySelectorAll('.steady td')].every((cell) => cell.scrollWidth <= cell.clientWidth + 1)";
 
-/// Something with a time on each page; answers the run that goes on.
-async fn something_of_everything(node: &Node) -> String {
+/// Something with a time on each page; answers a run that goes on, and one that failed.
+async fn something_of_everything(node: &Node) -> (String, String) {
+    let mut failed = String::new();
     let fails = json!({"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}});
     for name in [
         "import",
@@ -44,7 +45,7 @@ async fn something_of_everything(node: &Node) -> String {
     ] {
         let spec = json!({
             "labels": {"team": "core"}, "depends_on": ["slow"], "category": "core", "history": true,
-            "schedules": {"daily": {"cron": "15 3 * * *"}}, "tasks": {"t": fails.clone(), "w": {"queue": "people"}},
+            "schedules": {"daily": {"cron": "15 3 * * *"}}, "tasks": {"t": fails.clone()},
         });
         node.put("/v1/categories/core", json!({})).await;
         node.put_group(
@@ -55,7 +56,13 @@ async fn something_of_everything(node: &Node) -> String {
         node.put_group(name, spec).await;
         let body = json!({"key": format!("key-of-{name}")});
         let run = node.start(name, body).await;
-        node.task_becomes(&run, "t", "failed").await;
+        node.run_becomes(&run, "failed").await;
+        failed = run;
+    }
+    node.put_group("by-hand", json!({"tasks": {"w": {"queue": "people"}}}))
+        .await;
+    for _ in 0..2 {
+        node.start("by-hand", json!({})).await;
     }
     let channel = json!({"kind": "webhook", "url": "http://127.0.0.1:9/", "allow_private": true});
     node.put("/v1/channels/hook", channel).await.expect_status(201);
@@ -74,7 +81,7 @@ async fn something_of_everything(node: &Node) -> String {
     node.post("/v1/groups/import/backfills", past).await;
     let naps = node.start("slow", json!({})).await;
     node.run_becomes(&naps, "running").await;
-    naps
+    (naps, failed)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,22 +92,23 @@ async fn nothing_moves_by_itself() {
     };
     let world = World::new().await;
     let node = world.node().await;
-    let naps = something_of_everything(&node).await;
+    let (naps, failed) = something_of_everything(&node).await;
     let base = node.base().to_owned();
     let visitor = Visitor::signed_in(&base, TOKEN).await;
     let (name, value) = visitor.cookie.split_once('=').unwrap();
     let mut chrome = Chrome::start(&program).await;
     chrome.cookie(&base, name, value).await;
     let mut wrong = Vec::new();
-    let run = format!("/runs/{naps}");
+    let (run, ended) = (format!("/runs/{naps}"), format!("/runs/{failed}"));
     let with_times = [
         "/",
         "/runs",
-        "/runs?state=running",
+        "/runs?state=failed",
         "/groups",
         "/groups/import",
+        "/groups/import/runs",
         "/groups/import/schedules",
-        &run,
+        &ended,
         "/backfills",
         "/scripts",
         "/queues",
@@ -111,20 +119,13 @@ async fn nothing_moves_by_itself() {
         "/system/secrets",
         "/system/tokens",
     ];
-    let without = [
-        "/groups/import/runs",
-        "/groups/import/graph",
-        "/groups/import/calendar",
-        "/topics",
-        "/system/pools",
-        "/system/audit",
-    ];
+    let others = ["/groups/import/graph", "/topics", "/system/pools", "/system/audit"];
     for lang in ["en", "zh"] {
         chrome.cookie(&base, "heddle_lang", lang).await;
         for width in [1_280, 1_100, 900, 390] {
             chrome.shape(width, false).await;
             let pages = with_times.iter().map(|path| (*path, true));
-            for (path, times) in pages.chain(without.iter().map(|path| (*path, false))) {
+            for (path, times) in pages.chain(others.iter().chain([&run.as_str()]).map(|path| (*path, false))) {
                 chrome.open(&format!("{base}{path}")).await;
                 chrome.until(SAID).await;
                 if chrome.value(HAS_TIMES).await != times {

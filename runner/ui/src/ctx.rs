@@ -203,7 +203,7 @@ impl Ctx {
 
     /// A part of the page that is kept up to date: what stands in it may change, where it stands may not.
     pub(crate) fn live(&self, name: &'static str, inside: Markup) -> Markup {
-        let text = inside.into_string();
+        let text = crate::answer::printable(inside.into_string());
         let shown = html! {
             div id=(name) sse-swap=(name) hx-swap="morph:innerHTML" { (maud::PreEscaped(&text)) }
         };

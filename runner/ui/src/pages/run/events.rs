@@ -102,7 +102,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let listed = html! {
         section.panel {
             @if events.is_empty() { (empty(&t!(ctx, "none"))) }
-            table.cards.audit { tbody {
+            table.cards.events { tbody {
                 @for event in events.iter().take(LISTED) {
                     tr {
                         td.tight.muted { (time_exact(ctx, event.at)) }
