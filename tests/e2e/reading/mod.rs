@@ -26,12 +26,12 @@ const HISTORY: &str = "
     SET search_path = public;
     SELECT heddle.make_partitions((now() AT TIME ZONE 'UTC')::date - 41, 41);
     INSERT INTO heddle.groups (name, revision, revision_id, created_at, updated_at)
-         SELECT CASE WHEN n = 0 THEN 'idle' ELSE 'g' || lpad(n::text, 3, '0') END, 1, n + 1, now(), now()
+         SELECT CASE WHEN n = 0 THEN 'idle' ELSE 'g' || lpad(n::text, 3, '0') END, 1, n + 1, now() - interval '41 days', now()
            FROM generate_series(0, 300) AS n;
     INSERT INTO heddle.revisions (id, group_id, revision, spec, created_at, created_by) OVERRIDING SYSTEM VALUE
          SELECT g.revision_id, g.id, 1,
                 CASE WHEN g.name = 'g007' THEN '{\"tasks\": {\"t\": {\"script\": \"fib@1\"}, \"w\": {\"queue\": \"letters\"}}}'
-                     ELSE '{\"tasks\": {\"t\": {\"script\": \"echo\"}}}' END::jsonb, now(), 'test'
+                     ELSE '{\"tasks\": {\"t\": {\"script\": \"echo\"}}}' END::jsonb, g.created_at, 'test'
            FROM heddle.groups g;
     CREATE TEMP TABLE drawn AS
          SELECT n, now() - interval '1 minute' - (24000 - n) * interval '40 days' / 24000 AS at,
