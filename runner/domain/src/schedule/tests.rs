@@ -175,7 +175,7 @@ fn refuses_and_says_where() {
         (json!({"once": {}}), "/once: `once` must have exactly one of"),
         (
             json!({"once": {"at": "2026-12-01", "delay": "1s"}}),
-            "/once: `once` has exactly one of",
+            "/once: `once` must have exactly one of",
         ),
         (json!({"once": {"at": "soon"}}), "/once/at: `soon` is not a valid time"),
         (
