@@ -313,7 +313,7 @@ async fn missed_schedules_are_told() {
     assert!(
         requests(&receiver, 1).await[0].body["data"]["next"]
             .to_string()
-            .contains("not made up")
+            .contains("No runs are created")
     );
 }
 

@@ -101,7 +101,7 @@ async fn by_command_line() {
     );
     let revoked = json_of(&node, &["assignment", "revoke", id]);
     assert_eq!(revoked["state"], "revoked", "{revoked:#}");
-    assert!(refused(&node, &["assignment", "revoke", id]).contains("revoked already"));
+    assert!(refused(&node, &["assignment", "revoke", id]).contains("already revoked"));
     assert!(refused(&node, &["assignment", "revoke", "0199f5a0-0000-7000-8000-000000000000"]).contains("assignment"));
     let events = said(&node, &["events", "--kind", "assignment.dispatched"]);
     // A transaction of another test may hold the feed up; what there is, is whole lines.

@@ -123,7 +123,7 @@ async fn faults() {
             "`lodash` cannot be imported",
         ),
         ("export const a = 1", "does not export `run`"),
-        ("for (;;); export default () => 1", "longer than 5s of processor time"),
+        ("for (;;); export default () => 1", "limit of 5s of processor time"),
         (
             "export const params = { type: 'nope' }; export default () => 1",
             "schema for params",

@@ -172,10 +172,10 @@ fn refuses_and_says_where() {
             "/anchor: `x` is not a valid time",
         ),
         (json!({"after": "0s"}), "/after: `after` must be longer than zero"),
-        (json!({"once": {}}), "/once: `once` has exactly one of"),
+        (json!({"once": {}}), "/once: `once` must have exactly one of"),
         (
             json!({"once": {"at": "2026-12-01", "delay": "1s"}}),
-            "/once: `once` has exactly one of",
+            "/once: `once` must have exactly one of",
         ),
         (json!({"once": {"at": "soon"}}), "/once/at: `soon` is not a valid time"),
         (
@@ -189,7 +189,7 @@ fn refuses_and_says_where() {
         ),
         (
             json!({"cron": "* * * * *", "starts_at": "2026-12-02", "ends_at": "2026-12-02"}),
-            "/ends_at: `ends_at` is not",
+            "/ends_at: `ends_at` must be after",
         ),
         (
             json!({"cron": "0 0 1 * *", "starts_at": "2026-12-02", "ends_at": "2026-12-31"}),
