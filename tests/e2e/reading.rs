@@ -25,12 +25,12 @@ const HISTORY: &str = "
     SET search_path = public;
     SELECT heddle.make_partitions((now() AT TIME ZONE 'UTC')::date - 41, 41);
     INSERT INTO heddle.groups (name, revision, revision_id, created_at, updated_at)
-         SELECT CASE WHEN n = 0 THEN 'idle' ELSE 'g' || lpad(n::text, 3, '0') END, 1, n + 1, now(), now()
+         SELECT CASE WHEN n = 0 THEN 'idle' ELSE 'g' || lpad(n::text, 3, '0') END, 1, n + 1, now() - interval '41 days', now()
            FROM generate_series(0, 300) AS n;
     INSERT INTO heddle.revisions (id, group_id, revision, spec, created_at, created_by) OVERRIDING SYSTEM VALUE
          SELECT g.revision_id, g.id, 1,
                 CASE WHEN g.name = 'g007' THEN '{\"tasks\": {\"t\": {\"script\": \"fib@1\"}, \"w\": {\"queue\": \"letters\"}}}'
-                     ELSE '{\"tasks\": {\"t\": {\"script\": \"echo\"}}}' END::jsonb, now(), 'test'
+                     ELSE '{\"tasks\": {\"t\": {\"script\": \"echo\"}}}' END::jsonb, g.created_at, 'test'
            FROM heddle.groups g;
     CREATE TEMP TABLE drawn AS
          SELECT n, now() - interval '1 minute' - (24000 - n) * interval '40 days' / 24000 AS at,
@@ -352,6 +352,19 @@ async fn what_is_looked_for_is_found_to_the_end() {
     )
     .await
     .expect("runs that live");
+    // A day on which very many have a label, and after these even more another one.
+    sql.batch_execute(
+        "INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+                                       interval_end, params, labels, created_at, started_at, progress, finished_at)
+         SELECT heddle.uuid_v7(x.at), g.id, g.revision_id, 3, 1, 0, x.at, x.at, x.at, '{}',
+                jsonb_build_object('batch', CASE WHEN n < 5000 THEN 'morning' ELSE 'noon' END), x.at, x.at, '\\x00', x.at
+           FROM heddle.groups g,
+                (SELECT n, date_trunc('day', now(), 'UTC') - interval '20 days' + n * interval '1 second' AS at
+                   FROM generate_series(0, 22000) AS n) AS x
+          WHERE g.name = 'g004'; ANALYZE heddle.runs_done",
+    )
+    .await
+    .expect("runs of a day");
     let store = Store::connect(world.url(), 2).await.expect("a connection");
     let every = RunFilter::default;
     let label = |value: &str| vec![("customer".to_owned(), Some(value.to_owned()))];
@@ -372,6 +385,22 @@ async fn what_is_looked_for_is_found_to_the_end() {
             },
             2,
             "labels @> '{\"customer\": \"c5\"}' AND state = 1",
+        ),
+        (
+            RunFilter {
+                labels: vec![("batch".into(), Some("morning".into()))],
+                ..every()
+            },
+            1_500,
+            "labels @> '{\"batch\": \"morning\"}'",
+        ),
+        (
+            RunFilter {
+                labels: vec![("batch".into(), Some("noon".into()))],
+                ..every()
+            },
+            6_000,
+            "labels @> '{\"batch\": \"noon\"}'",
         ),
         (
             RunFilter {
@@ -471,6 +500,45 @@ async fn what_is_looked_for_is_found_to_the_end() {
             wanted.len()
         );
     }
+}
+
+/// What uses a queue since today has no runs of the days before: these are not looked into, however few runs there are.
+#[tokio::test]
+async fn what_is_new_is_not_looked_for_in_the_past() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let few = "
+        INSERT INTO heddle.groups (name, revision, revision_id, created_at, updated_at)
+             SELECT 'uses-' || kind, 1, 900 + days, now() - days * interval '1 day', now()
+               FROM (VALUES ('new', 0), ('old', 41)) AS x (kind, days);
+        INSERT INTO heddle.revisions (id, group_id, revision, spec, created_at, created_by) OVERRIDING SYSTEM VALUE
+             SELECT g.revision_id, g.id, 1, jsonb_build_object('tasks', jsonb_build_object('w', jsonb_build_object('queue', g.name))),
+                    g.created_at, 'test'
+               FROM heddle.groups g WHERE g.name LIKE 'uses-%';
+        INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+                                      interval_end, params, created_at, started_at, progress, finished_at)
+             SELECT heddle.uuid_v7(x.at), g.id, g.revision_id, 3, 1, 0, x.at, x.at, x.at, '{}', x.at, x.at, '\\x00', x.at
+               FROM heddle.groups g, (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, 3) AS n) AS x
+              WHERE g.name LIKE 'uses-%';
+        ANALYZE heddle.revisions;";
+    history(&world, &sql, few).await;
+    let mut looks = Vec::new();
+    for queue in ["uses-new", "uses-old"] {
+        let filter = RunFilter {
+            queues: vec![queue.to_owned()],
+            ..RunFilter::default()
+        };
+        let (_, looked, found) = looked(&world, &sql, async |store| {
+            store.runs(&filter, SHOWN).await.expect(queue).items.len()
+        })
+        .await;
+        assert_eq!(found, 3, "{queue}");
+        looks.push(looked);
+    }
+    assert!(
+        looks[0] + 30 < looks[1],
+        "{looks:?} looks: of what is new, and of what there always was"
+    );
 }
 
 /// The newest runs are looked for in the days in which they are: neither a look nor a plan is made of the days before.

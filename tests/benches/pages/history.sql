@@ -15,14 +15,15 @@ SELECT n, 'shop-' || lpad(n::text, 5, '0') AS name, nextval(pg_get_serial_sequen
   FROM generate_series(1, current_setting('bench.groups')::integer) AS n;
 INSERT INTO heddle.groups (id, name, revision, revision_id, enabled, category, created_at, updated_at)
 OVERRIDING SYSTEM VALUE
-SELECT m.group_id, m.name, 1, m.revision_id, m.n % 10 <> 0, g.category, g.created_at, g.updated_at
+SELECT m.group_id, m.name, 1, m.revision_id, m.n % 10 <> 0, g.category,
+       g.created_at - (current_setting('bench.days')::integer + 1) * interval '1 day', g.updated_at
   FROM made m, heddle.groups g WHERE g.name = 'one';
 INSERT INTO heddle.revisions (id, group_id, revision, spec, schedule_anchors, created_at, created_by)
 OVERRIDING SYSTEM VALUE
 SELECT m.revision_id, m.group_id, 1,
        r.spec || jsonb_build_object('labels', jsonb_build_object('team', 'team-' || m.n % 50),
                                     'description', 'Shop number ' || m.n),
-       r.schedule_anchors, r.created_at, r.created_by
+       r.schedule_anchors, r.created_at - (current_setting('bench.days')::integer + 1) * interval '1 day', r.created_by
   FROM made m, heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id WHERE g.name = 'one';
 INSERT INTO heddle.resolutions (revision_id, scripts)
 SELECT m.revision_id, o.scripts

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use chrono::{NaiveTime, TimeDelta};
 use heddle_domain::Time;
 use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder, Row};
@@ -16,7 +17,7 @@ use super::spans;
 use super::statement::{Hot, Part, push_checks, push_part, push_reach, push_span};
 use crate::StoreError;
 use crate::database::PgSession;
-use crate::span::Span;
+use crate::span::{self, Span};
 
 /// So many runs one answer looks at.
 const LOOKED_AT_MAX: i64 = 10_000;
@@ -26,6 +27,15 @@ const REVISIONS_LOOKED_AT_MAX: i64 = 4_000;
 
 /// So many before those with labels are taken from the index of labels.
 const LABELS_LOOKED_AT_MAX: i64 = 2_000;
+
+/// So many runs with labels are read from a span, and put in order; where more have them, its newest part is read first.
+const LABELLED_MAX: i64 = 1_000;
+
+/// Parts of such a span: with two, most of the past would be read again for each.
+const PARTS: i64 = 7;
+
+/// In a day in which more have them, so many of its newest runs are looked at, one step after the other.
+const DAY_LOOKED_AT: [i64; 2] = [4_000, 16_000];
 
 /// The first look is at so many for each that is wanted; each later one at four times as many.
 const LOOKED_AT_EACH: i64 = 4;
@@ -74,7 +84,7 @@ pub(super) async fn look(
     };
     let mut runs: Vec<Uuid> = Vec::new();
     let (mut looked_at, mut next_look, mut by_index) = (0, (wanted * LOOKED_AT_EACH).min(most), false);
-    for mut rest in spans(sought.filter, now) {
+    for mut rest in spans(sought, now) {
         loop {
             let at_once = if by_index { wanted } else { next_look };
             let (hits, seen, last) = match by_index {
@@ -145,13 +155,108 @@ async fn newest_of(
     Ok((hits, summary.try_get(1)?, summary.try_get(0)?))
 }
 
-/// The newest `at_once` runs of a span that have the labels, and what else a row tells, by the index of labels.
+/// The newest `at_once` runs of a span that have the labels, and what else a row tells, by the index of labels. It has them
+/// in no order: where very many have them, what is read is first made less.
 async fn labelled_of(
     session: &mut PgSession,
     sought: &Sought<'_>,
     span: Span,
     at_once: i64,
 ) -> Result<(Vec<Hit>, i64, Option<Uuid>), StoreError> {
+    let mut hits: Vec<Hit> = Vec::new();
+    // The newest comes last.
+    let mut left = vec![span];
+    while let Some(part) = left.pop() {
+        let wanted = at_once - hits.len() as i64;
+        if wanted <= 0 {
+            break;
+        }
+        let mut some = labelled(session, sought, part, Order::Any, LABELLED_MAX + 1).await?;
+        if some.len() as i64 <= LABELLED_MAX {
+            some.sort_unstable_by_key(|hit| std::cmp::Reverse(hit.id));
+            some.truncate(usize::try_from(wanted).unwrap_or(0));
+            hits.extend(some);
+            continue;
+        }
+        let parts = parts_of(part);
+        if parts.is_empty() {
+            hits.extend(labelled_of_day(session, sought, part, wanted).await?);
+        }
+        left.extend(parts);
+    }
+    let (seen, last) = (hits.len() as i64, hits.last().map(|hit| hit.id));
+    Ok((hits, seen, last))
+}
+
+/// The newest of very many runs of a day that have the labels: likely to be among the day's newest, else all are put in
+/// order.
+async fn labelled_of_day(
+    session: &mut PgSession,
+    sought: &Sought<'_>,
+    day: Span,
+    wanted: i64,
+) -> Result<Vec<Hit>, StoreError> {
+    for looked_at in DAY_LOOKED_AT {
+        let (mut hits, seen, _) = newest_of(session, sought, day, looked_at).await?;
+        if hits.len() as i64 >= wanted || seen < looked_at {
+            hits.truncate(usize::try_from(wanted).unwrap_or(0));
+            return Ok(hits);
+        }
+    }
+    labelled(session, sought, day, Order::NewestFirst, wanted).await
+}
+
+/// The parts of a span of more than a day, the newest last: whole days each, a month at most, and what is left of it.
+fn parts_of(span: Span) -> Vec<Span> {
+    let (Some(from), Some(to)) = (span::made(span.first), span::made(span.after)) else {
+        return Vec::new();
+    };
+    let day = TimeDelta::days(1);
+    // Today has no end.
+    if span.after == Uuid::max() || to - from <= day {
+        return Vec::new();
+    }
+    let each = TimeDelta::days((to - from).num_days() / PARTS).clamp(day, day * 30);
+    let mut parts = Vec::new();
+    let mut after = to;
+    for _ in 1..PARTS {
+        let first = (after - each).date_naive().and_time(NaiveTime::MIN).and_utc();
+        if first <= from {
+            break;
+        }
+        parts.push(Span {
+            first: span::floor(first),
+            after: span::floor(after),
+        });
+        after = first;
+    }
+    // A day and a little more, without a midnight to part it at.
+    if parts.is_empty() {
+        return parts;
+    }
+    parts.push(Span {
+        first: span.first,
+        after: span::floor(after),
+    });
+    parts.reverse();
+    parts
+}
+
+/// In which order runs are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Any,
+    NewestFirst,
+}
+
+/// Runs of a span that have the labels, and what else a row tells, up to `limit`, by the index of labels.
+async fn labelled(
+    session: &mut PgSession,
+    sought: &Sought<'_>,
+    span: Span,
+    order: Order,
+    limit: i64,
+) -> Result<Vec<Hit>, StoreError> {
     let mut query = QueryBuilder::<Postgres>::new("SELECT id, revision_id, resolution_id FROM (");
     for table in ["heddle.runs_done", "heddle.runs_live"] {
         if table == "heddle.runs_live" {
@@ -172,11 +277,12 @@ async fn labelled_of(
         push_checks(&mut query, sought);
         query.push(" OFFSET 0)");
     }
-    query.push(") AS labelled ORDER BY id DESC LIMIT ").push_bind(at_once);
-    let rows = query.build().fetch_all(session).await?;
-    let hits = rows.iter().map(Hit::read).collect::<Result<Vec<_>, _>>()?;
-    let (seen, last) = (hits.len() as i64, hits.last().map(|hit| hit.id));
-    Ok((hits, seen, last))
+    query.push(match order {
+        Order::Any => ") AS labelled LIMIT ",
+        Order::NewestFirst => ") AS labelled ORDER BY id DESC LIMIT ",
+    });
+    let rows = query.push_bind(limit).build().fetch_all(session).await?;
+    rows.iter().map(Hit::read).collect()
 }
 
 /// Those of these runs whose revisions use the queues and scripts that are asked for.
@@ -204,4 +310,40 @@ async fn used(session: &mut PgSession, sought: &Sought<'_>, hits: Vec<Hit>) -> R
                 .is_none_or(|resolved| hit.resolution.is_some_and(|id| resolved.contains(&id)))
     };
     Ok(hits.into_iter().filter(is_asked_for).map(|hit| hit.id).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_of_days_has_parts() {
+        let id = |text: &str| span::floor(text.parse().unwrap());
+        let of = |first, after| parts_of(Span { first, after });
+        let (first, after) = (id("2026-10-08T00:00:00Z"), id("2026-10-11T00:00:00Z"));
+        let days: Vec<Uuid> = of(first, after).into_iter().map(|part| part.first).collect();
+        assert_eq!(days, [first, id("2026-10-09T00:00:00Z"), id("2026-10-10T00:00:00Z")]);
+        // Down to days, and no further; today has no end.
+        assert!(of(first, id("2026-10-09T00:00:00Z")).is_empty());
+        assert!(of(id("2026-10-08T07:00:00Z"), id("2026-10-08T09:00:00Z")).is_empty());
+        assert!(of(first, Uuid::max()).is_empty());
+        assert!(of(id("2026-10-08T12:00:00Z"), id("2026-10-09T13:00:00Z")).is_empty());
+        // All the rest is months, and the rest of that.
+        let rest = of(Uuid::nil(), after);
+        assert_eq!(
+            (rest[0].first, rest[0].after),
+            (Uuid::nil(), id("2026-04-14T00:00:00Z"))
+        );
+        // Nothing is left out, and each part is less than the whole.
+        for days in 2..90 {
+            let after = span::floor("2026-10-08T12:00:00Z".parse::<Time>().unwrap() + TimeDelta::days(days));
+            let parts = of(first, after);
+            assert!(parts.len() > 1 && parts.len() <= PARTS as usize, "{days}: {parts:?}");
+            assert_eq!((parts[0].first, parts[parts.len() - 1].after), (first, after), "{days}");
+            assert!(
+                parts.windows(2).all(|two| two[0].after == two[1].first),
+                "{days}: {parts:?}"
+            );
+        }
+    }
 }

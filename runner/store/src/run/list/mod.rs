@@ -176,7 +176,7 @@ impl Store {
         transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
             let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
             let mut all: Vec<RunRow> = Vec::new();
-            for (place, span) in spans(sought.filter, span::now(&mut tx).await?).into_iter().enumerate() {
+            for (place, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
                 let part = Part {
                     span: Some(span),
                     live: place == 0,
@@ -263,12 +263,13 @@ fn whole(limit: i64) -> Part<'static> {
 }
 
 /// All of the past that a filter may mean, from the cursor's day on.
-fn spans(filter: &RunFilter, now: Time) -> Vec<Span> {
+fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
+    let filter = sought.filter;
     let newest = [filter.before.and_then(|before| span::made(before.0)), filter.to]
         .into_iter()
         .flatten()
         .fold(now, Time::min);
-    span::spans(newest, filter.from)
+    span::spans(newest, filter.from.max(sought.since))
 }
 
 /// Runs with the names of their groups and the numbers of their revisions.

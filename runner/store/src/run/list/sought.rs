@@ -1,5 +1,7 @@
 //! What the names in a filter mean.
 
+use chrono::TimeDelta;
+use heddle_domain::Time;
 use uuid::Uuid;
 
 use super::RunFilter;
@@ -17,6 +19,9 @@ const USERS_MAX: i64 = 1_000;
 /// So many of them tell whether they are of many groups.
 const USERS_FIRST: i64 = 200;
 
+/// By so much may the clock that dated a revision be ahead of one that made runs of it.
+const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
+
 /// A filter with what its names mean.
 pub(super) struct Sought<'f> {
     pub(super) filter: &'f RunFilter,
@@ -29,6 +34,8 @@ pub(super) struct Sought<'f> {
     pub(super) users: Option<Users>,
     /// The runs that have its key.
     pub(super) keyed: Option<Vec<Uuid>>,
+    /// None of its runs was made before: no revision that uses its queues and scripts is as old.
+    pub(super) since: Option<Time>,
 }
 
 /// Revisions that use queues and scripts.
@@ -43,6 +50,22 @@ pub(super) enum Users {
     Many { written: Vec<String> },
 }
 
+/// A revision that uses them.
+struct User {
+    id: i64,
+    group_id: i64,
+    created_at: Time,
+}
+
+/// What a filter's queues and scripts mean.
+struct Using {
+    users: Users,
+    /// The groups that use them, if they are few.
+    groups: Option<Vec<i64>>,
+    /// Nothing used them before.
+    since: Option<Time>,
+}
+
 impl<'f> Sought<'f> {
     /// A filter that names nothing that has to be looked up.
     pub(super) fn itself(filter: &'f RunFilter) -> Self {
@@ -52,6 +75,7 @@ impl<'f> Sought<'f> {
             many_groups: None,
             users: None,
             keyed: None,
+            since: None,
         }
     }
 
@@ -98,11 +122,12 @@ impl Store {
             .await?;
             groups = Some(ids);
         }
-        let mut users = None;
+        let (mut users, mut since) = (None, None);
         if !filter.queues.is_empty() || !filter.scripts.is_empty() {
-            let (using, found) = self.users_of(filter, groups.as_deref()).await?;
-            users = Some(found);
-            groups = using.or(groups);
+            let found = self.users_of(filter, groups.as_deref()).await?;
+            users = Some(found.users);
+            since = found.since;
+            groups = found.groups.or(groups);
         }
         let mut keyed = None;
         if let Some(key) = &filter.key {
@@ -125,16 +150,12 @@ impl Store {
             many_groups,
             users,
             keyed,
+            since,
         }))
     }
 
-    /// What a filter's queues and scripts mean, among revisions of these groups; if they are few, also the groups that use
-    /// them.
-    async fn users_of(
-        &self,
-        filter: &RunFilter,
-        among: Option<&[i64]>,
-    ) -> Result<(Option<Vec<i64>>, Users), StoreError> {
+    /// What a filter's queues and scripts mean, among revisions of these groups.
+    async fn users_of(&self, filter: &RunFilter, among: Option<&[i64]>) -> Result<Using, StoreError> {
         // `name` means every version; `name@3` what a run resolved to it, whether its spec pins it or not.
         let names: Vec<String> = filter
             .scripts
@@ -155,8 +176,8 @@ impl Store {
             .fetch_all(&self.pool)
             .await?
         };
-        let groups_of = |used: &[(i64, i64)]| {
-            let mut groups: Vec<i64> = used.iter().map(|(_, group)| *group).collect();
+        let groups_of = |used: &[User]| {
+            let mut groups: Vec<i64> = used.iter().map(|one| one.group_id).collect();
             groups.sort_unstable();
             groups.dedup();
             groups
@@ -167,17 +188,26 @@ impl Store {
         }
         let using = groups_of(&used);
         if used.len() as i64 > USERS_MAX || using.len() > GROUPS_EACH {
-            return Ok((None, Users::Many { written }));
+            return Ok(Using {
+                users: Users::Many { written },
+                groups: None,
+                since: None,
+            });
         }
-        let revisions: Vec<i64> = used.into_iter().map(|(revision, _)| revision).collect();
+        let since = used.iter().map(|one| one.created_at).min();
+        let revisions: Vec<i64> = used.into_iter().map(|one| one.id).collect();
         let resolutions = match filter.scripts.iter().any(|script| script.contains('@')) {
             true => Some(self.resolved(&revisions, &filter.scripts).await?),
             false => None,
         };
-        Ok((Some(using), Users::Few { revisions, resolutions }))
+        Ok(Using {
+            users: Users::Few { revisions, resolutions },
+            groups: Some(using),
+            since: since.and_then(|since| since.checked_sub_signed(CLOCKS_DIFFER)),
+        })
     }
 
-    /// Revisions that use a filter's queues and these scripts, up to `limit`, each with its group. The expressions are those
+    /// Revisions that use a filter's queues and these scripts, up to `limit`. The expressions are those
     /// of the indexes of migration 0062.
     async fn some_users(
         &self,
@@ -185,35 +215,36 @@ impl Store {
         written: &[String],
         among: Option<&[i64]>,
         limit: i64,
-    ) -> Result<Vec<(i64, i64)>, StoreError> {
-        let rows = match (filter.queues.is_empty(), filter.scripts.is_empty()) {
+    ) -> Result<Vec<User>, StoreError> {
+        let users = match (filter.queues.is_empty(), filter.scripts.is_empty()) {
             (false, true) => {
-                let rows = sqlx::query!(
-                    "SELECT r.id, r.group_id FROM heddle.revisions r
+                let users = sqlx::query_as!(
+                    User,
+                    "SELECT r.id, r.group_id, r.created_at FROM heddle.revisions r
                       WHERE jsonb_path_query_array(r.spec, '$.tasks.*.queue') ?| $1
                         AND ($2::bigint[] IS NULL OR r.group_id = ANY ($2)) LIMIT $3",
                     &filter.queues,
                     among,
                     limit
                 );
-                let rows = rows.fetch_all(&self.pool).await?;
-                rows.into_iter().map(|row| (row.id, row.group_id)).collect()
+                users.fetch_all(&self.pool).await?
             }
             (true, false) => {
-                let rows = sqlx::query!(
-                    "SELECT r.id, r.group_id FROM heddle.revisions r
+                let users = sqlx::query_as!(
+                    User,
+                    "SELECT r.id, r.group_id, r.created_at FROM heddle.revisions r
                       WHERE jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| $1
                         AND ($2::bigint[] IS NULL OR r.group_id = ANY ($2)) LIMIT $3",
                     written,
                     among,
                     limit
                 );
-                let rows = rows.fetch_all(&self.pool).await?;
-                rows.into_iter().map(|row| (row.id, row.group_id)).collect()
+                users.fetch_all(&self.pool).await?
             }
             _ => {
-                let rows = sqlx::query!(
-                    "SELECT r.id, r.group_id FROM heddle.revisions r
+                let users = sqlx::query_as!(
+                    User,
+                    "SELECT r.id, r.group_id, r.created_at FROM heddle.revisions r
                       WHERE jsonb_path_query_array(r.spec, '$.tasks.*.queue') ?| $1
                         AND jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| $2
                         AND ($3::bigint[] IS NULL OR r.group_id = ANY ($3)) LIMIT $4",
@@ -222,11 +253,10 @@ impl Store {
                     among,
                     limit
                 );
-                let rows = rows.fetch_all(&self.pool).await?;
-                rows.into_iter().map(|row| (row.id, row.group_id)).collect()
+                users.fetch_all(&self.pool).await?
             }
         };
-        Ok(rows)
+        Ok(users)
     }
 
     /// Sets of resolved scripts of these revisions that have one of these scripts, by name or by name and version.
