@@ -20,36 +20,14 @@ pub enum LogFormat {
 /// no transaction to be rolled back: a line for each batch of messages.
 const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn";
 
-/// Steps of the library that lays out graphs: it tells each of them as information, under names without its own.
-const LAYOUT_STEPS: [&str; 11] = [
-    "connected_components",
-    "coordinate_calculation",
-    "crossing_reduction",
-    "crossings_reduction",
-    "cut_values",
-    "initialization",
-    "initializing",
-    "layouting",
-    "low_lim",
-    "ranking",
-    "reduce_crossings",
-];
-
 /// Starts logging. `level` is a level or a list of directives (`info,heddle_engine=debug`); RUST_LOG wins over it.
 pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::Result<()> {
     let directives = std::env::var("RUST_LOG")
         .ok()
         .or_else(|| level.map(str::to_owned))
         .unwrap_or_else(|| LEVEL.into());
-    let mut filter = EnvFilter::try_new(&directives)
+    let filter = EnvFilter::try_new(&directives)
         .map_err(|error| crate::exit::usage(format!("`{directives}` is no log level: {error}")))?;
-    for step in LAYOUT_STEPS {
-        if !directives.contains(step)
-            && let Ok(quiet) = format!("{step}=warn").parse()
-        {
-            filter = filter.add_directive(quiet);
-        }
-    }
     let on_terminal = std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -169,8 +169,8 @@ pub(crate) struct Rows {
 
 /// How much of a run's id a narrow terminal shows: its time, which no two runs of a node are likely to share.
 const ID_CHARS: usize = 13;
-/// No cell of a narrow terminal is cut to less.
-const CELL_MIN: usize = 16;
+/// No cell of a narrow terminal is cut to less: an id, a name of this length and a state fit into forty columns.
+const CELL_MIN: usize = 12;
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -273,8 +273,12 @@ impl Rows {
             }));
         }
         if shown < self.titles.len() {
-            let left_out = self.titles[shown..].join(", ");
-            lines.push(format!("(too narrow for {left_out}; -o json has all)"));
+            let left_out = format!("(too narrow for {}; -o json has all)", self.titles[shown..].join(", "));
+            let count = self.titles.len() - shown;
+            lines.push(match room {
+                Some(room) if left_out.width() > room => format!("(too narrow for {count} more: see -o json)"),
+                _ => left_out,
+            });
         }
         lines.join("\n")
     }
@@ -341,7 +345,7 @@ mod tests {
         );
         assert_eq!(
             rows.draw(Some(14), false),
-            "NAME  STATE\n\u{5929}\u{6c14}  failed\n(too narrow for KEY; -o json has all)"
+            "NAME  STATE\n\u{5929}\u{6c14}  failed\n(too narrow for 1 more: see -o json)"
         );
         assert!(
             rows.draw(Some(1), false).starts_with("NAME\n"),
@@ -358,12 +362,15 @@ mod tests {
         let narrow = rows.draw(Some(44), false);
         assert_eq!(
             narrow,
-            "ID             GROUP             STATE\n0199f5a0-0000  nightly           failed\n\
-             0199f5a0-0001  long long long …  failed"
+            "ID             GROUP           STATE\n0199f5a0-0000  nightly         failed\n\
+             0199f5a0-0001  long long lon…  failed"
         );
         assert!(
             rows.draw(None, false).contains("-00000000000b") && rows.draw(Some(200), false).contains("-00000000000b")
         );
+        // Forty columns are enough for what one looks for first.
+        let narrow = rows.draw(Some(40), false);
+        assert!(narrow.starts_with("ID             GROUP          STATE\n"), "{narrow}");
         // Where beginnings are alike, or of something else, they are of no use.
         rows.add(["0199f5a0-0001-7000-8000-00000000000c", "x", "failed"].map(str::to_owned));
         assert!(rows.draw(Some(44), false).contains("-00000000000c"));

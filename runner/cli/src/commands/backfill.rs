@@ -180,9 +180,9 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
     match answer {
         BackfillStarted::Made(backfill) if start.watch => return watch(session, backfill.id).await,
         BackfillStarted::Made(backfill) => {
-            session
-                .output
-                .print(&shown, |_| format!("backfill {} started", backfill.id))?;
+            session.output.print(&shown, |_| {
+                format!("backfill {} started\n{}", backfill.id, page(session, backfill.id))
+            })?;
         }
         BackfillStarted::Planned(plan) => {
             if plan.instants.is_empty() {
@@ -194,6 +194,10 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         }
     }
     done()
+}
+
+fn page(session: &Session, id: Uuid) -> String {
+    session.page(&["backfills", &id.to_string()])
 }
 
 async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
@@ -208,6 +212,10 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     let live = terminal::is_interactive();
     let mut canvas = terminal::Canvas::default();
     let mut last = String::new();
+    if session.output == Format::Table {
+        // Beside what is shown: a program that reads it wants the progress.
+        eprintln!("{}", page(session, id));
+    }
     loop {
         let backfill = session.client.backfill(id).await?;
         let counts: Vec<String> = backfill

@@ -38,6 +38,11 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                 text.push_str(&format!("{:<14}{value}\n", format!("{title}:")));
             }
         }
+        text.push_str(&format!(
+            "{:<14}{}\n",
+            "page:",
+            session.page(&["runs", &id.to_string()])
+        ));
         let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]);
         for task in items(&run["tasks"]) {
             let result = match (&task["override"], &task["next_attempt_at"]) {

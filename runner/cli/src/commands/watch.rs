@@ -33,6 +33,10 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     let mut canvas = Canvas::default();
     let mut told = Told::default();
     let begin = tokio::time::Instant::now();
+    if session.output == Format::Table {
+        // Above the tree, and beside the lines: a program that reads them wants nothing else.
+        eprintln!("{}", session.page(&["runs", &id.to_string()]));
+    }
     loop {
         if live {
             canvas.draw(&tree(&run, &order, begin.elapsed().as_secs()))?;
