@@ -63,6 +63,8 @@ if (dot) {
   addEventListener("pageshow", wake);
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (!resting()) rests = setTimeout(rest, 10000); } else wake(); });
   document.addEventListener("htmx:sseMessage", fine);
+  // Who signs out is led away: to be told of it as well would load the page that they leave.
+  document.addEventListener("submit", (event) => { if (event.target.matches('[action="/sign-out"]')) { over = true; open?.close(); } });
   setInterval(() => {
     if (since && !over && Date.now() - since > 10000) show("stale", words.stale.replace("#", since.toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" })));
   }, 1000);

@@ -131,10 +131,20 @@ pub(crate) fn form_home(ctx: &Ctx) -> String {
         .unwrap_or_else(|| "/".to_owned())
 }
 
+/// What a browser may be shown: characters that control something have no place in a page, whoever wrote them.
+pub(crate) fn printable(text: String) -> String {
+    let controls = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t');
+    if text.contains(controls) {
+        text.replace(controls, "\u{fffd}")
+    } else {
+        text
+    }
+}
+
 fn finish(ctx: &Ctx, answer: Answer, headers: &axum::http::HeaderMap) -> Response {
     match answer {
         Answer::Page(page) => html(ctx, *page, headers),
-        Answer::Piece(piece) => text_html(StatusCode::OK, piece.into_string().into(), headers),
+        Answer::Piece(piece) => text_html(StatusCode::OK, printable(piece.into_string()).into(), headers),
         Answer::Go { to, said } => see(&to, said.as_deref()),
         Answer::Raw(response) => *response,
     }
@@ -167,7 +177,7 @@ pub(crate) fn set_cookie(response: &mut Response, cookie: &str) {
 
 fn html(ctx: &Ctx, page: Page, headers: &axum::http::HeaderMap) -> Response {
     let status = StatusCode::from_u16(page.status).unwrap_or(StatusCode::OK);
-    let text = frame::write(ctx, page).into_string();
+    let text = printable(frame::write(ctx, page).into_string());
     let mut response = text_html(status, text.into(), headers);
     if ctx.said.is_some() {
         set_cookie(&mut response, "heddle_said=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");

@@ -14,7 +14,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::words::Lang;
-use crate::{Trouble, Ui, Viewer};
+use crate::{Trouble, Ui, Viewer, span};
 
 /// The most that an answer of the API may have: a run of 10,000 items with their outputs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -160,10 +160,22 @@ impl Ctx {
         let mut query = url::form_urlencoded::Serializer::new(format!("limit={limit}"));
         for name in names {
             if let Some(value) = self.q(name) {
-                query.append_pair(name, value.trim());
+                query.append_pair(name, &self.said_for_api(name, value));
             }
         }
         query.finish()
+    }
+
+    /// What somebody gave for a parameter, as the API takes it: times of a form have no zone, and are meant in the viewer's.
+    pub(crate) fn said_for_api(&self, name: &str, value: &str) -> String {
+        let value = value.trim();
+        let at = matches!(name, "from" | "to")
+            .then(|| span::in_zone(self.zone, value))
+            .flatten();
+        at.map_or_else(
+            || value.to_owned(),
+            |at| at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
+        )
     }
 
     /// Whether the browser sent a form.
@@ -191,7 +203,7 @@ impl Ctx {
 
     /// A part of the page that is kept up to date: what stands in it may change, where it stands may not.
     pub(crate) fn live(&self, name: &'static str, inside: Markup) -> Markup {
-        let text = inside.into_string();
+        let text = crate::answer::printable(inside.into_string());
         let shown = html! {
             div id=(name) sse-swap=(name) hx-swap="morph:innerHTML" { (maud::PreEscaped(&text)) }
         };

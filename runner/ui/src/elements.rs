@@ -91,6 +91,17 @@ pub(crate) fn ago(ctx: &Ctx, at: Time) -> Markup {
     html! { time.ago datetime=(iso(at)) title=(zones(ctx, at)) data-ago { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
 }
 
+/// A field for a time to filter by, in the viewer's zone.
+pub(crate) fn when(ctx: &Ctx, name: &str) -> Markup {
+    let given = ctx
+        .q(name)
+        .map(|text| match parse(text).or_else(|| span::in_zone(ctx.zone, text)) {
+            Some(at) => span::for_form(ctx.zone, at),
+            None => text.to_owned(),
+        });
+    html! { label.when title=(ctx.zone.name()) { span { (t!(ctx, name)) } input type="datetime-local" name=(name) value=[given]; } }
+}
+
 /// A moment that the API wrote.
 pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()

@@ -40,8 +40,12 @@ pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height
             vertex_spacing: 0.0,
             ..Default::default()
         };
+        // The library tells each of its steps as information, under names of all kinds: nothing for the log of a node.
+        let parts = tracing::dispatcher::with_default(&tracing::Dispatch::none(), || {
+            rust_sugiyama::from_vertices_and_edges(&vertices, &lines, &config)
+        });
         // One layout for each part that hangs together: below one another.
-        for (part, ..) in rust_sugiyama::from_vertices_and_edges(&vertices, &lines, &config) {
+        for (part, ..) in parts {
             let least = part.iter().map(|(_, (x, _))| *x).fold(f64::INFINITY, f64::min);
             let most = part.iter().map(|(_, (x, _))| *x).fold(f64::NEG_INFINITY, f64::max);
             for (node, (x, _)) in &part {

@@ -1,6 +1,6 @@
 //! Times and spans as a person says them.
 
-use chrono::{DateTime, Datelike};
+use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
 use chrono_tz::Tz;
 use heddle_domain::Time;
 
@@ -31,6 +31,24 @@ pub(crate) fn span(lang: Lang, millis: i64) -> String {
     } else {
         two(seconds / 86_400, d, seconds % 86_400 / 3_600, h)
     }
+}
+
+/// A time without a zone, as forms have it, in a zone: `2026-11-24T10:00`, or a date, which is its beginning. `None`: it is
+/// none of these.
+pub(crate) fn in_zone(zone: Tz, text: &str) -> Option<Time> {
+    let at = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+        .iter()
+        .find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
+        .or_else(|| Some(text.parse::<NaiveDate>().ok()?.and_time(NaiveTime::MIN)))?;
+    // In the hour that a change of clocks leaves out there is nothing: what is meant is what comes first after it.
+    let known = zone.from_local_datetime(&at).earliest();
+    let later = || zone.from_local_datetime(&(at + TimeDelta::hours(1))).earliest();
+    known.or_else(later).map(|at| at.to_utc())
+}
+
+/// A time as a form has it.
+pub(crate) fn for_form(zone: Tz, at: Time) -> String {
+    at.with_timezone(&zone).format("%Y-%m-%dT%H:%M").to_string()
 }
 
 /// `12,345`.
@@ -114,6 +132,22 @@ mod tests {
             assert_eq!(span(Lang::En, millis), said);
         }
         assert_eq!(span(Lang::Zh, 184_000), "3 分 4 秒");
+    }
+
+    #[test]
+    fn a_time_of_a_form_is_meant_in_the_viewers_zone() {
+        let zone: Tz = "Europe/Berlin".parse().unwrap();
+        let at = |text: &str| in_zone(zone, text).map(|at| at.to_rfc3339());
+        assert_eq!(at("2026-11-24T10:00").as_deref(), Some("2026-11-24T09:00:00+00:00"));
+        assert_eq!(at("2026-07-01").as_deref(), Some("2026-06-30T22:00:00+00:00"));
+        assert_eq!(at("2026-07-01T00:00:30").as_deref(), Some("2026-06-30T22:00:30+00:00"));
+        // Clocks go from two to three.
+        assert_eq!(at("2026-03-29T02:30").as_deref(), Some("2026-03-29T01:30:00+00:00"));
+        for other in ["2026-11-24T10:00:00Z", "yesterday", "", "2026-02-30"] {
+            assert_eq!(at(other), None, "{other}");
+        }
+        let shown = for_form(zone, "2026-11-24T09:00:59Z".parse().unwrap());
+        assert_eq!(shown, "2026-11-24T10:00");
     }
 
     #[test]

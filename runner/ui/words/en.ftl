@@ -202,6 +202,7 @@ rate = Success, 7 days
 median = Median
 median-is = (median { $span })
 next = Next
+next-is = next
 follows = Depends on
 no-groups = No groups match.
 strip-label = Last { $runs } runs, { $failed } of them failed
@@ -296,6 +297,7 @@ params-json-hint = For all tasks; overrides the fields above
 task-params-json = Params of single tasks (JSON)
 more-options = Logical time, key, priority
 key = Key
+key-is = key
 key-hint = Unique within the group: a second run with the same key is refused
 priority = Priority
 force-disabled = Run although the group is disabled
@@ -467,8 +469,6 @@ label = Label
 label-hint = label=value
 param-hint = param=value
 param-looked = A filter by params searches 2,000 runs at a time; the next page continues with older runs.
-from-hint = From, 2026-01-31T00:00:00Z
-to-hint = To, 2026-02-01T00:00:00Z
 no-runs = No runs match.
 remove-filter = Remove this filter
 bulk-title = Change all matching runs
@@ -477,7 +477,11 @@ bulk-would = { $action }: { $matched } runs match, { $refused } of them would st
 said-bulk = { $changed } of { $matched } runs changed.
 action = Action
 no-backfills = No backfills yet. Groups with `history: true` have a Backfill button.
-left-alone = { $n } times already had a run and were skipped.
+left-alone =
+    { $n ->
+        [one] { $n } time already had a run and was skipped.
+       *[other] { $n } times already had a run and were skipped.
+    }
 language = Language
 theme = Theme
 theme-system = Same as the system
@@ -518,7 +522,11 @@ schema-optional = may be left out now
 schema-keyword = : `{ $keyword }` is { $to }, was { $from }
 schema-keyword-new = : `{ $keyword }` is { $to }, was not set
 schema-keyword-gone = : `{ $keyword }` is not set any more, was { $from }
-script-lately = Last { $n } attempts, in the newest runs of the groups that use it
+script-lately =
+    { $n ->
+        [one] Last attempt, in the newest runs of the groups that use it
+       *[other] Last { $n } attempts, in the newest runs of the groups that use it
+    }
 longest = longest
 used-by = Used by
 used-by-nobody = No group uses it.

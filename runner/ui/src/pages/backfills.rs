@@ -44,8 +44,8 @@ fn row(ctx: &Ctx, one: &Value) -> Markup {
             td { a href={ "/backfills/" (text("id")) } { bdi { (text("group")) } } }
             td.tight.side { (state(ctx, text("state"))) }
             td.wide { (bar(ctx, one)) }
-            td.tight { @if let Some(at) = at("from") { (time(ctx, at)) } }
-            td.tight { @match at("to") { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } }
+            td.tight data-label=(t!(ctx, "from")) { @if let Some(at) = at("from") { (time(ctx, at)) } }
+            td.tight.side data-label=(t!(ctx, "to")) { @match at("to") { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } }
             td.tight.muted { @if let Some(at) = at("created_at") { (ago(ctx, at)) } }
         }
     }
@@ -69,6 +69,11 @@ fn bar(ctx: &Ctx, one: &Value) -> Markup {
         .max(ORDER.iter().map(|name| count(name)).sum())
         .max(1);
     let done = count("succeeded") + count("failed") + count("cancelled");
+    let left_alone = one["skipped"].as_i64().unwrap_or_default();
+    // All of its instants had runs.
+    if one["total"] == 0 && left_alone > 0 {
+        return html! { span.muted { (t!(ctx, "left-alone", n = left_alone)) } };
+    }
     let mut x = 0.0;
     let pieces: Vec<(String, f64, f64)> = ORDER
         .iter()

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, line, more, number, parse, state, time};
+use crate::elements::{Button, ago, button, empty, line, more, number, parse, state, time, when};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -71,8 +71,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
                     option value="" { (t!(ctx, "all-states")) }
                     @for one in STATES { option value=(one) selected[ctx.q("state") == Some(one)] { (t!(ctx, &format!("state-{one}"))) } }
                 }
-                label.hidden for="from" { (t!(ctx, "from")) } input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
-                label.hidden for="to" { (t!(ctx, "to")) } input #to type="text" name="to" value=[ctx.q("to")] placeholder=(t!(ctx, "to-hint"));
+                (when(ctx, "from")) (when(ctx, "to"))
                 button type="submit" { (t!(ctx, "filter")) }
             }
             @if ctx.q("from").is_none() { p.muted { (t!(ctx, "assignments-of-week")) } }
@@ -155,7 +154,7 @@ fn peeked(ctx: &Ctx, peek: &Result<Value, Trouble>) -> Markup {
                 @else { (t!(ctx, "peek-never")) }
             }
         }
-        p.muted {
+        p.muted.params {
             (t!(ctx, "peek-audiences")) ": "
             @for (n, audience) in audiences.iter().enumerate() {
                 @if n > 0 { ", " }
@@ -175,8 +174,8 @@ fn peeked(ctx: &Ctx, peek: &Result<Value, Trouble>) -> Markup {
                         td { a href={ "/dispatch?offer=" (segment(&text(one, "offer"))) } { bdi { (text(one, "offer")) } } }
                         td { bdi { (text(one, "audience")) } }
                         td.wide { @if why == "given" { strong { (why_in_words(ctx, &why)) } } @else { (why_in_words(ctx, &why)) } }
-                        td.tight.side { @if let Some(at) = moment(one, "occurrence") { (time(ctx, at)) } }
-                        td.tight.side { @if let Some(at) = moment(one, "next_at") { (time(ctx, at)) } }
+                        td.tight.side data-label=(t!(ctx, "occurrence")) { @if let Some(at) = moment(one, "occurrence") { (time(ctx, at)) } @else { span.muted { "–" } } }
+                        td.tight.side data-label=(t!(ctx, "next")) { @if let Some(at) = moment(one, "next_at") { (time(ctx, at)) } @else { span.muted { "–" } } }
                     }
                 } }
             }
@@ -214,7 +213,7 @@ fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
                             td { a href={ "/dispatch?offer=" (segment(id)) } { bdi { (id) } } }
                             td.tight.side { span.tag { (one["kind"].as_str().unwrap_or_default()) } }
                             td { bdi { (one["audience"].as_str().unwrap_or_default()) } }
-                            td.tight.side { @if let Some(at) = one["starts_at"].as_str().or(one["anchor"].as_str()).and_then(parse) { (time(ctx, at)) } }
+                            td.tight.side data-label=(t!(ctx, "starts")) { @if let Some(at) = one["starts_at"].as_str().or(one["anchor"].as_str()).and_then(parse) { (time(ctx, at)) } }
                             td.num data-label=(t!(ctx, "stock")) { @if let Some(n) = one["dispatch_times"].as_i64() { (n) } @else if one["dispatch_times"].is_null() { "–" } @else { (one["dispatch_times"].to_string()) } }
                             td.tight.side { (state(ctx, if on { "enabled" } else { "disabled" })) }
                         }
@@ -330,7 +329,7 @@ fn run_of(offer: &str) -> Option<uuid::Uuid> {
 fn offer_name(ctx: &Ctx, offer: &str) -> Markup {
     html! {
         @match run_of(offer) {
-            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code { (id.to_string().chars().take(13).collect::<String>()) "…" } },
+            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { (id.to_string().chars().take(13).collect::<String>()) "…" } },
             None => bdi { (offer) },
         }
     }

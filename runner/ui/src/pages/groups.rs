@@ -164,11 +164,12 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
         section.panel {
             @if lines.is_empty() { (empty(&t!(ctx, "no-groups"))) }
             @else {
-                table.cards {
+                table.cards.steady.groups {
+                    colgroup { @if may { col.of-pick; } col; col.of-strip; col.of-rate; col.of-median; col.of-next; col.of-follows; col class=(if may { "of-switch" } else { "of-state" }); }
                     thead { tr {
                         @if may { th.pick { input type="checkbox" data-all="group" aria-label=(t!(ctx, "choose-all")); } }
                         th { (t!(ctx, "group")) } th { (t!(ctx, "last-runs")) } th.num { (t!(ctx, "rate")) } th.num { (t!(ctx, "median")) }
-                        th { (t!(ctx, "next")) } th { (t!(ctx, "follows")) } th { (t!(ctx, "enabled")) }
+                        th { (t!(ctx, "next")) } th.follows { (t!(ctx, "follows")) } th { (t!(ctx, "enabled")) }
                     } }
                     tbody {
                         @for (line, lately) in lines {
@@ -176,11 +177,11 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                 @if may { td.pick { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } }
                                 td { strong { (group_link(&line.name)) }
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
-                                td.wide { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                td.wide.no-bars[lately.bars.is_empty()] { (strip(&lately.bars, &strip_label(ctx, lately))) }
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
                                 td.tight data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
-                                td.drop { @for (place, name) in line.depends_on.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } }
+                                td.drop.follows { @for (place, name) in line.depends_on.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } }
                                 td.tight.side { @if may { (switch(ctx, line)) } @else { (state(ctx, if line.enabled { "enabled" } else { "disabled" })) } }
                             }
                         }

@@ -270,13 +270,39 @@ const STEPS: [(&str, &str); 3] = [
     ("welcome-run", "heddle run start hello --watch"),
 ];
 
+/// Where commands expect a node without being told.
+const USUAL_HOST: &str = "127.0.0.1:8080";
+
+/// What a shell has to know before the commands reach this node: its address, unless it is the usual one, and who one is.
+fn reaching(ctx: &Ctx) -> String {
+    let plain = |host: &&str| {
+        host.chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || ".-:[]".contains(letter))
+    };
+    let host = ctx.header("host").filter(plain).unwrap_or(USUAL_HOST);
+    let scheme = match ctx.header("x-forwarded-proto") {
+        Some("https") => "https",
+        _ => "http",
+    };
+    let mut lines = String::new();
+    if host != USUAL_HOST || scheme == "https" {
+        lines.push_str(&format!("export HEDDLE_URL={scheme}://{host}\n"));
+    }
+    if !ctx.viewer.dev {
+        lines.push_str("export HEDDLE_TOKEN=...\n");
+    }
+    lines
+}
+
 /// An empty database greets, and says what to do first.
 fn welcome(ctx: &Ctx) -> Markup {
+    let reaching = reaching(ctx);
     html! {
         section.panel {
             h2 { (t!(ctx, "welcome")) }
             ol.steps {
-                @for (word, commands) in STEPS {
+                @for (place, (word, commands)) in STEPS.into_iter().enumerate() {
+                    @let commands = if place == 0 { format!("{reaching}{commands}") } else { commands.to_owned() };
                     li {
                         div.row { h3.grow { (t!(ctx, word)) } button.small type="button" data-copy=(commands) { (t!(ctx, "copy")) } }
                         pre { (commands) }
@@ -494,7 +520,8 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
 }
 
 fn pace(ctx: &Ctx, view: &View) -> Markup {
-    let most = view.minutes.iter().map(|minute| minute.ended).max().unwrap_or(0).max(1) as f64;
+    let peak = view.minutes.iter().map(|minute| minute.ended).max().unwrap_or(0);
+    let most = peak.max(1) as f64;
     let total: i64 = view.minutes.iter().map(|minute| minute.ended).sum();
     let failed: i64 = view.minutes.iter().map(|minute| minute.failed).sum();
     let capped = |n: i64| {
@@ -506,7 +533,7 @@ fn pace(ctx: &Ctx, view: &View) -> Markup {
     };
     html! {
         section.panel aria-labelledby="pace-title" {
-            div.row { h2.grow #pace-title { (t!(ctx, "pace-title")) } span.muted { (t!(ctx, "pace-most", n = most as i64)) } }
+            div.row { h2.grow #pace-title { (t!(ctx, "pace-title")) } span.muted { (t!(ctx, "pace-most", n = peak)) } }
             svg.picture.pace viewBox="0 0 600 80" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "pace-label", runs = total, failed = failed)) {
                 line.axis x1="0" x2="600" y1="79.5" y2="79.5" vector-effect="non-scaling-stroke" {}
                 @for (place, minute) in view.minutes.iter().enumerate() {

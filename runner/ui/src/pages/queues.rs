@@ -149,7 +149,7 @@ fn depth(one: &Value) -> String {
     format!("{}{}", number(&one["depth"]), if exact { "" } else { "+" })
 }
 
-fn pause(ctx: &Ctx, one: &Value) -> Markup {
+fn pause(ctx: &Ctx, one: &Value, kind: &str) -> Markup {
     let paused = one["paused"].as_bool().unwrap_or_default();
     let (verb, will) = if paused {
         ("resume", "queue-resume-will")
@@ -157,7 +157,7 @@ fn pause(ctx: &Ctx, one: &Value) -> Markup {
         ("pause", "queue-pause-will")
     };
     button(Button {
-        kind: "small",
+        kind,
         ..Button::new(
             format!("/queues/{}/{verb}", segment(name(one))),
             t!(ctx, verb),
@@ -172,11 +172,11 @@ fn row(ctx: &Ctx, one: &Value, ended: i64) -> Markup {
             td { strong { a href={ "/queues/" (segment(name(one))) } { bdi { (name(one)) } } } }
             td.tight.side { (standing(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
-            td.tight.side { @if let Some(at) = one["oldest"].as_str().and_then(parse) { (ago(ctx, at)) } @else { span.muted { "–" } } }
+            td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one["oldest"].as_str().and_then(parse) { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(&one["claimed"])) }
             td.num.side data-label=(t!(ctx, "per-minute")) { (each_minute(ended)) }
             td.num data-label=(t!(ctx, "workers")) { (number(&one["workers"])) }
-            td.tight.side { @if ctx.viewer.operates() { (pause(ctx, one)) } }
+            td.tight.side { @if ctx.viewer.operates() { (pause(ctx, one, "small")) } }
         }
     }
 }
@@ -205,7 +205,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
         div.stack {
             div.heading {
                 div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one["oldest"].as_str().and_then(parse) { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
-                @if ctx.viewer.operates() { div.actions { (pause(ctx, &one)) } }
+                @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {
                 dl.stats {
@@ -227,8 +227,8 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
                             tr {
                                 td { bdi { (worker["worker"].as_str().unwrap_or_default()) } }
                                 td { @for tag in worker["tags"].as_array().into_iter().flatten() { span.tag { (tag.as_str().unwrap_or_default()) } " " } }
-                                td.num.side { (number(&worker["claimed"])) }
-                                td.tight { @if let Some(at) = worker["seen_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+                                td.num.side data-label=(t!(ctx, "claimed")) { (number(&worker["claimed"])) }
+                                td.tight data-label=(t!(ctx, "seen")) { @if let Some(at) = worker["seen_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
                             }
                         } }
                     }

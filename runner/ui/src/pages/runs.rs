@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use crate::ctx::Beat;
-use crate::elements::{ago, empty, group_link, line, more, parse, state, time, took, with_query};
+use crate::elements::{ago, empty, group_link, line, more, parse, state, time, took, when, with_query};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -85,10 +85,7 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
                 input #key type="search" name="key" value=[ctx.q("key")] placeholder=(t!(ctx, "key"));
                 label.hidden for="param" { (t!(ctx, "params")) }
                 input #param type="search" name="param" value=[ctx.q("param")] placeholder=(t!(ctx, "param-hint"));
-                label.hidden for="from" { (t!(ctx, "from")) }
-                input #from type="text" name="from" value=[ctx.q("from")] placeholder=(t!(ctx, "from-hint"));
-                label.hidden for="to" { (t!(ctx, "to")) }
-                input #to type="text" name="to" value=[ctx.q("to")] placeholder=(t!(ctx, "to-hint"));
+                (when(ctx, "from")) (when(ctx, "to"))
                 // A day of a calendar, or what was marked in a picture.
                 @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
                     span.tag { (t!(ctx, "logical-time")) ": " (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
@@ -157,7 +154,7 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     let mut filter = json!({});
     for name in FILTERS.into_iter().filter(|name| *name != "cursor") {
         if let Some(value) = field(&form, name) {
-            filter[name] = json!(value.trim());
+            filter[name] = json!(ctx.said_for_api(name, value));
         }
     }
     let action = field(&form, "action").unwrap_or_default();

@@ -85,7 +85,7 @@ fn upload_form(ctx: &Ctx, name: &str) -> Markup {
                 label.hidden for="files" { (t!(ctx, "files")) }
                 input #files type="file" name="file" required multiple[name.is_empty()] accept=".wasm,.js,.ts,.py";
                 label.hidden for="name" { (t!(ctx, "name")) }
-                input #name type="text" name="name" value=(name) placeholder=(t!(ctx, "upload-name")) maxlength="63" readonly[!name.is_empty()];
+                input #name type="text" name="name" value=(name) placeholder=(t!(ctx, "upload-name")) maxlength="63" size="26" readonly[!name.is_empty()];
                 label { input type="checkbox" name="keep" value="true"; (t!(ctx, "upload-keep")) }
                 button.primary type="submit" { (t!(ctx, "upload")) }
             }

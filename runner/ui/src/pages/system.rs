@@ -375,9 +375,9 @@ async fn tokens(ctx: &Ctx, new: Option<&Value>) -> Result<Markup, Trouble> {
                             td { strong { bdi { (name) } } }
                             td.tight.side { span.tag { (one["role"].as_str().unwrap_or_default()) } }
                             td { @for list in ["queues", "uids"] { @for bound in one[list].as_array().into_iter().flatten() { span.tag { (bound.as_str().unwrap_or_default()) } " " } } }
-                            td.tight.muted { @if let Some(at) = at(&one["created_at"]) { (ago(ctx, at)) } }
-                            td.tight.muted { @if let Some(at) = at(&one["last_used_at"]) { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
-                            td.tight.muted { @if let Some(at) = at(&one["expires_at"]) { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
+                            td.tight.muted data-label=(t!(ctx, "created")) { @if let Some(at) = at(&one["created_at"]) { (ago(ctx, at)) } }
+                            td.tight.muted.side data-label=(t!(ctx, "last-used")) { @if let Some(at) = at(&one["last_used_at"]) { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
+                            td.tight.muted data-label=(t!(ctx, "expires")) { @if let Some(at) = at(&one["expires_at"]) { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
                             td.tight.side { (button(Button { kind: "small danger", confirm: Some(t!(ctx, "token-revoke-sure")), ..Button::new(format!("/system/tokens/{}/revoke", segment(name)), t!(ctx, "revoke"), t!(ctx, "token-revoke-will")) })) }
                         }
                     } }

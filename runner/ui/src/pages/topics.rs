@@ -262,9 +262,9 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
     ctx.beats_with(Beat::Cluster);
     let one = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
     let asked = asked_cancel(ctx, api).await?;
-    let shown = html! {
+    let shown = html! { div.stack {
         section.panel {
-            (bar(ctx, &one))
+            p.params { (bar(ctx, &one)) }
             dl.stats {
                 // How fast it goes is reckoned by the page from one look to the next.
                 @if one["state"] == "draining" { div hidden data-rate=(one["sent"]) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
@@ -277,11 +277,11 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         section.panel {
             h2 { (t!(ctx, "buckets")) }
             (buckets(ctx, &one))
-            (legend(ctx, &["pending", "running", "sent", "failed", "cancelled"]))
+            div.under { (legend(ctx, &["pending", "running", "sent", "failed", "cancelled"])) }
         }
-    };
+    } };
     let body = html! {
-        div.heading { h1 { bdi { (topic) } " · " (day) } }
+        div.heading { h1 { span { bdi { (topic) } " · " (day) } } }
         (ctx.live("day", shown))
         @if ctx.viewer.operates() { (cancel_form(ctx, topic, day, asked)) }
     };

@@ -117,7 +117,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let columns = asked.unwrap_or(COLUMNS_DEFAULT);
     let grid = Grid::read(ctx, here, columns).await?;
     let chosen = match (ctx.q("run"), ctx.q("task")) {
-        (Some(run), Some(task)) => detail(ctx, here, run, task).await.ok(),
+        (Some(run), Some(task)) => detail(ctx, run, task).await.ok(),
         _ => None,
     };
     let among: Vec<(String, String)> = COLUMNS.iter().map(|n| (n.to_string(), n.to_string())).collect();
@@ -271,7 +271,7 @@ fn marks(cells: &[Option<TaskState>], y: usize) -> String {
 }
 
 /// What is known of a cell, beside the grid.
-pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
+pub(super) async fn cell(ctx: &Ctx) -> Result<Answer, Trouble> {
     let (Some(run), Some(task)) = (ctx.q("run"), ctx.q("task")) else {
         return Err(Trouble::not_found());
     };
@@ -284,7 +284,7 @@ pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     if ctx.q("brief").is_some() {
         return Ok(Answer::Piece(brief(ctx, run, task).await?));
     }
-    Ok(Answer::Piece(detail(ctx, here, run, task).await?))
+    Ok(Answer::Piece(detail(ctx, run, task).await?))
 }
 
 /// What somebody is told who only points at a cell: state, duration, attempts, the error's first line.
@@ -303,7 +303,7 @@ async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     })
 }
 
-async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
+async fn detail(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     let one = ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -345,7 +345,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                     a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }
-            @if let Some(at) = to { p.muted { (t!(ctx, "ended")) " " (ago(ctx, at)) " · " bdi { (here.name) } } }
+            @if let Some(at) = to { p.muted.under { (t!(ctx, "ended")) " " (ago(ctx, at)) } }
         }
     })
 }

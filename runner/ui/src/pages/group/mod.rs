@@ -56,7 +56,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     ctx.in_zone_of(here.group.revision.plan.zone);
     match rest {
         [] => grid::page(ctx, &here).await,
-        ["cell"] => grid::cell(ctx, &here).await,
+        ["cell"] => grid::cell(ctx).await,
         ["graph"] => graph::page(ctx, &here).await,
         ["runs"] => runs::page(ctx, &here).await,
         ["calendar"] => calendar::page(ctx, &here).await,
@@ -110,8 +110,9 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
                 p {
                     @if let Some(text) = &spec.description { (text) br; }
                     (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
-                    @if let Some(at) = next { " · " (t!(ctx, "next")) " " (ago(ctx, at)) }
                     @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (place, name) in depends.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } }
+                    // Last, since it goes on.
+                    @if let Some(at) = next { " · " (t!(ctx, "next-is")) " " (ago(ctx, at)) }
                 }
             }
             @if may {

@@ -54,9 +54,10 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     };
     let middle = median(runs);
     let near = last - first < chrono::TimeDelta::days(2);
+    let nearer = last - first < chrono::TimeDelta::hours(1);
     let end = |at| {
         if near {
-            crate::span::moment(ctx.lang, ctx.zone, at, ctx.now, false)
+            crate::span::moment(ctx.lang, ctx.zone, at, ctx.now, nearer)
         } else {
             crate::span::day(ctx.lang, ctx.zone, at, ctx.now)
         }

@@ -32,7 +32,7 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
             @if all == 0 { (empty(&t!(ctx, "no-attempts"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "attempt")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th.num { (t!(ctx, "memory")) } th.num { (t!(ctx, "processor")) } th { (t!(ctx, "node")) } th { (t!(ctx, "started")) } th { (t!(ctx, "error")) } } }
+                    thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "attempt")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th.num.spare { (t!(ctx, "memory")) } th.num.spare { (t!(ctx, "processor")) } th { (t!(ctx, "node")) } th { (t!(ctx, "started")) } th { (t!(ctx, "error")) } } }
                     tbody {
                         @for attempt in attempts.iter().take(LISTED) {
                             @let name = revision.plan.tasks.get(attempt.key.task as usize).map(|task| task.name.to_string()).unwrap_or_default();
@@ -57,8 +57,8 @@ fn row(ctx: &Ctx, run: &Run, attempt: &AttemptView, name: &str, nodes: &BTreeMap
             td.tight.side data-label=(t!(ctx, "attempt")) { (attempt.attempt) }
             td.tight { (state(ctx, word)) }
             td.num.side { (took(ctx, attempt.started_at, attempt.finished_at)) }
-            td.num.drop { @if let Some(bytes) = attempt.memory_bytes { (span::bytes(bytes)) } }
-            td.num.drop { @if let Some(micros) = attempt.cpu_micros { (elements::millis(ctx, (micros + 999) / 1_000)) } }
+            td.num.spare data-label=(t!(ctx, "memory")) { @if let Some(bytes) = attempt.memory_bytes { (span::bytes(bytes)) } }
+            td.num.side.spare data-label=(t!(ctx, "processor")) { @if let Some(micros) = attempt.cpu_micros { (elements::millis(ctx, (micros + 999) / 1_000)) } }
             td.tight.muted { @if let Some(node) = &node { bdi { (nodes.get(node).unwrap_or(node)) } } }
             td.tight.muted.side { (time_exact(ctx, attempt.started_at)) }
             td.wide {

@@ -23,8 +23,12 @@ fn moves(ctx: &Ctx, run: &Run) -> Vec<Event> {
     let mut events = vec![Event {
         at: run.created_at,
         what: t!(ctx, "run"),
-        state: "pending".into(),
-        text: t!(ctx, &format!("trigger-{}", run.trigger)),
+        state: String::new(),
+        text: format!(
+            "{} · {}",
+            t!(ctx, "created"),
+            t!(ctx, &format!("trigger-{}", run.trigger))
+        ),
     }];
     if let Some(at) = run.started_at {
         events.push(Event {
@@ -98,7 +102,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let listed = html! {
         section.panel {
             @if events.is_empty() { (empty(&t!(ctx, "none"))) }
-            table.cards { tbody {
+            table.cards.events { tbody {
                 @for event in events.iter().take(LISTED) {
                     tr {
                         td.tight.muted { (time_exact(ctx, event.at)) }

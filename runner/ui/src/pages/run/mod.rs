@@ -164,16 +164,17 @@ fn head(
                 p {
                     (t!(ctx, &format!("trigger-{}", run.trigger)))
                     " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) }
+                    @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
+                    @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
+                    // Last, since these go on.
                     @if let Some(from) = run.started_at { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
                     @else { " · " (t!(ctx, "created")) " " (ago(ctx, run.created_at)) }
                     @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
-                    @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key")) " " code { (key) } }
-                    @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
                 }
                 (why(ctx, run, needs, held))
                 @if run.raw["override"].is_object() { p.why { (by_hand::said(ctx, &run.raw["override"])) } }
             }
-            @if ctx.viewer.operates() { (buttons(ctx, run)) }
+            @if ctx.viewer.operates() { (buttons(ctx, run)) } @else { div.actions { (compare(ctx, run.id)) } }
         }
     }
 }
@@ -315,6 +316,11 @@ fn waiting(ctx: &Ctx, reason: &Value) -> Markup {
     }
 }
 
+/// What everybody may.
+fn compare(ctx: &Ctx, id: Uuid) -> Markup {
+    html! { a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) } }
+}
+
 fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
     let ended = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
@@ -334,7 +340,7 @@ fn buttons(ctx: &Ctx, run: &Run) -> Markup {
             (button(pause))
             (button(Button { kind: "danger", refused: refused(!ended, "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
-            a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) }
+            (compare(ctx, id))
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }
             a.button href={ "/runs/" (id) "/override" } title=(t!(ctx, "override-run-will")) { (t!(ctx, "override-open")) }
         }

@@ -17,12 +17,14 @@ use crate::{Ctx, Trouble};
 
 /// Rows that are drawn.
 const ROWS_MAX: usize = 400;
-/// Pieces that are drawn in a row of a mapped task.
+/// Attempts that are drawn in a row.
 const PIECES_MAX: usize = 400;
+/// Stretches of the axis in each of which the items of a map that were under way are counted.
+const STRETCHES: usize = 180;
 const ROW: f64 = 24.0;
 const LABEL: f64 = 168.0;
-const WIDTH: f64 = 760.0;
-const ALL: f64 = 1_040.0;
+const WIDTH: f64 = 720.0;
+const ALL: f64 = 1_060.0;
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let (run, detail) = (&whole.run, whole.detail(ctx).await?);
@@ -38,7 +40,7 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
     let critical = critical(run, &dependencies);
     Ok(html! {
         (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
-        (ctx.live("tasks", tasks(ctx, run, &dependencies)))
+        (ctx.live("tasks", tasks(ctx, run, &pieces, &dependencies)))
     })
 }
 
@@ -174,7 +176,9 @@ fn row(
     html! {
         a href={ "/runs/" (run.id) "/log?task=" (segment(&task.name)) } { title { (task.name) } text.ink x="0" y=(y + 16.0) { (name) } }
         @if own.is_empty() {
-            text x=(LABEL + 4.0) y=(y + 16.0) { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } }
+            @let waits = (task.state == "ready" && run.finished_at.is_none()).then(|| (axis.x(ready_at), axis.x(axis.to)));
+            @if let Some((from, to)) = waits { rect.wait x=(format!("{:.1}", LABEL + from)) y=(y + 10.0) width=(format!("{:.1}", (to - from).max(2.0))) height="4" {} }
+            text x=(format!("{:.1}", LABEL + waits.map_or(4.0, |(_, to)| to + 8.0))) y=(y + 16.0) { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } }
         } @else {
             @let first = axis.x(own[0].started_at);
             @let waited = axis.x(ready_at);
@@ -184,12 +188,13 @@ fn row(
                     @if let Some(ended) = pair[0].finished_at { line.pause x1=(format!("{:.1}", LABEL + axis.x(ended))) x2=(format!("{:.1}", LABEL + axis.x(pair[1].started_at))) y1=(y + 12.0) y2=(y + 12.0) {} }
                 }
             }
-            @for attempt in own.iter().take(PIECES_MAX) {
+            @if folded { (distribution(&own, axis, y)) }
+            @for attempt in own.iter().take(if folded { 0 } else { PIECES_MAX }) {
                 @let x = axis.x(attempt.started_at);
                 @let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(2.0);
                 @let what = attempt_state(attempt);
-                rect class=(fill(what)) opacity=[folded.then_some("0.55")] x=(format!("{:.1}", LABEL + x)) y=(y + 5.0) width=(format!("{width:.1}")) height="14" rx="2" {}
-                @if !folded && width > 14.0 && fill(what) == "f-failed" {
+                rect class=(fill(what)) x=(format!("{:.1}", LABEL + x)) y=(y + 5.0) width=(format!("{width:.1}")) height="14" rx="2" {}
+                @if width > 14.0 && fill(what) == "f-failed" {
                     path.cell-mark d=(format!("M{:.1} {:.1}l5 5m0 -5l-5 5", LABEL + x + width / 2.0 - 2.5, y + 9.5)) {}
                 }
             }
@@ -201,10 +206,57 @@ fn row(
                 @let x = LABEL + axis.x(end) + 8.0;
                 text x=(format!("{x:.1}")) y=(y + 16.0) {
                     @if let (Some(from), Some(to)) = (task.started_at, task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
-                    @if folded { " · " (folded_text(task)) " · " (spread(ctx, &own)) }
+                    @if folded { " · " (folded_text(task)) }
                     @if task.attempt > 1 && !folded { " · " (t!(ctx, "attempts-count", n = task.attempt)) }
                 }
             }
+        }
+    }
+}
+
+/// Of the attempts of a map, how many were under way in each stretch of the axis; of all of them, of those that go on, or
+/// of those that failed.
+fn under_way(attempts: &[&&AttemptView], axis: &Axis, which: fn(&AttemptView) -> bool) -> Vec<i64> {
+    let stretch = |at: Time| ((axis.x(at) / axis.width * STRETCHES as f64) as usize).min(STRETCHES - 1);
+    let mut changes = vec![0_i64; STRETCHES + 1];
+    for attempt in attempts.iter().filter(|attempt| which(attempt)) {
+        changes[stretch(attempt.started_at)] += 1;
+        changes[stretch(attempt.finished_at.unwrap_or(axis.to)) + 1] -= 1;
+    }
+    let mut open = 0;
+    changes
+        .into_iter()
+        .take(STRETCHES)
+        .map(|change| {
+            open += change;
+            open
+        })
+        .collect()
+}
+
+/// The items of a map in one row: how many were under way at each time; those that failed stand in front.
+fn distribution(attempts: &[&&AttemptView], axis: &Axis, y: f64) -> Markup {
+    const HEIGHT: f64 = 14.0;
+    let all = under_way(attempts, axis, |_| true);
+    let most = all.iter().copied().max().unwrap_or(1).max(1) as f64;
+    let wide = axis.width / STRETCHES as f64;
+    let path = |counts: &[i64]| {
+        let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        stretches.fold(String::new(), |path, (place, count)| {
+            let height = (*count as f64 / most * HEIGHT).max(2.0);
+            path + &format!(
+                "M{:.1} {:.1}v-{height:.1}h{wide:.1}v{height:.1}z",
+                LABEL + place as f64 * wide,
+                y + 19.0
+            )
+        })
+    };
+    let goes_on = under_way(attempts, axis, |attempt| attempt.finished_at.is_none());
+    let failed = under_way(attempts, axis, |attempt| fill(attempt_state(attempt)) == "f-failed");
+    html! {
+        @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
+            @let path = path(counts);
+            @if !path.is_empty() { path class=(class) d=(path) {} }
         }
     }
 }
@@ -222,7 +274,7 @@ fn folded_text(task: &Task) -> String {
 }
 
 /// How long the items of a map took: half of them no longer than the first, none longer than the second.
-fn spread(ctx: &Ctx, attempts: &[&&AttemptView]) -> String {
+fn spread(ctx: &Ctx, attempts: &[&AttemptView]) -> String {
     let mut spans: Vec<i64> = attempts
         .iter()
         .filter_map(|attempt| Some((attempt.finished_at? - attempt.started_at).num_milliseconds()))
@@ -274,15 +326,24 @@ fn items(ctx: &Ctx, run: &Run, failed: &[&Task], may: bool) -> Markup {
 }
 
 /// The same as words, with what may be done about each task.
-fn tasks(ctx: &Ctx, run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Markup {
+fn tasks(
+    ctx: &Ctx,
+    run: &Run,
+    pieces: &BTreeMap<String, Vec<&AttemptView>>,
+    dependencies: &BTreeMap<String, Vec<String>>,
+) -> Markup {
     let may = ctx.viewer.operates();
     let failed = failed_items(run);
+    let took_of = |task: &Task| match pieces.get(&task.name) {
+        Some(attempts) if !task.items.is_empty() => spread(ctx, attempts),
+        _ => String::new(),
+    };
     html! {
         section.panel {
             h2 { (t!(ctx, "tasks")) }
             table.cards {
                 thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
-                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, task, dependencies, failed.get(task.name.as_str()).map(Vec::as_slice).unwrap_or_default(), may)) } }
+                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, (task, &took_of(task)), dependencies, failed.get(task.name.as_str()).map(Vec::as_slice).unwrap_or_default(), may)) } }
             }
         }
     }
@@ -291,7 +352,7 @@ fn tasks(ctx: &Ctx, run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> 
 fn task_row(
     ctx: &Ctx,
     run: &Run,
-    task: &Task,
+    (task, items_took): (&Task, &str),
     dependencies: &BTreeMap<String, Vec<String>>,
     failed: &[&Task],
     may: bool,
@@ -313,7 +374,7 @@ fn task_row(
                 @if let Some(part) = task.progress.filter(|_| task.state == "running") { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.name)) {} " " }
                 @if task.by_hand.is_object() { span.why { (by_hand::said(ctx, &task.by_hand)) } }
                 @if let Some(note) = &task.note { span.muted { (line(note)) } }
-                @if !task.items.is_empty() { span.row { @for (name, count) in &task.items { span.row { (state(ctx, name)) (crate::span::number(*count)) } } } }
+                @if !task.items.is_empty() { span.row { @for (name, count) in &task.items { span.row { (state(ctx, name)) (crate::span::number(*count)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                 @if !failed.is_empty() { (items(ctx, run, failed, may)) }
                 @if task.state == "pending" { @if let Some(needs) = dependencies.get(&task.name).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
             }
