@@ -227,6 +227,43 @@ impl Chrome {
         }
     }
 
+    /// Presses a key and lets it go: `a`, `?`, `Tab`, `Enter`, `Escape`, `ArrowDown`, or `Control+k`.
+    pub async fn press(&mut self, key: &str) {
+        let (modifier, key) = match key.split_once('+') {
+            Some(("Control", key)) => (2, key),
+            _ => (0, key),
+        };
+        let code = match key {
+            "Tab" => 9,
+            "Enter" => 13,
+            "Escape" => 27,
+            "ArrowLeft" => 37,
+            "ArrowUp" => 38,
+            "ArrowRight" => 39,
+            "ArrowDown" => 40,
+            _ => key.to_ascii_uppercase().bytes().next().map_or(0, u32::from),
+        };
+        // What a key writes: one that is held with Control writes nothing.
+        let text = match key {
+            "Enter" => "\r",
+            key if key.chars().count() == 1 && modifier == 0 => key,
+            _ => "",
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let mut event = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code, "modifiers": modifier});
+            if kind == "keyDown" && !text.is_empty() {
+                event["text"] = json!(text);
+            }
+            self.call("Input.dispatchKeyEvent", event).await;
+        }
+    }
+
+    /// Moves the pointer there, and presses nothing.
+    pub async fn point(&mut self, at: [f64; 2]) {
+        let event = json!({"type": "mouseMoved", "x": at[0], "y": at[1], "button": "none", "buttons": 0});
+        self.call("Input.dispatchMouseEvent", event).await;
+    }
+
     /// Where on the window a part of the first thing is that a selector finds: from 0, its left and top, to 1.
     pub async fn place(&mut self, selector: &str, across: f64, down: f64) -> [f64; 2] {
         let place = format!(

@@ -11,16 +11,30 @@ use crate::chrome::{self, Chrome};
 /// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` beside it says whence it is.
 const AXE: &str = include_str!("vendor/axe-core-4.10.3.min.js");
 
+/// A line for each thing that it finds, and the place.
+const RUN_AXE: &str = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.flatMap((one) => \
+    one.nodes.slice(0, 4).map((node) => `${one.id} at ${node.target.join(' ')}: ${node.html.slice(0, 160)} ${node.failureSummary}`)))";
+
+/// What is wrong with the page that is open, a line each; keeps a picture of it.
+pub async fn faults(chrome: &mut Chrome, base: &str, shape: &str) -> Vec<String> {
+    let mut wrong = axe(chrome).await;
+    if chrome.value(NO_SCROLL).await != true {
+        wrong.push("it scrolls sideways".into());
+    }
+    keep(chrome, shape).await;
+    // A page that is not there is a 404, which the console has.
+    if chrome.value("!!document.querySelector('.trouble')").await != true {
+        wrong.extend(chrome.complaints(base));
+    }
+    wrong.into_iter().map(|line| format!("{shape}: {line}")).collect()
+}
+
 /// What axe finds wrong, a line each.
-async fn axe(chrome: &mut Chrome, rules: &str) -> Vec<String> {
+async fn axe(chrome: &mut Chrome) -> Vec<String> {
     if chrome.value("typeof axe").await != "object" {
         chrome.value(&format!("{AXE}\n;0")).await;
     }
-    let run = format!(
-        "axe.run(document, {{resultTypes: ['violations'], {rules}}}).then((found) => found.violations.flatMap((one) => \
-         one.nodes.slice(0, 4).map((node) => `${{one.id}} at ${{node.target.join(' ')}}: ${{node.html.slice(0, 160)}} ${{node.failureSummary}}`)))"
-    );
-    let found = chrome.value(&run).await;
+    let found = chrome.value(RUN_AXE).await;
     let lines = found.as_array().unwrap_or_else(|| panic!("{found}"));
     lines
         .iter()
@@ -76,20 +90,30 @@ async fn a_browser_has_nothing_to_complain_of() {
     let failed = api.start("mixed", json!({})).await;
     api.run_becomes(&failed, "failed").await;
     api.start("by-hand", json!({})).await;
+    something_of_everything(api).await;
     let pages = [
         ("overview", "/".to_owned()),
         ("groups", "/groups".to_owned()),
+        ("groups-none", "/groups?q=nothing".to_owned()),
         ("groups-graph", "/groups?view=graph".to_owned()),
+        ("group-new", "/groups/new".to_owned()),
         ("group", format!("/groups/mixed?run={failed}&task=good")),
         ("group-graph", "/groups/mixed/graph".to_owned()),
         ("group-runs", "/groups/mixed/runs".to_owned()),
         ("calendar", "/groups/mixed/calendar".to_owned()),
         ("schedules", "/groups/mixed/schedules".to_owned()),
         ("spec", "/groups/mixed/spec".to_owned()),
+        ("spec-edit", "/groups/mixed/spec?edit=1".to_owned()),
+        (
+            "spec-difference",
+            "/groups/changed/spec?revision=2&against=1".to_owned(),
+        ),
         ("state", "/groups/mixed/state".to_owned()),
         ("start", "/groups/mixed/run".to_owned()),
         ("backfill", "/groups/seattle-weather/backfill".to_owned()),
         ("runs", "/runs".to_owned()),
+        ("runs-none", "/runs?group=nothing".to_owned()),
+        ("compare", format!("/runs/compare?run={failed}")),
         ("run", format!("/runs/{failed}")),
         ("run-graph", format!("/runs/{failed}/graph")),
         ("log", format!("/runs/{run}/log")),
@@ -97,6 +121,7 @@ async fn a_browser_has_nothing_to_complain_of() {
         ("attempts", format!("/runs/{failed}/attempts")),
         ("events", format!("/runs/{failed}/events")),
         ("rerun", format!("/runs/{failed}/rerun")),
+        ("override", format!("/runs/{failed}/override?task=late")),
         ("backfills", "/backfills".to_owned()),
         ("scripts", "/scripts".to_owned()),
         ("script", "/scripts/hello".to_owned()),
@@ -104,71 +129,76 @@ async fn a_browser_has_nothing_to_complain_of() {
         ("queues", "/queues".to_owned()),
         ("queue", "/queues/people".to_owned()),
         ("dispatch", "/dispatch".to_owned()),
+        ("poll-as-nobody", "/dispatch/as?uid=nobody".to_owned()),
+        ("audience", "/dispatch/audiences/gid_all".to_owned()),
         ("topics", "/topics".to_owned()),
-        ("topic", "/topics/greetings".to_owned()),
+        ("topic", "/topics/letters?month=2030-05".to_owned()),
+        ("day", "/topics/letters/2030-05-17".to_owned()),
         ("notifications", "/notifications".to_owned()),
         ("system", "/system".to_owned()),
         ("pools", "/system/pools".to_owned()),
+        ("connections", "/system/connections".to_owned()),
+        ("secrets", "/system/secrets".to_owned()),
         ("tokens", "/system/tokens".to_owned()),
         ("retention", "/system/retention".to_owned()),
         ("audit", "/system/audit".to_owned()),
+        ("search", "/search?q=weather".to_owned()),
         ("preferences", "/preferences".to_owned()),
         ("missing", "/groups/none".to_owned()),
+        ("gone", "/groups/short-lived".to_owned()),
     ];
     let base = api.base().to_owned();
     let mut chrome = Chrome::start(&program).await;
     let mut wrong: Vec<String> = Vec::new();
     for (name, path) in &pages {
         let url = format!("{base}{path}");
-        chrome.cookie(&base, "heddle_lang", "en").await;
-        chrome.shape(1_280, false).await;
-        chrome.open(&url).await;
-        wrong.extend(
-            axe(&mut chrome, "")
-                .await
-                .into_iter()
-                .map(|line| format!("{name}: {line}")),
-        );
-        keep(&mut chrome, &format!("{name}-1280-light")).await;
-        chrome.shape(1_280, true).await;
-        let contrast = "runOnly: ['color-contrast']";
-        wrong.extend(
-            axe(&mut chrome, contrast)
-                .await
-                .into_iter()
-                .map(|line| format!("{name}, dark: {line}")),
-        );
-        keep(&mut chrome, &format!("{name}-1280-dark")).await;
-        chrome.shape(390, false).await;
-        if chrome.value(NO_SCROLL).await != true {
-            wrong.push(format!("{name} scrolls sideways at 390"));
+        // Each language in each theme; the phone's shape has other rules than the wide one, and shorter words than the other.
+        for (lang, dark, width) in [
+            ("en", false, 1_280),
+            ("en", true, 390),
+            ("zh", false, 390),
+            ("zh", true, 1_280),
+        ] {
+            let shape = format!("{name}-{width}-{}-{lang}", if dark { "dark" } else { "light" });
+            chrome.cookie(&base, "heddle_lang", lang).await;
+            chrome.shape(width, dark).await;
+            chrome.open(&url).await;
+            wrong.extend(faults(&mut chrome, &base, &shape).await);
         }
-        keep(&mut chrome, &format!("{name}-390-light")).await;
-        chrome.cookie(&base, "heddle_lang", "zh").await;
-        chrome.open(&url).await;
-        let words = "runOnly: ['cat.name-role-value', 'cat.language', 'cat.forms']";
-        wrong.extend(
-            axe(&mut chrome, words)
-                .await
-                .into_iter()
-                .map(|line| format!("{name}, Chinese: {line}")),
-        );
-        if chrome.value(NO_SCROLL).await != true {
-            wrong.push(format!("{name} scrolls sideways at 390 in Chinese"));
-        }
-        keep(&mut chrome, &format!("{name}-390-zh")).await;
-        // A page that is not there is a 404, which the console has.
-        let said = chrome.complaints(&base);
-        wrong.extend(
-            said.into_iter()
-                .filter(|_| *name != "missing")
-                .map(|line| format!("{name}: {line}")),
-        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     chrome.cookie(&base, "heddle_lang", "en").await;
     chrome.shape(1_280, false).await;
     a_person_at_work(&mut chrome, api).await;
+}
+
+/// What the demo has none of, so that few pages are empty.
+async fn something_of_everything(api: &heddle_tests::Api) {
+    for size in [1, 2] {
+        let task = json!({"script": "hello", "params": {"name": format!("size {size}")}});
+        api.put_group("changed", json!({"tasks": {"a": task}})).await;
+    }
+    api.put_group("short-lived", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    api.delete("/v1/groups/short-lived").await.expect_status(200);
+    let channel = json!({"kind": "webhook", "url": "http://127.0.0.1:9/", "allow_private": true});
+    api.put("/v1/channels/hook", channel).await.expect_status(201);
+    api.put("/v1/audiences/gid_all/members", json!({"members": ["ann", "bob"]}))
+        .await;
+    let secret = json!({"value": "nobody reads this", "groups": ["mixed"]});
+    api.put("/v1/secrets/api-key", secret).await.expect_status(201);
+    api.post("/v1/tokens", json!({"name": "viewer-of-pages", "role": "viewer"}))
+        .await
+        .expect_status(201);
+    api.put("/v1/topics/letters", json!({"queue": "post"})).await;
+    let messages: Vec<_> = (0..20)
+        .map(|n| json!({"sender": n * 511, "receiver": n, "due": "2030-05-17", "payload": {"n": n}}))
+        .collect();
+    api.post("/v1/topics/letters/messages", json!(messages))
+        .await
+        .expect_status(200);
+    let past = json!({"from": "2014-01-01T00:00:00Z", "to": "2014-03-01T00:00:00Z"});
+    api.post("/v1/groups/seattle-weather/backfills", past).await;
 }
 
 /// Somebody who clicks, types and drags, with scripts and without.
@@ -251,7 +281,7 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
         "{said}"
     );
     keep(chrome, "poll-as-1280-light").await;
-    let wrong = axe(chrome, "").await;
+    let wrong = axe(chrome).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     chrome.shape(390, false).await;
     assert_eq!(chrome.value(NO_SCROLL).await, true);

@@ -6,6 +6,8 @@ mod asked;
 mod between;
 mod by_hand;
 mod chrome;
+mod keyboard;
+mod large;
 mod live;
 mod looks;
 mod minute;
@@ -13,7 +15,9 @@ mod open;
 mod pages;
 mod people;
 mod provider;
+mod roles;
 mod steady;
+mod uploads;
 
 use heddle_tests::{Node, PATIENCE};
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};

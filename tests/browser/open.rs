@@ -9,7 +9,7 @@ use crate::between::Between;
 use crate::chrome::{self, Chrome};
 
 /// A browser, if there is one.
-async fn browser() -> Option<Chrome> {
+pub async fn browser() -> Option<Chrome> {
     let Some(program) = chrome::program() else {
         eprintln!("there is no Chromium here (Debian: apt-get install chromium): nothing was looked at");
         return None;
@@ -18,7 +18,7 @@ async fn browser() -> Option<Chrome> {
 }
 
 /// Opens a page as somebody who has signed in.
-async fn open_signed_in(chrome: &mut Chrome, base: &str, path: &str) {
+pub async fn open_signed_in(chrome: &mut Chrome, base: &str, path: &str) {
     let visitor = Visitor::signed_in(base, TOKEN).await;
     let (name, value) = visitor.cookie.split_once('=').unwrap();
     chrome.cookie(base, name, value).await;
@@ -152,7 +152,104 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     assert!(text.as_str().unwrap().contains("was deleted by"), "{text}");
 }
 
-async fn sign_in(chrome: &mut Chrome, token: &str) {
+/// The database goes: a page that is open says so, one that is opened says so and comes by itself when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_comes_back_with_its_database() {
+    let Some(mut chrome) = browser().await else { return };
+    let world = World::new().await;
+    let node = world.node().await;
+    short_group(&node).await;
+    let base = node.base().to_owned();
+    open_signed_in(&mut chrome, &base, "/runs").await;
+    chrome.until(&shows(1, "live")).await;
+    let owner = world.sql_as_owner().await;
+    let allow = format!("ALTER DATABASE {} ALLOW_CONNECTIONS", world.database());
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    owner.batch_execute(&format!("{allow} false")).await.unwrap();
+    owner.query(&cut, &[]).await.unwrap();
+    chrome
+        .until("window.isTheSame && ['reconnecting', 'stale'].includes(document.querySelector('#live').dataset.state)")
+        .await;
+    let first = chrome.tab().await;
+    chrome.open(&format!("{base}/runs")).await;
+    chrome
+        .until("document.body.innerText.includes('database does not answer')")
+        .await;
+    owner.batch_execute(&format!("{allow} true")).await.unwrap();
+    // Nobody presses anything.
+    chrome
+        .until("document.querySelectorAll('main table tbody tr').length === 1")
+        .await;
+    chrome.turn_to(first).await;
+    node.run("short", json!({})).await;
+    chrome.until(&shows(2, "live")).await;
+}
+
+/// Without any script all pages are whole, and links and forms lead on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_without_scripts_gets_everywhere() {
+    let Some(mut chrome) = browser().await else { return };
+    let world = World::new().await;
+    let node = world.node().await;
+    short_group(&node).await;
+    node.put_group(
+        "bad",
+        json!({"tasks": {"t": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}}}}),
+    )
+    .await;
+    let failed = node.start("bad", json!({})).await;
+    node.run_becomes(&failed, "failed").await;
+    chrome.scripts(false).await;
+    open_signed_in(&mut chrome, node.base(), "/").await;
+    let links = "[...document.querySelectorAll('.rail a[href^=\"/\"], nav.tabs a')].map((a) => a.getAttribute('href'))";
+    let mut pages = vec![
+        "/".to_owned(),
+        "/groups/short".into(),
+        format!("/runs/{failed}"),
+        "/scripts/hello".into(),
+        "/system".into(),
+    ];
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some(path) = pages.pop() {
+        // The API's own page is another's, and needs a script.
+        if path == "/docs" || !seen.insert(path.clone()) {
+            continue;
+        }
+        chrome.open(&format!("{}{path}", node.base())).await;
+        let there = chrome
+            .value("!!document.querySelector('main h1') && !document.querySelector('main .trouble')")
+            .await;
+        assert_eq!(there, true, "{path}");
+        let found = chrome.value(links).await;
+        pages.extend(
+            found
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|href| href.as_str().unwrap().to_owned()),
+        );
+    }
+    assert!(seen.len() > 25, "{seen:?}");
+    // A search, a filter, a restart.
+    chrome.open(&format!("{}/search?q=bad", node.base())).await;
+    chrome
+        .until("!!document.querySelector('main a[href=\"/groups/bad\"]')")
+        .await;
+    chrome.open(&format!("{}/runs?state=failed", node.base())).await;
+    chrome.click(&format!("main a[href='/runs/{failed}']")).await;
+    chrome
+        .until("!!document.querySelector('form[action$=\"/restart\"]')")
+        .await;
+    chrome.click("form[action$='/restart'] button").await;
+    chrome
+        .until("document.querySelector('.said')?.textContent.includes('Restarted')")
+        .await;
+}
+
+pub async fn sign_in(chrome: &mut Chrome, token: &str) {
     let fill = format!("document.querySelector('[name=token]').value = {}", Value::from(token));
     chrome.value(&fill).await;
     chrome.click("form[action='/sign-in'] button[type=submit]").await;

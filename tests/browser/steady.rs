@@ -1,7 +1,7 @@
 //! Nothing on a page moves by itself: not while it loads, not when its script says times in its own words, not as they go
 //! on. What moves is told by the browser, as its layout shift.
 
-use heddle_tests::{TOKEN, World};
+use heddle_tests::{Node, TOKEN, World};
 use serde_json::{Value, json};
 
 use crate::Visitor;
@@ -21,12 +21,68 @@ const MOVED: &str = "new Promise((done) => {
 
 /// The script has said each time that is to be said in its words.
 const SAID: &str = "[...document.querySelectorAll('main time[data-ago]')].every((time) => \
-    /ago|just now|in |\u{524d}|\u{521a}|\u{540e}/.test(time.textContent)) \
-    && document.querySelectorAll('main time[data-ago]').length > 0";
+    /ago|just now|in |\u{524d}|\u{521a}|\u{540e}/.test(time.textContent))";
+
+/// There is such a time.
+const HAS_TIMES: &str = "!!document.querySelector('main time[data-ago]')";
 
 /// What goes on has gone on by a second or more.
 const GOES_ON: &str = "(() => { const took = document.querySelector('main .took[data-since]'); if (!took) return true; \
     const now = parseFloat(took.textContent); window.first ??= now; return now >= window.first + 1; })()";
+
+/// Nothing is wider than the page, and no cell of a table whose columns are fixed has more than it shows.
+const FITS: &str = "document.documentElement.scrollWidth <= document.documentElement.clientWidth \
+    && [...document.querySelectorAll('.steady td')].every((cell) => cell.scrollWidth <= cell.clientWidth + 1)";
+
+/// Something with a time on each page; answers a run that goes on, and one that failed.
+async fn something_of_everything(node: &Node) -> (String, String) {
+    let mut failed = String::new();
+    let fails = json!({"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}});
+    for name in [
+        "import",
+        "a-group-with-a-name-that-is-about-as-long-as-names-may-be",
+        "\u{4ed3}\u{5e93}\u{5bfc}\u{5165}",
+    ] {
+        let spec = json!({
+            "labels": {"team": "core"}, "depends_on": ["slow"], "category": "core", "history": true,
+            "schedules": {"daily": {"cron": "15 3 * * *"}}, "tasks": {"t": fails.clone()},
+        });
+        node.put("/v1/categories/core", json!({})).await;
+        node.put_group(
+            "slow",
+            json!({"tasks": {"nap": {"script": "sleep", "params": {"seconds": 600}}}}),
+        )
+        .await;
+        node.put_group(name, spec).await;
+        let body = json!({"key": format!("key-of-{name}")});
+        let run = node.start(name, body).await;
+        node.run_becomes(&run, "failed").await;
+        failed = run;
+    }
+    node.put_group("by-hand", json!({"tasks": {"w": {"queue": "people"}}}))
+        .await;
+    for _ in 0..2 {
+        node.start("by-hand", json!({})).await;
+    }
+    let channel = json!({"kind": "webhook", "url": "http://127.0.0.1:9/", "allow_private": true});
+    node.put("/v1/channels/hook", channel).await.expect_status(201);
+    let body = json!({"name": "somebody", "role": "viewer", "expires_at": "2099-01-01T00:00:00Z"});
+    node.post("/v1/tokens", body).await.expect_status(201);
+    node.put("/v1/secrets/api-key", json!({"value": "x", "groups": ["import"]}))
+        .await
+        .expect_status(201);
+    node.put("/v1/offers/wave", json!({"audience": "uid_ann"})).await;
+    node.post("/v1/dispatch/ann/next", json!({"wait": "20s"}))
+        .await
+        .expect_status(200);
+    let claim = json!({"worker": "w1", "max": 1, "lease": "600s", "wait": "20s"});
+    node.post("/v1/queues/people/claims", claim).await.expect_status(200);
+    let past = json!({"from": "2024-01-01T00:00:00Z", "to": "2024-01-03T00:00:00Z"});
+    node.post("/v1/groups/import/backfills", past).await;
+    let naps = node.start("slow", json!({})).await;
+    node.run_becomes(&naps, "running").await;
+    (naps, failed)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_moves_by_itself() {
@@ -36,45 +92,53 @@ async fn nothing_moves_by_itself() {
     };
     let world = World::new().await;
     let node = world.node().await;
-    let fails = json!({"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}});
-    for name in [
-        "import",
-        "a-group-with-a-name-that-is-about-as-long-as-names-may-be",
-        "\u{4ed3}\u{5e93}\u{5bfc}\u{5165}",
-    ] {
-        node.put_group(name, json!({"labels": {"team": "core"}, "tasks": {"t": fails.clone()}}))
-            .await;
-        let run = node.start(name, json!({"key": format!("key-of-{name}")})).await;
-        node.run_becomes(&run, "failed").await;
-    }
-    node.put_group(
-        "slow",
-        json!({"tasks": {"nap": {"script": "sleep", "params": {"seconds": 600}}}}),
-    )
-    .await;
-    let naps = node.start("slow", json!({})).await;
-    node.run_becomes(&naps, "running").await;
+    let (naps, failed) = something_of_everything(&node).await;
     let base = node.base().to_owned();
     let visitor = Visitor::signed_in(&base, TOKEN).await;
     let (name, value) = visitor.cookie.split_once('=').unwrap();
     let mut chrome = Chrome::start(&program).await;
     chrome.cookie(&base, name, value).await;
     let mut wrong = Vec::new();
+    let (run, ended) = (format!("/runs/{naps}"), format!("/runs/{failed}"));
+    let with_times = [
+        "/",
+        "/runs",
+        "/runs?state=failed",
+        "/groups",
+        "/groups/import",
+        "/groups/import/runs",
+        "/groups/import/schedules",
+        &ended,
+        "/backfills",
+        "/scripts",
+        "/queues",
+        "/queues/people",
+        "/dispatch",
+        "/notifications",
+        "/system",
+        "/system/secrets",
+        "/system/tokens",
+    ];
+    let others = ["/groups/import/graph", "/topics", "/system/pools", "/system/audit"];
     for lang in ["en", "zh"] {
         chrome.cookie(&base, "heddle_lang", lang).await;
         for width in [1_280, 1_100, 900, 390] {
             chrome.shape(width, false).await;
-            for path in ["/", "/runs", "/runs?state=failed"] {
+            let pages = with_times.iter().map(|path| (*path, true));
+            for (path, times) in pages.chain(others.iter().chain([&run.as_str()]).map(|path| (*path, false))) {
                 chrome.open(&format!("{base}{path}")).await;
                 chrome.until(SAID).await;
+                if chrome.value(HAS_TIMES).await != times {
+                    wrong.push(format!(
+                        "{path}: there is a time, or there is none: {times} was expected"
+                    ));
+                }
                 chrome.until(GOES_ON).await;
                 let moved: Value = chrome.value(MOVED).await;
                 if moved[0].as_f64() != Some(0.0) {
                     wrong.push(format!("{path} at {width} in {lang}: {moved:#}"));
                 }
-                let fits = "document.documentElement.scrollWidth <= document.documentElement.clientWidth \
-                            && [...document.querySelectorAll('.steady td')].every((cell) => cell.scrollWidth <= cell.clientWidth + 1)";
-                if chrome.value(fits).await != true {
+                if chrome.value(FITS).await != true {
                     wrong.push(format!("{path} at {width} in {lang}: something does not fit"));
                 }
             }

@@ -1,0 +1,166 @@
+//! A person without a mouse, and what a mouse shows that only rests: search, lists, the grid, dialogs, the way back.
+
+use heddle_tests::World;
+use serde_json::json;
+
+use crate::chrome::Chrome;
+use crate::open::{browser, open_signed_in};
+
+/// Types a text, key by key.
+async fn types(chrome: &mut Chrome, text: &str) {
+    for letter in text.chars() {
+        chrome.press(&letter.to_string()).await;
+    }
+}
+
+/// Where the keys go.
+const FOCUS: &str = "document.activeElement";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_reached_by_keys() {
+    let Some(mut chrome) = browser().await else { return };
+    let world = World::new().await;
+    let node = world.node().await;
+    for name in ["weather", "letters"] {
+        node.put_group(
+            name,
+            json!({"tasks": {"a": {"script": "hello"}, "b": {"script": "hello", "depends_on": ["a"]}}}),
+        )
+        .await;
+        node.run(name, json!({})).await;
+    }
+    open_signed_in(&mut chrome, node.base(), "/").await;
+    // The first step of the Tab key leads past the frame.
+    chrome.press("Tab").await;
+    chrome.until(&format!("{FOCUS}.className === 'skip'")).await;
+    chrome.press("Enter").await;
+    chrome.until("location.hash === '#main'").await;
+    // Places, by two letters.
+    types(&mut chrome, "gg").await;
+    chrome
+        .until("location.pathname === '/groups' && document.readyState === 'complete'")
+        .await;
+    // A list: the second row, and open it.
+    types(&mut chrome, "jj").await;
+    chrome
+        .until("document.querySelectorAll('main tbody tr')[1].getAttribute('aria-selected') === 'true'")
+        .await;
+    types(&mut chrome, "k").await;
+    chrome.until(&format!("{FOCUS}.textContent === 'letters'")).await;
+    chrome.press("Enter").await;
+    chrome
+        .until("location.pathname === '/groups/letters' && document.readyState === 'complete'")
+        .await;
+    // The palette: it takes the keys, Escape gives them back, what it finds is opened.
+    chrome.press("Control+k").await;
+    chrome.until("document.querySelector('#palette').open").await;
+    chrome.press("Escape").await;
+    chrome.until("!document.querySelector('#palette').open").await;
+    chrome.press("Control+k").await;
+    chrome
+        .until(&format!("document.querySelector('#palette').contains({FOCUS})"))
+        .await;
+    types(&mut chrome, "weath").await;
+    chrome
+        .until("!!document.querySelector('#found a[href=\"/groups/weather\"]')")
+        .await;
+    chrome.press("ArrowDown").await;
+    chrome.press("Enter").await;
+    chrome
+        .until("location.pathname === '/groups/weather' && document.readyState === 'complete'")
+        .await;
+    // Back is where one was.
+    chrome.value("history.back()").await;
+    chrome
+        .until("location.pathname === '/groups/letters' && document.readyState === 'complete'")
+        .await;
+    // All keys are told, by a key, and go away by one.
+    types(&mut chrome, "?").await;
+    chrome.until("document.querySelector('#keys').open").await;
+    chrome.press("Escape").await;
+    chrome.until("!document.querySelector('#keys').open").await;
+    // What is typed into a field is no command, and Escape leaves it.
+    types(&mut chrome, "/").await;
+    chrome.until(&format!("{FOCUS}.id === 'search'")).await;
+    types(&mut chrome, "gr?").await;
+    chrome
+        .until(&format!(
+            "{FOCUS}.value === 'gr?' && location.pathname === '/groups/letters'"
+        ))
+        .await;
+    chrome.press("Escape").await;
+    chrome.until(&format!("{FOCUS} === document.body")).await;
+    // The theme, and it stays.
+    types(&mut chrome, "t").await;
+    chrome
+        .until("['dark', 'light'].includes(document.documentElement.dataset.theme)")
+        .await;
+    assert_eq!(chrome.value("document.cookie.includes('heddle_theme=')").await, true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_tells_what_it_is_to_those_who_point_and_to_those_who_type() {
+    let Some(mut chrome) = browser().await else { return };
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group(
+        "mixed",
+        json!({"tasks": {
+            "good": {"script": "hello"},
+            "bad": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}, "depends_on": ["good"]},
+        }}),
+    )
+    .await;
+    let run = node.start("mixed", json!({})).await;
+    node.run_becomes(&run, "failed").await;
+    open_signed_in(&mut chrome, node.base(), "/groups/mixed").await;
+    // By pointing: nothing is opened, nothing moves, and it goes away again.
+    let cell = |row: u32| {
+        format!(
+            "(() => {{ const svg = document.querySelector('svg[data-columns]'), at = svg.getBoundingClientRect(); \
+             return [at.x + at.width - 10, at.y + Number(svg.dataset.top) + {row} * Number(svg.dataset.size) + 10]; }})()"
+        )
+    };
+    let at = chrome.value(&cell(1)).await;
+    let at = [0, 1].map(|axis| at[axis].as_f64().unwrap());
+    chrome.point(at).await;
+    let tip = "document.querySelector('#tip')";
+    chrome
+        .until(&format!("!{tip}.hidden && {tip}.innerText.includes('failed')"))
+        .await;
+    let inside = format!(
+        "(() => {{ const at = {tip}.getBoundingClientRect(); return at.left >= 0 && at.top >= 0 \
+         && at.right <= innerWidth && at.bottom <= innerHeight; }})()"
+    );
+    assert_eq!(chrome.value(&inside).await, true, "all of it is in the window");
+    assert_eq!(
+        chrome
+            .value("document.querySelector('#detail').childElementCount")
+            .await,
+        0
+    );
+    chrome.point([2.0, 2.0]).await;
+    chrome.until(&format!("{tip}.hidden")).await;
+    // By keys: into the grid, to a cell, open it, and the address says which.
+    chrome
+        .value("document.querySelector('svg[data-columns]').focus(); 0")
+        .await;
+    for key in ["ArrowDown", "ArrowDown"] {
+        chrome.press(key).await;
+    }
+    chrome
+        .until(&format!("!{tip}.hidden && {tip}.innerText.includes('bad')"))
+        .await;
+    chrome.press("Enter").await;
+    chrome
+        .until("document.querySelector('#detail').innerText.includes('bad')")
+        .await;
+    assert_eq!(chrome.value("location.search.includes('task=bad')").await, true);
+    // Loaded anew, the same is open.
+    chrome
+        .open(&format!("{}/groups/mixed?run={run}&task=bad", node.base()))
+        .await;
+    chrome
+        .until("document.querySelector('#detail').innerText.includes('bad')")
+        .await;
+}

@@ -1,0 +1,156 @@
+//! Scripts in the browser: files that are chosen and files that are dropped, versions, and the console.
+
+use heddle_tests::{Node, TOKEN, World};
+use reqwest::StatusCode;
+use serde_json::json;
+
+use crate::open::{browser, open_signed_in};
+use crate::{Page, Visitor, check_page};
+
+/// A form with files, as a browser sends it: names and contents; and its other fields.
+async fn upload(visitor: &Visitor, files: &[(&str, &str)], fields: &[(&str, &str)]) -> Page {
+    const BETWEEN: &str = "between-two-parts";
+    let mut body = String::new();
+    for (name, value) in fields {
+        body.push_str(&format!(
+            "--{BETWEEN}\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
+        ));
+    }
+    for (name, content) in files {
+        body.push_str(&format!(
+            "--{BETWEEN}\r\ncontent-disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
+             content-type: application/octet-stream\r\n\r\n{content}\r\n"
+        ));
+    }
+    body.push_str(&format!("--{BETWEEN}--\r\n"));
+    let request = visitor
+        .client
+        .post(format!("{}/scripts/upload", visitor.base))
+        .header("origin", &visitor.base)
+        .header("referer", format!("{}/scripts", visitor.base))
+        .header("content-type", format!("multipart/form-data; boundary={BETWEEN}"))
+        .body(body);
+    visitor.send(request).await
+}
+
+async fn active(node: &Node, script: &str) -> i64 {
+    let script = node.get(&format!("/v1/scripts/{script}")).await.expect_status(200);
+    script["active_version"].as_i64().unwrap()
+}
+
+#[tokio::test]
+async fn files_become_scripts() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let first = ("greet.js", "export default (p) => `Hello, ${p.name}`;");
+    let done = upload(&visitor, &[first], &[]).await;
+    assert_eq!(
+        (done.status, done.leads_to()),
+        (StatusCode::SEE_OTHER, "/scripts/greet"),
+        "{}",
+        done.text
+    );
+    // Several at once, each under the name of its file.
+    let more = [
+        ("one.js", "export default () => 1;"),
+        ("two.ts", "export default (): number => 2;"),
+    ];
+    let done = upload(&visitor, &more, &[]).await;
+    assert_eq!(
+        (done.status, done.leads_to()),
+        (StatusCode::SEE_OTHER, "/scripts"),
+        "{}",
+        done.text
+    );
+    for name in ["one", "two"] {
+        assert_eq!(active(&node, name).await, 1);
+    }
+    // A version that waits to be activated, and is.
+    let second = ("another-name.js", "export default (p) => `Good day, ${p.name}`;");
+    upload(&visitor, &[second], &[("name", "greet"), ("keep", "true")]).await;
+    assert_eq!(active(&node, "greet").await, 1);
+    let page = visitor.get("/scripts/greet").await.fine();
+    assert!(page.contains("action=\"/scripts/greet/activate\""), "{page}");
+    visitor.post("/scripts/greet/activate", &[("version", "2")]).await;
+    assert_eq!(active(&node, "greet").await, 2);
+    // What is no script, and no file at all: back to the page, which says which and why.
+    for (files, says) in [
+        (vec![("broken.js", "export default (")], "broken.js"),
+        (vec![("nothing.wasm", "text")], "nothing.wasm"),
+        (vec![], "file"),
+    ] {
+        let refused = upload(&visitor, &files, &[]).await;
+        assert_eq!(
+            (refused.status, refused.leads_to()),
+            (StatusCode::SEE_OTHER, "/scripts"),
+            "{}",
+            refused.text
+        );
+        let said = refused.headers["set-cookie"].to_str().unwrap().to_owned();
+        let next = Visitor {
+            client: visitor.client.clone(),
+            base: visitor.base.clone(),
+            cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
+        };
+        let page = next.get("/scripts").await;
+        check_page("/scripts", &page);
+        let page = page.fine();
+        assert!(page.contains("role=\"alert\"") && page.contains(says), "{says}: {page}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_dropped_and_tried() {
+    let Some(mut chrome) = browser().await else { return };
+    let world = World::new().await;
+    let node = world.node().await;
+    open_signed_in(&mut chrome, node.base(), "/scripts").await;
+    let text = "export const params = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };\\n\
+                export default (p) => { console.warn('hm', p.name); return { greeting: `Hello, ${p.name}` }; };";
+    let drop = format!(
+        "(() => {{ const data = new DataTransfer(); data.items.add(new File([{}.replaceAll('\\\\n', '\\n')], 'dropped.js')); \
+         const event = (kind) => new DragEvent(kind, {{ dataTransfer: data, bubbles: true, cancelable: true }}); \
+         document.body.dispatchEvent(event('dragover')); \
+         const shown = document.querySelector('form[data-drop]').classList.contains('over'); \
+         document.body.dispatchEvent(event('drop')); \
+         return [shown, document.querySelector('#files').files.length, document.activeElement.type]; }})()",
+        json!(text)
+    );
+    assert_eq!(
+        chrome.value(&drop).await,
+        json!([true, 1, "submit"]),
+        "it shows where it goes, and what is next"
+    );
+    chrome.press("Enter").await;
+    chrome
+        .until("location.pathname === '/scripts/dropped' && document.readyState === 'complete'")
+        .await;
+    chrome.click("nav.tabs a[href$='/console']").await;
+    chrome.until("!!document.querySelector('[name=\"p.name\"]')").await;
+    let result = "document.querySelector('section[aria-live]').innerText";
+    // What the schema refuses is said, and what was written stays.
+    chrome
+        .value("document.querySelector('[name=params]').value = '{\"name\": 5}'; window.isLeft = true")
+        .await;
+    chrome.click("main form.fields button.primary").await;
+    chrome
+        .until(&format!("!window.isLeft && {result}.includes('/params/name')"))
+        .await;
+    assert_eq!(
+        chrome.value("document.querySelector('[name=params]').value").await,
+        "{\"name\": 5}"
+    );
+    chrome.value("document.querySelector('[name=params]').value = ''; document.querySelector('[name=\"p.name\"]').value = 'Ada'; window.isLeft = true").await;
+    chrome.click("main form.fields button.primary").await;
+    chrome
+        .until(&format!(
+            "!window.isLeft && {result}.includes('Hello, Ada') && {result}.includes('hm Ada')"
+        ))
+        .await;
+    // Who comes back finds it filled in.
+    chrome.open(&format!("{}/scripts/dropped/console", node.base())).await;
+    chrome
+        .until("document.querySelector('[name=\"p.name\"]').value === 'Ada'")
+        .await;
+}
