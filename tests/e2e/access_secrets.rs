@@ -151,6 +151,33 @@ async fn keys_are_changed() {
     assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
 }
 
+/// Two nodes with different keys: the second one stores nothing that the first one could not read, so that the first one
+/// starts again after a crash.
+#[tokio::test]
+async fn a_node_with_another_key_encrypts_nothing() {
+    let world = World::new().await;
+    let first = keyed(&world, KEY, None).start().await;
+    let directory = world.directory().join("other");
+    let other = keyed(&world, NEXT_KEY, None).data_dir(&directory).start().await;
+    let puts = [
+        ("/v1/secrets/door", json!({"value": "sesame", "groups": ["*"]})),
+        ("/v1/connections/shop", json!({"url": world.url(), "groups": ["*"]})),
+        ("/v1/channels/hook", json!({"kind": "webhook", "url": "http://127.0.0.1:9/"})),
+    ];
+    let (path, body) = &puts[0];
+    first.put(path, body.clone()).await.expect_status(201);
+    for (path, body) in &puts {
+        let refused = other.put(path, body.clone()).await.expect_status(409);
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.contains("secret `door`") && detail.contains("HEDDLE_SECRETS_KEY"), "{detail}");
+    }
+    drop((first, other));
+    let first = keyed(&world, KEY, None).start().await;
+    for (path, body) in &puts[1..] {
+        first.put(path, body.clone()).await.expect_status(201);
+    }
+}
+
 /// What is put again as it stands is sealed with the key of today, so that there is nothing left to be sealed anew.
 #[tokio::test]
 async fn what_is_put_again_is_sealed_with_the_new_key() {

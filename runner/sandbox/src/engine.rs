@@ -37,6 +37,9 @@ pub(crate) const MAX_TABLES: u32 = 20;
 /// What wasmtime may allocate for one instance's own structures.
 const MAX_INSTANCE_BYTES: usize = 4 << 20;
 
+/// Instances besides those of runs: an uploaded text is checked by running its top level, also while all slots are taken.
+const CHECKS_MAX: u32 = 16;
+
 /// What decides what compiled code looks like: the compiling child and the node must agree on it.
 pub(crate) fn code_config() -> Config {
     let mut config = Config::new();
@@ -60,6 +63,7 @@ pub(crate) fn code_config() -> Config {
 pub(crate) fn pooled_engine(slots: u32, max_memory_bytes: u64) -> wasmtime::Result<Engine> {
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();
     let mut pool = PoolingAllocationConfig::new();
+    let slots = slots.saturating_add(CHECKS_MAX);
     pool.total_component_instances(slots)
         .total_core_instances(slots.saturating_mul(10).max(MAX_CORE_INSTANCES))
         .total_memories(slots.saturating_mul(2).max(MAX_MEMORIES))

@@ -91,6 +91,7 @@ async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let spec: ChannelSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let app = &request.app;
+    grants::require_common_key(app).await?;
     let done = app
         .store
         .put_channel(request.by(), &app.secret_keys, &*app.chance, &name, spec)

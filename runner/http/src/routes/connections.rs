@@ -105,6 +105,7 @@ async fn save(mut request: Request) -> Outcome {
         read_only: body.read_only,
     };
     let app = &request.app;
+    grants::require_common_key(app).await?;
     let done = app
         .store
         .put_connection(

@@ -5,11 +5,29 @@ use heddle_store::secret::Grant;
 use heddle_store::usage::Removal;
 use serde_json::Value;
 
+use crate::app::App;
 use crate::problem::Problem;
 use crate::request::{Outcome, no_content};
 
 /// How many groups or categories a grant may name.
 const GRANTEES_MAX: usize = 1_000;
+
+/// Refuses to encrypt with a key that does not decrypt what is already there. Otherwise each of two nodes with different
+/// keys would store what the other cannot read, and neither would start again.
+pub(crate) async fn require_common_key(app: &App) -> Result<(), Problem> {
+    let foreign = app.store.foreign_seals(&app.secret_keys).await?;
+    match foreign.first() {
+        None => Ok(()),
+        Some(seal) => Err(Problem::conflict(format!(
+            "{} `{}` is encrypted with another key (fingerprint {}) than the key of this node (fingerprint {}); start \
+            all nodes with the same HEDDLE_SECRETS_KEY",
+            seal.kind,
+            seal.name,
+            seal.key_id,
+            app.secret_keys.current_id(),
+        ))),
+    }
+}
 
 /// Checks the names of a grant; `*` stands for all.
 pub(crate) fn grant(groups: Vec<String>, categories: Vec<String>) -> Result<Grant, Problem> {

@@ -108,6 +108,7 @@ async fn save(mut request: Request) -> Outcome {
     }
     let grant = grants::grant(body.groups, body.categories)?;
     let app = &request.app;
+    grants::require_common_key(app).await?;
     let done = app
         .store
         .put_secret(request.by(), &app.secret_keys, &*app.chance, &name, &body.value, &grant)
