@@ -47,8 +47,16 @@ async fn slots_are_counted() {
     admission.commit().await.unwrap();
     assert_eq!(second.await.unwrap(), 0, "the slot has been given out");
 
+    // It is claimed, and runs.
+    sql.batch_execute(
+        "WITH taken AS (DELETE FROM heddle.ready RETURNING run, task, item, attempt)
+         INSERT INTO heddle.running SELECT run, task, item, attempt, 7, now() FROM taken",
+    )
+    .await
+    .unwrap();
+    assert_eq!(unhindered(store.admit_pooled()).await.unwrap(), 0, "it runs");
     let end = other.transaction().await.unwrap();
-    assert_eq!(end.execute("DELETE FROM heddle.ready", &[]).await.unwrap(), 1);
+    assert_eq!(end.execute("DELETE FROM heddle.running", &[]).await.unwrap(), 1);
     assert_eq!(
         unhindered(store.admit_pooled()).await.unwrap(),
         0,

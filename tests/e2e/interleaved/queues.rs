@@ -242,7 +242,7 @@ async fn ends_of_claims() {
     );
 }
 
-/// `queue_lock_overdue`: one that a worker claims at the last moment is waited for, and is not overdue any more if it got it.
+/// `queue_lock_overdue`: runs are locked before any row of a queue; one that a worker claims at the last moment is waited for, and is not overdue any more if it got it.
 #[tokio::test]
 async fn what_nobody_claimed() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -255,6 +255,18 @@ async fn what_nobody_claimed() {
             (locked.runs.len(), locked.owned.len())
         })
     };
+    let holder = other.transaction().await.unwrap();
+    holder
+        .execute("SELECT FROM heddle.runs_live FOR UPDATE", &[])
+        .await
+        .unwrap();
+    let reaper = reap();
+    waiting(&sql, 1).await;
+    sql.batch_execute("BEGIN; SELECT FROM heddle.queue_ready FOR UPDATE NOWAIT; ROLLBACK")
+        .await
+        .expect("the run is locked before its row in the queue");
+    holder.rollback().await.unwrap();
+    assert_eq!(reaper.await.unwrap(), (1, 1));
     for (commits, owned) in [(false, 1), (true, 0)] {
         let claimer = other.transaction().await.unwrap();
         assert_eq!(claimer.execute("DELETE FROM heddle.queue_ready", &[]).await.unwrap(), 1);
@@ -268,7 +280,8 @@ async fn what_nobody_claimed() {
     }
 }
 
-/// `queue_complete_single_task`: of two who end one claim with its run, one does, and what is written is written once.
+/// `queue_complete_single_task`: the run is locked before its claim is taken; of two who end one claim with its run, one does,
+/// and what is written is written once.
 #[tokio::test]
 async fn ends_of_runs() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -285,7 +298,14 @@ async fn ends_of_runs() {
     };
     let (one, two) = (end(), end());
     waiting(&sql, 2).await;
-    assert_eq!(count(&sql, "queue_claims").await, 1);
+    sql.batch_execute(
+        "BEGIN;
+         SELECT FROM heddle.queue_claims FOR UPDATE NOWAIT;
+         SELECT FROM heddle.running FOR UPDATE NOWAIT;
+         ROLLBACK",
+    )
+    .await
+    .expect("the run is locked before its claim");
     holder.rollback().await.unwrap();
     assert_eq!([one.await.unwrap(), two.await.unwrap()].concat(), [run(1)]);
     let mut rows = Vec::new();

@@ -139,7 +139,8 @@ async fn outcomes() {
     assert_eq!(count(&sql, "running").await, 1);
 }
 
-/// `complete_single_task`: of two who end one run, one does, and what is written is written once.
+/// `complete_single_task`: the run is locked before its attempt is taken; of two who end one run, one does, and what is written
+/// is written once.
 #[tokio::test]
 async fn ends_of_runs() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -163,6 +164,9 @@ async fn ends_of_runs() {
     };
     let (one, two) = (end(), end());
     waiting(&sql, 2).await;
+    sql.batch_execute("BEGIN; SELECT FROM heddle.running FOR UPDATE NOWAIT; ROLLBACK")
+        .await
+        .expect("the run is locked before its attempt");
     holder.rollback().await.unwrap();
     assert_eq!([one.await.unwrap(), two.await.unwrap()].concat(), [run(1)]);
     let mut rows = Vec::new();
@@ -377,7 +381,7 @@ async fn timers_that_are_being_taken() {
     assert_eq!(count(&sql, "timers").await, 1);
 }
 
-/// `abandon_run`: of two who have an attempt's run, one to report it and one to give it up, the later waits, and has nothing
+/// `abandon_run`: the run is locked before its attempt; of two who have an attempt's run, one to report it and one to give it up, the later waits, and has nothing
 /// to do if the earlier has done it.
 #[tokio::test]
 async fn runs_that_are_given_up() {
@@ -399,7 +403,17 @@ async fn runs_that_are_given_up() {
             (completion, locked.owned.len())
         })
     };
-    let (first, stopped) = giving_up(1).await.unwrap();
+    let mut other = world.sql().await;
+    let holder = other.transaction().await.unwrap();
+    let hold = format!("SELECT FROM heddle.runs_live WHERE id = '{}' FOR UPDATE", run(1));
+    holder.execute(&hold, &[]).await.unwrap();
+    let first = giving_up(1);
+    waiting(&sql, 1).await;
+    sql.batch_execute("BEGIN; SELECT FROM heddle.running FOR UPDATE NOWAIT; ROLLBACK")
+        .await
+        .expect("the run is locked before its attempt");
+    holder.rollback().await.unwrap();
+    let (first, stopped) = first.await.unwrap();
     assert_eq!(stopped, Some(1));
     let second = reporting(1);
     waiting(&sql, 1).await;
