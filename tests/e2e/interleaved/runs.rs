@@ -385,7 +385,7 @@ async fn timers_that_are_being_taken() {
 /// to do if the earlier has done it.
 #[tokio::test]
 async fn runs_that_are_given_up() {
-    let (_world, store, sql, _) = set_up().await;
+    let (world, store, sql, _) = set_up().await;
     under_way(&sql, &[1, 2], 7).await;
     let giving_up = |number: u128| {
         let store = store.clone();
