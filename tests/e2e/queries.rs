@@ -205,7 +205,7 @@ async fn failures_have_a_kind() {
             json!({}),
             "output",
             3,
-            "more than 1024 bytes",
+            "more than the maximum of 1024 bytes",
         ),
     ] {
         node.put_group("g", group(json!({"t": with(query(sql, more), retry.clone())})))

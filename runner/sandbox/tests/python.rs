@@ -233,7 +233,7 @@ pub async fn faults_of_texts(_: Bench) {
             "not available at the top level",
             Some((2, 1)),
         ),
-        ("x = [0] * 100_000_000\n", "more than 64 MiB", None),
+        ("x = [0] * 100_000_000\n", "memory limit of 64 MiB", None),
         ("import sys; sys.exit(1)\n", "SystemExit", Some((1, 13))),
     ] {
         let fault = fault(&bench, PY, text).await;

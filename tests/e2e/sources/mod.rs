@@ -70,7 +70,7 @@ async fn a_text_is_a_script() {
     assert_eq!(source.text().await.unwrap(), GREET);
     let wasm = text(1, "wasm").await;
     assert_eq!(wasm.status(), 404);
-    assert!(wasm.text().await.unwrap().contains("is source"));
+    assert!(wasm.text().await.unwrap().contains("was uploaded as source text"));
     let hello = heddle_scripts::get("hello").unwrap().to_vec();
     node.put_bytes("/v1/scripts/greet", "application/wasm", hello)
         .await

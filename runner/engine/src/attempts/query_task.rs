@@ -117,7 +117,7 @@ impl Attempts {
         match self.sandbox.query(request).await {
             Ok(output) if output.len() > query.output_bytes_max => Ending::failed(
                 ErrorKind::Output,
-                format!("the output has more than its limit of {} bytes", query.output_bytes_max),
+                format!("the output exceeds its limit of {} bytes", query.output_bytes_max),
             ),
             Ok(output) => match serde_json::from_str::<Value>(&output) {
                 Ok(_) => Ending::Succeeded(output),
