@@ -23,7 +23,7 @@ pub fn all() -> BTreeMap<&'static str, Value> {
     all
 }
 
-/// What the compatibility calls take and answer.
+/// What the compatibility calls take and answer. A long function, since it is a list: a field each.
 fn timer_tasks(all: &mut BTreeMap<&'static str, Value>) {
     let text = |said: &str| json!({"type": "string", "description": said});
     let integer = |said: &str| json!({"type": "integer", "description": said});

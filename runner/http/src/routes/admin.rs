@@ -15,6 +15,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, ok, typed};
 use crate::table::{Method, Route};
 
+/// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(

@@ -143,7 +143,7 @@ fn claiming() -> Route {
     .answers(200, of::<Claims>())
 }
 
-/// The reports on one claim, and on many.
+/// The reports on one claim, and on many. A long function, since it is a list: a route each.
 fn reports() -> Vec<Route> {
     const OLD: &str = "The token is wrong or no longer valid; `detail` says why. Nothing has changed.";
     let one = |path, summary, takes: Shape, verb| {

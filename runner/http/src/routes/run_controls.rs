@@ -23,6 +23,7 @@ use crate::table::{Method, Route};
 /// The longest reason of an override, in characters.
 pub(crate) const REASON_CHARS_MAX: usize = 2_000;
 
+/// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     let control = |path, summary, control: Control| {
         Route::new(Method::Post, path, Access::Operate, summary, move |request| {

@@ -56,6 +56,7 @@ fn script_of(script: ScriptRow, version: ScriptVersionRow) -> Script {
     }
 }
 
+/// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/scripts", Access::View, "List scripts", list)

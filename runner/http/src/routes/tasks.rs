@@ -19,6 +19,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
 
+/// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     let item = |route: Route| route.query("item", "The item of a mapped task, counted from 0.");
     let logs =
