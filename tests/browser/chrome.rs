@@ -178,7 +178,8 @@ impl Chrome {
             match event["method"].as_str()? {
                 "Runtime.exceptionThrown" => Some(params["exceptionDetails"].to_string()),
                 "Runtime.consoleAPICalled" => Some(params["args"].to_string()),
-                "Log.entryAdded" => Some(params["entry"].to_string()),
+                // What is verbose is advice.
+                "Log.entryAdded" if params["entry"]["level"] != "verbose" => Some(params["entry"].to_string()),
                 "Network.requestWillBeSent" => {
                     let url = params["request"]["url"].as_str().unwrap_or_default();
                     let ours = url.starts_with(base) || url.starts_with("data:");

@@ -128,10 +128,8 @@ async fn nothing_moves_by_itself() {
             for (path, times) in pages.chain(others.iter().chain([&run.as_str()]).map(|path| (*path, false))) {
                 chrome.open(&format!("{base}{path}")).await;
                 chrome.until(SAID).await;
-                if chrome.value(HAS_TIMES).await != times {
-                    wrong.push(format!(
-                        "{path}: there is a time, or there is none: {times} was expected"
-                    ));
+                if times && chrome.value(HAS_TIMES).await != true {
+                    wrong.push(format!("{path} at {width} in {lang}: there is no time"));
                 }
                 chrome.until(GOES_ON).await;
                 let moved: Value = chrome.value(MOVED).await;

@@ -4,11 +4,11 @@ const words = document.getElementById("words").dataset;
 const { zone, lang } = document.body.dataset;
 const units = lang === "zh" ? ["秒", "分", "小时", "天", "毫秒"] : ["s", "min", "h", "d", "ms"];
 
-export function span(ms) {
+export function span(ms, whole = false) {
   const s = Math.round(ms / 1000);
   const two = (big, unit, small, next) => small ? `${big} ${unit} ${small} ${next}` : `${big} ${unit}`;
   if (ms < 1000) return `${Math.max(0, Math.round(ms))} ${units[4]}`;
-  if (ms < 10000) return `${Math.floor(ms / 1000)}.${Math.floor(ms % 1000 / 100)} ${units[0]}`;
+  if (ms < 10000 && !whole) return `${Math.floor(ms / 1000)}.${Math.floor(ms % 1000 / 100)} ${units[0]}`;
   if (s < 60) return `${s} ${units[0]}`;
   if (s < 3600) return two(Math.floor(s / 60), units[1], s % 60, units[0]);
   if (s < 86400) return two(Math.floor(s / 3600), units[2], Math.floor(s % 3600 / 60), units[1]);
@@ -22,7 +22,7 @@ export function tell(root = document) {
   for (const element of root.querySelectorAll("time[data-ago]")) {
     const off = now - Date.parse(element.dateTime);
     if (Math.abs(off) < 1000) say(element, words.now);
-    else say(element, (off > 0 ? words.ago : words.in).replace("#", span(Math.abs(off) < 60000 ? Math.floor(Math.abs(off) / 1000) * 1000 : Math.abs(off))));
+    else say(element, (off > 0 ? words.ago : words.in).replace("#", span(Math.abs(off) < 60000 ? Math.floor(Math.abs(off) / 1000) * 1000 : Math.abs(off), true)));
   }
   for (const element of root.querySelectorAll("[data-since]")) {
     const ms = now - Date.parse(element.dataset.since);

@@ -128,9 +128,16 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
                 .copied()
                 .unwrap_or(KINDS[0]);
             let address = format!("/{section}/{}", segment(&one.name));
+            found.push(Found {
+                glyph: section,
+                kind: t!(ctx, kind),
+                address: address.clone(),
+                name: one.name.clone(),
+            });
             if kind == "group" && ctx.viewer.operates() && (verb.is_some() || found.len() < ACTIONS_MAX) {
+                let asked = verb.is_some();
                 let verb = verb.unwrap_or("run");
-                found.push(Found {
+                let action = Found {
                     glyph: "running",
                     name: format!(
                         "{} · {}",
@@ -142,14 +149,11 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
                     ),
                     kind: t!(ctx, "action"),
                     address: format!("{address}/{verb}"),
-                });
+                };
+                // Who names an action wants it first, who names a thing the thing.
+                let place = found.len() - usize::from(asked);
+                found.insert(place, action);
             }
-            found.push(Found {
-                glyph: section,
-                kind: t!(ctx, kind),
-                address,
-                name: one.name,
-            });
         }
     }
     queues(ctx, &lower, &mut found).await?;
