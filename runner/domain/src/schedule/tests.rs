@@ -164,7 +164,7 @@ fn refuses_and_says_where() {
         ),
         (
             json!({"cron": "* * * * *", "anchor": "2026-01-01"}),
-            "/anchor: only `every`",
+            "/anchor: only a schedule with `every`",
         ),
         (json!({"every": "0s"}), "/every: `every` must be at least 100ms"),
         (

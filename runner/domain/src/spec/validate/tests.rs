@@ -197,7 +197,7 @@ fn executors_and_references() {
     );
     check(
         one(json!({"script": "sink"})),
-        &[("/tasks/t/script", "no task script but a consumer")],
+        &[("/tasks/t/script", "is not a task script; its world is consumer")],
     );
     check(
         one(json!({"group": "nobody"})),
@@ -376,7 +376,7 @@ fn fields() {
     );
     check(
         one(json!({"http": {"url": "http://x", "headers": {"a b": "x"}}})),
-        &[("/tasks/t/http/headers/a b", "no name")],
+        &[("/tasks/t/http/headers/a b", "is not a valid header name")],
     );
     check(
         one(json!({"audience": {"audience": "team"}})),
