@@ -329,7 +329,7 @@ async fn a_script_is_written_on_a_page() {
         assert!(page.fine().contains(begins), "{language}");
     }
     // Browsers send other line ends than files have.
-    let form = |text: &'static str| [("name", "sum"), ("lang", "python"), ("text", text), ("do", "try")];
+    let form = |text: &'static str| [("name", "below"), ("lang", "python"), ("text", text), ("do", "try")];
     let wrong = writes.post("/scripts/write", &form("a = 1\r\ndef run(:\r\n")).await;
     assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
     check_page("a fault", &wrong);
@@ -340,39 +340,39 @@ async fn a_script_is_written_on_a_page() {
     );
     let text = "def run(params, ctx):\r\n    return params['a'] < 2\r\n";
     let made = writes.post("/scripts/write", &form(text)).await;
-    assert_eq!(made.leads_to(), "/scripts/sum/console", "{}", made.text);
-    let invoked = node.post("/v1/scripts/sum/invoke", json!({"params": {"a": 1}})).await;
+    assert_eq!(made.leads_to(), "/scripts/below/console", "{}", made.text);
+    let invoked = node.post("/v1/scripts/below/invoke", json!({"params": {"a": 1}})).await;
     assert_eq!(invoked.expect_status(200)["output"], true);
     let there = writes.post("/scripts/write", &form(text)).await;
     assert_eq!(there.status, StatusCode::CONFLICT);
     // What is there is shown to everybody, and changed by those who may.
-    let page = writes.get("/scripts/sum/source").await;
+    let page = writes.get("/scripts/below/source").await;
     check_page("the source of a script", &page);
     let page = page.fine();
     assert!(
         page.contains("\ndef run(params, ctx):\n    return params['a'] &lt; 2\n</textarea>"),
         "{page}"
     );
-    let page = sees.get("/scripts/sum/source").await.fine();
+    let page = sees.get("/scripts/below/source").await.fine();
     assert!(
         page.contains("params['a'] &lt; 2") && !page.contains("textarea"),
         "{page}"
     );
     let changed = [("text", "def run(params, ctx):\r\n    return 3\r\n"), ("keep", "true")];
-    let made = writes.post("/scripts/sum/source?version=1", &changed).await;
-    assert_eq!(made.leads_to(), "/scripts/sum/source?version=2", "{}", made.text);
-    let script = node.get("/v1/scripts/sum").await.expect_status(200);
+    let made = writes.post("/scripts/below/source?version=1", &changed).await;
+    assert_eq!(made.leads_to(), "/scripts/below/source?version=2", "{}", made.text);
+    let script = node.get("/v1/scripts/below").await.expect_status(200);
     assert_eq!(
         (&script["active_version"], &script["latest_version"]),
         (&json!(1), &json!(2))
     );
     assert_eq!(
-        sees.post("/scripts/sum/source", &changed).await.status,
+        sees.post("/scripts/below/source", &changed).await.status,
         StatusCode::FORBIDDEN
     );
     // A version that is text is downloaded as text; one that is wasm has none.
-    let page = sees.get("/scripts/sum").await.fine();
-    assert!(page.contains("/v1/scripts/sum/versions/2/source\""), "{page}");
+    let page = sees.get("/scripts/below").await.fine();
+    assert!(page.contains("/v1/scripts/below/versions/2/source\""), "{page}");
     assert_eq!(sees.get("/scripts/hello/source").await.status, StatusCode::NOT_FOUND);
 }
 
