@@ -143,7 +143,7 @@ async fn slots_come_back() {
     // One that groups name stays.
     node.delete("/v1/pools/db")
         .await
-        .expect_said(409, "named by groups `flaky`, `long`, `short`");
+        .expect_said(409, "is used by groups `flaky`, `long`, `short`");
     for name in ["flaky", "long", "short"] {
         node.put_group(name, crate::one(json!({"script": "hello"}))).await;
     }

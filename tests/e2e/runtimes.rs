@@ -306,7 +306,7 @@ async fn what_would_change_is_refused() {
     for part in [
         "changes: description",
         "too new",
-        "(keeps an older one until that is retired)",
+        "(stays on an older one until that is retired)",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

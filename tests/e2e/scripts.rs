@@ -334,7 +334,7 @@ async fn a_schema_that_cannot_be_used_stops_nobody_else() {
             assert_eq!(error["kind"], "invalid", "{run:#}");
             let said = error["message"].as_str().expect("a message");
             assert!(
-                said.contains("cannot be used") && said.contains("https://example.com/schema.json"),
+                said.contains("is not valid") && said.contains("https://example.com/schema.json"),
                 "{said}"
             );
         }
@@ -342,10 +342,10 @@ async fn a_schema_that_cannot_be_used_stops_nobody_else() {
     // Nobody is told of a fault of Heddle's own; whoever submits hears what is wrong.
     node.post("/v1/groups/victim/runs", json!({}))
         .await
-        .expect_said(422, "cannot be used");
+        .expect_said(422, "is not valid");
     node.refused_group("another", one(json!({"script": "broken"})))
         .await
-        .expect_said(422, "cannot be used");
+        .expect_said(422, "is not valid");
 }
 
 /// It is refused for what it takes. A node whose machine gives it no time cannot tell yet: it says so, and is asked again.

@@ -18,12 +18,29 @@ fn by_node(run: &Value) -> BTreeMap<String, usize> {
     nodes
 }
 
+/// A node knows of others as of its last heartbeat: waits for one of each after both are there.
+async fn know_each_other(node: &Node) {
+    let heartbeats = async || -> Vec<String> {
+        let nodes = node.all("/v1/nodes").await;
+        let at = |node: &Value| node["heartbeat_at"].as_str().expect("a time").to_owned();
+        nodes.iter().map(at).collect()
+    };
+    let both = heartbeats().await;
+    assert_eq!(both.len(), 2);
+    let newest = both.into_iter().max().expect("a heartbeat");
+    heddle_tests::eventually("a heartbeat of each", async || {
+        heartbeats().await.iter().all(|at| *at > newest).then_some(())
+    })
+    .await;
+}
+
 /// What a schedule makes ready at one instant is not all taken by the node that happened to fire it.
 #[tokio::test]
 async fn what_is_due_at_once_is_shared() {
     const TASKS: usize = 800;
     let world = World::new().await;
     let nodes = world.nodes(2).await;
+    know_each_other(&nodes[0]).await;
     let tasks: BTreeMap<String, Value> = (0..TASKS).map(|n| (format!("t{n:03}"), sleeps(0.5))).collect();
     let schedules = json!({"s": {"once": {"delay": "1s"}}});
     nodes[0]

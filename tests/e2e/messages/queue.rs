@@ -274,7 +274,7 @@ async fn cancelled_in_the_queue() {
     assert_eq!(cancel(json!({"sender": 1})).await, 1);
     let second = format!("/v1/topics/outgoing/messages/{}", id(2));
     node.delete(&second).await.expect_status(204);
-    node.delete(&second).await.expect_said(409, "it is cancelled");
+    node.delete(&second).await.expect_said(409, "already cancelled");
     for sender in 4..8 {
         assert_eq!(cancel(json!({"sender": sender})).await, 1);
     }

@@ -19,6 +19,7 @@ use heddle_sandbox::{
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::cases::{self, Doubles};
 use super::done;
@@ -430,6 +431,8 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
     let local = Local::new()?;
     let mut watched = vec![file.to_owned(), cases::file_beside(file)];
     watched.extend(params.file().map(str::to_owned));
+    // One for all of it: between two of them, a signal would be lost.
+    let mut interrupts = signal(SignalKind::interrupt()).context("no SIGINT")?;
     loop {
         let seen = looks(&watched);
         if out == Format::Table {
@@ -445,12 +448,12 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
             ended = ended => if let Err(error) = ended {
                 eprintln!("{error:#}");
             },
-            _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
+            _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
         }
         while looks(&watched) == seen {
             tokio::select! {
                 () = tokio::time::sleep(POLL_EVERY) => {}
-                _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(INTERRUPTED)),
+                _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
             }
         }
     }

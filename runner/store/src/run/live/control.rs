@@ -154,7 +154,8 @@ impl Completion {
             .fetch_one(self.connection())
             .await?;
         let other = sqlx::query_scalar!(
-            "SELECT d.run FROM heddle.run_dedupes d JOIN heddle.runs_live l ON l.id = ANY (ARRAY[d.run])
+            "SELECT d.run FROM heddle.run_dedupes d
+              CROSS JOIN LATERAL (SELECT FROM heddle.runs_live l WHERE l.id = d.run LIMIT 1) l
               WHERE d.group_id = $1 AND d.hash = $2 AND d.run <> $3",
             group_id,
             hash,
