@@ -162,14 +162,20 @@ async fn a_node_with_another_key_encrypts_nothing() {
     let puts = [
         ("/v1/secrets/door", json!({"value": "sesame", "groups": ["*"]})),
         ("/v1/connections/shop", json!({"url": world.url(), "groups": ["*"]})),
-        ("/v1/channels/hook", json!({"kind": "webhook", "url": "http://127.0.0.1:9/"})),
+        (
+            "/v1/channels/hook",
+            json!({"kind": "webhook", "url": "http://127.0.0.1:9/"}),
+        ),
     ];
     let (path, body) = &puts[0];
     first.put(path, body.clone()).await.expect_status(201);
     for (path, body) in &puts {
         let refused = other.put(path, body.clone()).await.expect_status(409);
         let detail = refused["detail"].as_str().unwrap();
-        assert!(detail.contains("secret `door`") && detail.contains("HEDDLE_SECRETS_KEY"), "{detail}");
+        assert!(
+            detail.contains("secret `door`") && detail.contains("HEDDLE_SECRETS_KEY"),
+            "{detail}"
+        );
     }
     drop((first, other));
     let first = keyed(&world, KEY, None).start().await;

@@ -264,7 +264,10 @@ fn new<'a>(node: &'a Node, world: &World, language: &Language, name: &str) -> Op
 async fn bundled(node: &Node, dir: &Path, name: &str) {
     let file = dir.join("task.js");
     let text = fs::read_to_string(&file).expect("a source");
-    let text = text.replace("JSON.stringify({ greeting })", "JSON.stringify({ greeting, n: twice(next(3)) })");
+    let text = text.replace(
+        "JSON.stringify({ greeting })",
+        "JSON.stringify({ greeting, n: twice(next(3)) })",
+    );
     let imports = "import { twice } from \"./more.js\";\nimport next from \"./old.cjs\";\n";
     for (file, text) in [
         ("task.js", format!("{imports}{text}")),
@@ -274,7 +277,9 @@ async fn bundled(node: &Node, dir: &Path, name: &str) {
         fs::write(dir.join(file), text).expect("a file");
     }
     succeeds(node, &["script", "push", name, &dir.to_string_lossy()]);
-    let invoked = node.post(&format!("/v1/scripts/{name}/invoke"), json!({"params": {}})).await;
+    let invoked = node
+        .post(&format!("/v1/scripts/{name}/invoke"), json!({"params": {}}))
+        .await;
     assert_eq!(invoked.expect_status(200)["output"]["n"], 8);
 }
 

@@ -399,10 +399,7 @@ async fn texts_for_messages_are_no_tasks() {
         // By a version, and by the name while that is the active one.
         let refused = node.refused_group(&group, spec(format!("{script}@1"))).await;
         let refused = refused.expect_problem(422, &["/tasks/t/script"]);
-        assert!(
-            refused.to_string().contains("exports only `handle`"),
-            "{refused:#}"
-        );
+        assert!(refused.to_string().contains("exports only `handle`"), "{refused:#}");
         let path = format!("/v1/groups/{group}/validate");
         let answer = node.post(&path, spec(format!("{script}@1"))).await;
         answer.expect_problem(422, &["/tasks/t/script"]);
