@@ -32,6 +32,8 @@ if (palette) {
     }
   });
   palette.addEventListener("click", (event) => { if (event.target === palette) palette.close(); });
+  // Whoever comes back by the history comes back to the page, not to the palette.
+  addEventListener("pagehide", () => palette.close());
 }
 
 document.addEventListener("keydown", (event) => {
