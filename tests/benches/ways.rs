@@ -157,6 +157,9 @@ const fn work(way: &'static str, what: &'static str, amount: usize) -> Work {
 /// Done once for a node.
 async fn prepare(node: &Node, work: &Work) {
     node.put("silent", json!({"script": "silent"})).await;
+    // Only a group that keeps its history can be backfilled.
+    let past = json!({"history": true, "tasks": {"t": {"script": "silent"}}});
+    node.client.put_group("past", &past, None).await.expect("a group");
     node.put("hello", json!({"script": "hello", "params": {"name": "x"}}))
         .await;
     node.put("echo", json!({"script": "echo"})).await;
@@ -219,8 +222,7 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
             let request: BackfillRequest = serde_json::from_value(request).expect("a backfill");
             began = now();
             let started: Value =
-                serde_json::to_value(client.backfill_group("silent", &request).await.expect("a backfill"))
-                    .expect("JSON");
+                serde_json::to_value(client.backfill_group("past", &request).await.expect("a backfill")).expect("JSON");
             let id = started["id"].as_str().expect("an id").parse().expect("a UUID");
             while client.backfill(id).await.expect("the backfill").finished_at.is_none() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
