@@ -9,10 +9,13 @@
 //! What checks texts before an interpreter sees them (`typescript`) is ours, and built to wasm like the example scripts: by
 //! a nested Cargo with a target directory of its own.
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use sha2::{Digest, Sha256};
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -175,15 +178,26 @@ fn main() {
         .iter()
         .map(|path| format!("include_bytes!({path:?}), "))
         .collect::<String>();
-    let copy = &javascript[0];
-    let checker = build_checker(&out);
+    let interpreter = pack(&javascript[0], &out.join("quickjs.zlib"));
+    let checker = pack(&build_checker(&out), &out.join("checker.zlib"));
     let code = format!(
-        "const QUICKJS_ID: &str = {id:?};\nstatic QUICKJS_WASM: &[u8] = include_bytes!({copy:?});\n\
+        "const QUICKJS_ID: &str = {id:?};\nstatic QUICKJS_WASM: &[u8] = include_bytes!({interpreter:?});\n\
          static CHECKER_WASM: &[u8] = include_bytes!({checker:?});\nconst CPYTHON_ID: &str = {python_id:?};\n\
          static CPYTHON_LIBRARIES: &[&[u8]] = &[{libraries}];\n\
          static CPYTHON_STANDARD_LIBRARY: &[u8] = include_bytes!({library:?});\n"
     );
     fs::write(out.join("runtimes.rs"), code).expect("OUT_DIR is writable");
+}
+
+/// Packs a file with zlib, to less than a half. CPython comes packed.
+fn pack(from: &Path, to: &Path) -> PathBuf {
+    let packed = fs::File::create(to).and_then(|file| {
+        let mut packer = ZlibEncoder::new(file, Compression::best());
+        packer.write_all(&fs::read(from)?)?;
+        packer.finish()
+    });
+    packed.unwrap_or_else(|error| panic!("cannot pack {}: {error}", from.display()));
+    to.to_owned()
 }
 
 /// The files of a package, copied beside a project that was made to fetch it.

@@ -4,9 +4,12 @@
 //! the outer one holds. That directory (`guests` in the outer target directory) is shared by all profiles and outlives
 //! changes of this file, so a script is compiled again only when it or the SDK has changed.
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -238,8 +241,7 @@ fn package(guest: &Guest) -> String {
 /// Copies the modules, because the shared directory may change under a compiler that reads them, and writes the
 /// constants.
 fn embed_guests(target_dir: &Path, out: &Path) -> String {
-    let mut code = String::new();
-    let mut table = String::new();
+    let mut code = String::from("static PACKED: &[(&str, &[u8])] = &[\n");
     for guest in wanted() {
         let package = package(guest);
         let file = if guest.is_library {
@@ -248,19 +250,19 @@ fn embed_guests(target_dir: &Path, out: &Path) -> String {
             package
         };
         let built = target_dir.join(guest.target).join("guest").join(format!("{file}.wasm"));
-        let copy = out.join(format!("{}.wasm", guest.name));
-        fs::copy(&built, &copy).unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
-        let constant = guest.name.replace('-', "_").to_uppercase();
-        let Guest { name, target, .. } = guest;
-        writeln!(
-            code,
-            "/// `scripts/{name}`, for {target}.\npub static {constant}: &[u8] = include_bytes!({copy:?});"
-        )
-        .expect("a String takes it");
-        writeln!(table, "    ({name:?}, {constant}),").expect("a String takes it");
+        let packed = out.join(format!("{}.wasm.zlib", guest.name));
+        pack(&built, &packed).unwrap_or_else(|error| panic!("cannot pack {}: {error}", built.display()));
+        writeln!(code, "    ({:?}, include_bytes!({packed:?})),", guest.name).expect("a String takes it");
     }
-    writeln!(code, "static ALL: &[(&str, &[u8])] = &[\n{table}];").expect("a String takes it");
+    code.push_str("];");
     code
+}
+
+/// Wasm packs to less than a half, and the program needs it once, when it loads the demo.
+fn pack(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut packer = ZlibEncoder::new(fs::File::create(to)?, Compression::best());
+    packer.write_all(&fs::read(from)?)?;
+    packer.finish().map(drop)
 }
 
 fn embed_templates(root: &Path, out: &Path) -> String {

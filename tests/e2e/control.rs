@@ -165,7 +165,7 @@ async fn pinned_and_active_scripts() {
     let world = World::new().await;
     let node = world.node().await;
     let upload = async |wasm: &str| {
-        let bytes = heddle_scripts::get(wasm).unwrap().to_vec();
+        let bytes = heddle_scripts::get(wasm).unwrap();
         node.put_bytes("/v1/scripts/s", "application/wasm", bytes)
             .await
             .expect_status(201)
@@ -491,7 +491,7 @@ async fn restarts_reach_those_who_worked_on_the_run_before() {
     let asked = world.options().env("HEDDLE_SLOTS", "1").start().await;
     let other = world.node().await;
     let upload = async |script: &str| {
-        let wasm = heddle_scripts::get(script).expect("a script").to_vec();
+        let wasm = heddle_scripts::get(script).expect("a script");
         asked
             .put_bytes("/v1/scripts/s", "application/wasm", wasm)
             .await

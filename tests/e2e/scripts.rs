@@ -8,7 +8,7 @@ use crate::one;
 const HELLO: &str = "hello";
 
 fn wasm(name: &str) -> Vec<u8> {
-    heddle_scripts::get(name).unwrap().to_vec()
+    heddle_scripts::get(name).unwrap()
 }
 
 /// Versions are numbered from 1; the digest of the newest makes no new one.

@@ -163,8 +163,9 @@ async fn fill(url: &str) -> Result<()> {
     let data_dir = directory();
     let client = migrate(url).await?;
     let mut node = NodeOptions::new(url).data_dir(data_dir.path()).start().await;
-    for (name, wasm) in heddle_scripts::all() {
-        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm.to_vec())
+    for name in heddle_scripts::names() {
+        let wasm = heddle_scripts::get(name).expect("it is embedded");
+        node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm)
             .await
             .expect_status(201);
     }

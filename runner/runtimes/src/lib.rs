@@ -3,6 +3,9 @@
 //! They are data here, and statics, of which a program has one copy: whoever links and runs them (the sandbox) knows
 //! what their functions mean. `build.rs` says where they come from.
 
+use flate2::read::ZlibDecoder;
+use std::io::Read as _;
+
 include!(concat!(env!("OUT_DIR"), "/runtimes.rs"));
 
 #[derive(Clone, Copy, Debug)]
@@ -10,14 +13,20 @@ pub struct Runtime {
     /// What it is and which version: stands in a script's version, so that it can be told which scripts an upgrade of
     /// Heddle moves to another one.
     pub id: &'static str,
+    packed: &'static [u8],
+}
+
+impl Runtime {
     /// A core module: a position-independent library (`dylink.0`) with the interface of `wit-dylib`.
-    pub wasm: &'static [u8],
+    pub fn wasm(&self) -> Vec<u8> {
+        unpack(self.packed)
+    }
 }
 
 /// QuickJS-ng 0.15, as it comes with componentize-qjs.
 pub static JAVASCRIPT: Runtime = Runtime {
     id: QUICKJS_ID,
-    wasm: QUICKJS_WASM,
+    packed: QUICKJS_WASM,
 };
 
 /// CPython, as it comes with componentize-py: libraries for WebAssembly (`dylink.0`), packed with zstd.
@@ -38,7 +47,18 @@ pub static PYTHON: Python = Python {
 };
 
 /// Checks texts before they are evaluated: a WASI command (`typescript/src/main.rs` says what it takes and gives).
-pub static CHECKER: &[u8] = CHECKER_WASM;
+pub fn checker() -> Vec<u8> {
+    unpack(CHECKER_WASM)
+}
+
+/// What `build.rs` packed with zlib.
+fn unpack(packed: &[u8]) -> Vec<u8> {
+    let mut wasm = Vec::new();
+    ZlibDecoder::new(packed)
+        .read_to_end(&mut wasm)
+        .expect("build.rs packed it");
+    wasm
+}
 
 #[cfg(test)]
 mod tests {
@@ -46,12 +66,10 @@ mod tests {
 
     #[test]
     fn the_interpreter_is_a_library_with_the_interface_that_is_expected() {
-        assert!(JAVASCRIPT.wasm.starts_with(b"\0asm\x01\0\0\0"));
+        let wasm = JAVASCRIPT.wasm();
+        assert!(wasm.starts_with(b"\0asm\x01\0\0\0"));
         for part in ["dylink.0", "wit_dylib_export_async_call", "cabi_realloc"] {
-            let found = JAVASCRIPT
-                .wasm
-                .windows(part.len())
-                .any(|window| window == part.as_bytes());
+            let found = wasm.windows(part.len()).any(|window| window == part.as_bytes());
             assert!(found, "{part}");
         }
         assert!(JAVASCRIPT.id.starts_with("quickjs-ng"));

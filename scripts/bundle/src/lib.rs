@@ -1,17 +1,25 @@
 //! Scripts as wasm (those of the demo; with the feature `all` also those of tests), the demo's data, and the templates for
-//! new scripts: all embedded, so that the binary needs none of the sources. They are statics: of a constant each part of
-//! the program that names it gets a copy.
+//! new scripts: all embedded, so that the binary needs none of the sources. The scripts are packed with zlib. All are
+//! statics: of a constant each part of the program that names it gets a copy.
+
+use flate2::read::ZlibDecoder;
+use std::io::Read as _;
 
 include!(concat!(env!("OUT_DIR"), "/guests.rs"));
 
-/// All embedded scripts by name, in alphabetical order.
-pub fn all() -> &'static [(&'static str, &'static [u8])] {
-    ALL
+/// The names of all embedded scripts, in alphabetical order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PACKED.iter().map(|(name, _)| *name)
 }
 
-/// The script of this name.
-pub fn get(name: &str) -> Option<&'static [u8]> {
-    ALL.iter().find(|(known, _)| *known == name).map(|(_, wasm)| *wasm)
+/// The script of this name, unpacked.
+pub fn get(name: &str) -> Option<Vec<u8>> {
+    let (_, packed) = PACKED.iter().find(|(known, _)| *known == name)?;
+    let mut wasm = Vec::new();
+    ZlibDecoder::new(*packed)
+        .read_to_end(&mut wasm)
+        .expect("build.rs packed it");
+    Some(wasm)
 }
 
 /// Seattle's daily weather, 2012-01-01 to 2015-12-31, with a header line: the rows of `seattle_weather`.
@@ -51,11 +59,12 @@ mod tests {
 
     #[test]
     fn every_script_is_embedded() {
-        for (name, wasm) in all() {
-            assert_eq!(is_component(wasm), *name != "hello-wasi", "{name}");
+        for name in names() {
+            let wasm = get(name).expect("it is embedded");
+            assert_eq!(is_component(&wasm), name != "hello-wasi", "{name}");
             assert!(wasm.len() < 400 << 10, "{name} has grown to {} bytes", wasm.len());
         }
-        assert_eq!(get("hello"), Some(HELLO));
+        assert!(names().any(|name| name == "hello"));
         assert_eq!(get("nothing"), None);
     }
 

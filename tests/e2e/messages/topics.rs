@@ -114,7 +114,7 @@ async fn a_script_that_does_not_fit_any_more() {
     let node = world.node().await;
     put_topic(&node, "t", json!({"script": "postbox", "granularity": "instant"})).await;
     let hello = heddle_scripts::get("hello").unwrap();
-    node.put_bytes("/v1/scripts/postbox", "application/wasm", hello.to_vec())
+    node.put_bytes("/v1/scripts/postbox", "application/wasm", hello)
         .await
         .expect_status(201);
     send(&node, "t", &[due_now(1, json!({}))]).await;

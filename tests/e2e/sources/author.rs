@@ -234,7 +234,7 @@ async fn versions_are_compared() {
     assert_eq!(heddle(&["script", "diff", "clean", "7"]).0, Some(2));
     // Of wasm, what is known of it.
     for name in ["hello", "sum"] {
-        let wasm = heddle_scripts::get(name).unwrap().to_vec();
+        let wasm = heddle_scripts::get(name).unwrap();
         node.put_bytes("/v1/scripts/wasm", "application/wasm", wasm)
             .await
             .expect_status(201);

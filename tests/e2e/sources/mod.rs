@@ -71,7 +71,7 @@ async fn a_text_is_a_script() {
     let wasm = text(1, "wasm").await;
     assert_eq!(wasm.status(), 404);
     assert!(wasm.text().await.unwrap().contains("was uploaded as source text"));
-    let hello = heddle_scripts::get("hello").unwrap().to_vec();
+    let hello = heddle_scripts::get("hello").unwrap();
     node.put_bytes("/v1/scripts/greet", "application/wasm", hello)
         .await
         .expect_status(201);

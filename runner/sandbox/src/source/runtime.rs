@@ -246,7 +246,7 @@ pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
 
 /// This program's own runtime.
 pub(super) fn bundle() -> Result<RuntimeBundle, String> {
-    let interpreter = Library::take_apart(heddle_runtimes::JAVASCRIPT.wasm);
+    let interpreter = Library::take_apart(&heddle_runtimes::JAVASCRIPT.wasm());
     let library = interpreter.map_err(|error| format!("the interpreter {error}"))?;
     let layout = Layout::of(&library);
     let mut memory = vec![0; (layout.pages * PAGE_BYTES) as usize];
@@ -259,7 +259,7 @@ pub(super) fn bundle() -> Result<RuntimeBundle, String> {
         (CODE.to_owned(), Bytes::from(library.code)),
         (GLUE.to_owned(), Bytes::from(glue)),
         ("memory".to_owned(), Bytes::from(memory)),
-        (CHECKER.to_owned(), Bytes::from_static(heddle_runtimes::CHECKER)),
+        (CHECKER.to_owned(), Bytes::from(heddle_runtimes::checker())),
     ];
     let modules =
         calls::own_modules().map(|(name, text)| (format!("{MODULE}{name}"), Bytes::from_static(text.as_bytes())));
