@@ -94,8 +94,8 @@ impl Node {
         }
     }
 
-    /// Claims so many task runs of a queue; completes them if that is asked for.
-    async fn claim(&self, queue: &str, wanted: usize, complete: bool) {
+    /// Claims so many task runs of a queue.
+    async fn claim(&self, queue: &str, wanted: usize) {
         let left = std::sync::atomic::AtomicUsize::new(wanted);
         let worker = |number: usize| {
             let left = &left;
@@ -110,11 +110,6 @@ impl Node {
                 while left.load(std::sync::atomic::Ordering::Acquire) > 0 {
                     let wait = Duration::from_millis(200);
                     let claims = self.client.claim(queue, &request, wait).await.expect("claims");
-                    let done = Value::Null;
-                    let all: Vec<_> = claims.iter().map(|claim| (claim, &done)).collect();
-                    if complete && !all.is_empty() {
-                        self.client.complete_all(&all).await.expect("completed");
-                    }
                     left.fetch_sub(claims.len(), std::sync::atomic::Ordering::AcqRel);
                 }
             }
@@ -131,9 +126,8 @@ struct Work {
 }
 
 /// In the order of the table in ARCHITECTURE.md.
-const WORKS: [Work; 12] = [
+const WORKS: [Work; 11] = [
     work("single_task_end", "single-task runs, submitted to ended", 20_000),
-    work("single_task_claim", "claims completed by workers", 10_000),
     work("plain_runs", "runs made, in batches", 20_000),
     work("plain_runs", "runs made, one a request, 32 at once", 4_000),
     work("backfill_step", "runs of a backfill with max_active 1", 300),
@@ -181,11 +175,6 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
         ("single_task_end", _) | ("begin_at_once", "single-task runs, submitted to ended") => {
             began = now();
             node.run("silent", amount, json!({})).await;
-        }
-        ("single_task_claim", _) => {
-            node.submit("queued", amount, json!({})).await;
-            began = now();
-            node.claim("q", amount, true).await;
         }
         ("plain_runs", "runs made, in batches") => {
             let wanted = node.ended().await + amount as u64;
@@ -253,7 +242,7 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
         ("queued_at_once", _) => {
             began = now();
             node.submit("queued", amount, json!({})).await;
-            node.claim("q", amount, false).await;
+            node.claim("q", amount).await;
             let took = began.elapsed();
             // Nothing of it is in the way of the next round.
             cancel_all(node).await;

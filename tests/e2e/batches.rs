@@ -130,10 +130,6 @@ async fn ends_of_a_thousand_claims() {
     let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
     let (state, progress) = (all("3::smallint"), all(r"'\x00'::bytea"));
     let (none, kind, now) = (all("NULL::text"), all("NULL::smallint"), all("now()"));
-    let single_task = format!(
-        "{runs}, {attempts}, {leases}, {ids}, {state}, {progress}, {none}, {}, {now}, {none}, {kind}, {none}",
-        all("1::smallint")
-    );
     let keys = format!("{runs}, {tasks}, {items}, {attempts}");
     let lease = "UPDATE heddle.running SET lease = 7";
     let own = format!(
@@ -153,13 +149,7 @@ async fn ends_of_a_thousand_claims() {
         format!("{keys}, {leases}, {ids}, {}", all("NULL::bigint")),
     );
     let interrupted = format!("{runs}, {tasks}, {items}, now()");
-    let statements: [(&str, &str, &str, &str); 7] = [
-        (
-            "queue_complete_single_task",
-            include_str!("../../runner/store/src/sql/queue_complete_single_task.sql"),
-            "",
-            &single_task,
-        ),
+    let statements: [(&str, &str, &str, &str); 6] = [
         (
             "queue_lock_claims",
             include_str!("../../runner/store/src/sql/queue_lock_claims.sql"),

@@ -39,7 +39,7 @@ pub(super) async fn claim(store: &Store, lease: i64, free: usize) -> Vec<u128> {
 }
 
 /// The end of a run of one task run.
-pub(super) fn single_end(number: u128, at: Time) -> SingleTaskEnd {
+fn single_end(number: u128, at: Time) -> SingleTaskEnd {
     SingleTaskEnd {
         attempt: AttemptRow {
             run: run(number),

@@ -9,8 +9,6 @@ use std::str::FromStr;
 pub enum ShortWay {
     /// The end of a single-task run in one statement.
     SingleTaskEnd,
-    /// The same of one that a worker has done.
-    SingleTaskClaim,
     /// Runs made by one statement, without a transaction around it.
     PlainRuns,
     /// A backfill's next run in one statement.
@@ -30,9 +28,8 @@ pub enum ShortWay {
 }
 
 impl ShortWay {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::SingleTaskEnd,
-        Self::SingleTaskClaim,
         Self::PlainRuns,
         Self::BackfillStep,
         Self::BeginAtOnce,
@@ -47,7 +44,6 @@ impl ShortWay {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SingleTaskEnd => "single_task_end",
-            Self::SingleTaskClaim => "single_task_claim",
             Self::PlainRuns => "plain_runs",
             Self::BackfillStep => "backfill_step",
             Self::BeginAtOnce => "begin_at_once",

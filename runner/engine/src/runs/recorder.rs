@@ -237,7 +237,7 @@ fn is_single_task(runs: &Runs, report: &Report) -> bool {
 
 async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, EngineError> {
     let lease = runs.lease();
-    let node = Some(runs.node.identity.id);
+    let node = runs.node.identity.id;
     let mut rows = Vec::with_capacity(reports.len());
     for report in reports {
         let ended = EndedAttempt {
@@ -252,7 +252,7 @@ async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<Aft
     let (owned, followed) = runs
         .node
         .store
-        .complete_single_task(&rows, &lines, lease, runs.node.identity.id)
+        .complete_single_task(&rows, &lines, lease, node)
         .await?;
     if owned.len() < rows.len() {
         tracing::info!(

@@ -1,5 +1,5 @@
-//! Runs of one task run whose outcome is theirs: most runs of most groups. Their end is written by one statement, which
-//! reads no progress; used by the recorder for own attempts, by the settler for those of workers.
+//! Runs of one task run whose outcome is theirs: most runs of most groups. The recorder writes their end by one
+//! statement, which reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -51,7 +51,7 @@ pub(crate) fn row(
     ended: EndedAttempt,
     end: &End,
     finished_at: Time,
-    node: Option<Uuid>,
+    node: Uuid,
 ) -> Option<Result<SingleTaskEnd, EngineError>> {
     let (state, progress) = end_of(runs, context, ended.at, end, finished_at)?;
     let End::Done(done) = end else { return None };
@@ -64,7 +64,7 @@ pub(crate) fn row(
         Err(error) => return Some(Err(error)),
     };
     Some(Ok(SingleTaskEnd {
-        attempt: attempt_row(ended, done.clone(), finished_at, finished_at, node),
+        attempt: attempt_row(ended, done.clone(), finished_at, finished_at, Some(node)),
         state,
         progress,
         error,

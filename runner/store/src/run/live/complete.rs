@@ -213,12 +213,11 @@ impl Completion {
 
 #[cfg(test)]
 mod tests {
-    //! A run ends by three statements: one for runs in general, two for those of one task run. What an end means is the same
-    //! in all of them, and has to stay so: a column or an effect that only two of them know is a bug of every third run.
+    //! A run ends by one of two statements: one for runs in general, one for those of one task run. What an end means is the
+    //! same in both of them, and has to stay so: a column or an effect that only one of them knows is a bug of many runs.
 
     const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
     const SINGLE_TASK: &str = include_str!("../../sql/complete_single_task.sql");
-    const QUEUED: &str = include_str!("../../sql/queue_complete_single_task.sql");
 
     /// What stands from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
@@ -233,14 +232,9 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_one_task_end_alike() {
-        assert_eq!(from(SINGLE_TASK, "gone AS ("), from(QUEUED, "gone AS ("));
-    }
-
-    #[test]
     fn no_run_ends_before_it_began() {
         // Its row, its event, and the delays that are counted from its end have one instant, whatever clocks have said.
-        for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at"), (QUEUED, "f.ended_at")] {
+        for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at")] {
             let gone = between(statement, "gone AS (", "\n)").join(" ");
             let dated = format!("greatest({ended}, l.created_at, l.started_at) AS ended_at");
             assert!(gone.contains(&dated), "{gone}");

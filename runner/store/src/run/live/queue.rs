@@ -10,7 +10,7 @@ use heddle_domain::state::{AttemptState, RunState};
 use uuid::Uuid;
 
 use super::BATCH_MAX;
-use super::complete::{Completion, Locked, LockedRun, SingleTaskEnd};
+use super::complete::{Completion, Locked, LockedRun};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -279,38 +279,6 @@ impl Store {
             tx.commit().await?;
             Ok(claims)
         })
-    }
-
-    /// Ends claims with the runs of which they are all; answers which were there to be ended, and whether a run succeeded
-    /// whose group others follow. See `sql/queue_complete_single_task.sql`. No run stands twice.
-    pub async fn complete_single_task_claims(
-        &self,
-        rows: &[(ClaimKey, &SingleTaskEnd)],
-    ) -> Result<(Vec<RunId>, bool), StoreError> {
-        macro_rules! column {
-            ($key:ident, $row:ident => $value:expr) => {
-                rows.iter().map(|($key, $row)| $value).collect::<Vec<_>>()
-            };
-        }
-        let owned = sqlx::query_file!(
-            "src/sql/queue_complete_single_task.sql",
-            &column!(key, _row => key.run.0),
-            &column!(key, _row => key.at.attempt as i32),
-            &column!(key, _row => key.lease),
-            &column!(key, _row => key.id),
-            &column!(_key, row => row.state.number()),
-            &column!(_key, row => row.progress.clone()),
-            &column!(_key, row => row.error.clone()) as &[Option<String>],
-            &column!(_key, row => row.attempt.state.number()),
-            &column!(_key, row => row.attempt.finished_at),
-            &column!(_key, row => row.attempt.output.clone()) as &[Option<String>],
-            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
-            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let followed = owned.iter().any(|row| row.followed);
-        Ok((owned.into_iter().map(|row| RunId(row.run)).collect(), followed))
     }
 
     /// Extends leases; answers those that were, with the times at which they run out now.
