@@ -173,7 +173,7 @@ impl Attempts {
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
-            match constant_params(&self.node, &context, at.key.task) {
+            match constant_params(&context, at.key.task) {
                 Ok(Ok(params)) => return self.start_script(context, at, held, &script, params, None),
                 Ok(Err(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // Below, there is somebody who waits.

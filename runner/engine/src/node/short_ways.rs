@@ -15,8 +15,6 @@ pub enum ShortWay {
     BackfillStep,
     /// An attempt that begins at once, without a task of its own that prepares it.
     BeginAtOnce,
-    /// Params handed on as they were given.
-    ParamsAsGiven,
     /// A row in a queue that is written with the transition that makes the task run ready.
     QueuedAtOnce,
     /// A batch of messages recorded by one statement.
@@ -28,12 +26,11 @@ pub enum ShortWay {
 }
 
 impl ShortWay {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::SingleTaskEnd,
         Self::PlainRuns,
         Self::BackfillStep,
         Self::BeginAtOnce,
-        Self::ParamsAsGiven,
         Self::QueuedAtOnce,
         Self::PlainMessages,
         Self::QuietPoll,
@@ -47,7 +44,6 @@ impl ShortWay {
             Self::PlainRuns => "plain_runs",
             Self::BackfillStep => "backfill_step",
             Self::BeginAtOnce => "begin_at_once",
-            Self::ParamsAsGiven => "params_as_given",
             Self::QueuedAtOnce => "queued_at_once",
             Self::PlainMessages => "plain_messages",
             Self::QuietPoll => "quiet_poll",

@@ -234,7 +234,7 @@ impl Queues {
         let at = claimed.claim.at;
         let params = match &claimed.params {
             Some(params) => params.clone(),
-            None => match crate::runs::params::constant_params(&self.node, context, at.key.task)? {
+            None => match crate::runs::params::constant_params(context, at.key.task)? {
                 Ok(params) => params,
                 Err(ending) => return Ok(Err(ending)),
             },
