@@ -9,9 +9,10 @@ use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use heddle_api::List;
 use heddle_api::moment::parse_moment;
 use heddle_domain::{Fault, Faults, Name, Span, Time};
-use heddle_store::change::By;
+use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -394,6 +395,14 @@ pub fn answer_bytes(status: StatusCode, body: bytes::Bytes) -> Response {
 /// 200 with a JSON body.
 pub fn ok(body: &impl Serialize) -> Outcome {
     answer(StatusCode::OK, body)
+}
+
+/// 200 with a page of a list, each item as the API shows it.
+pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Outcome {
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
+        next_cursor: page.next,
+    })
 }
 
 /// 201 if something was created, else 200.

@@ -20,7 +20,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{ByteSize, SubmissionSpec};
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Templates;
-use heddle_sandbox::{AttemptRequest, Grants, HostPattern, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
+use heddle_sandbox::{AttemptRequest, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,7 @@ use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::short_ways::ShortWay;
 use crate::runs::ending::{Done, End, Ending, Report};
+use crate::runs::grants::grants;
 use crate::runs::held::HeldAttempt;
 use crate::runs::notices::tells_start;
 use crate::runs::params::constant_params;
@@ -95,17 +96,6 @@ fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
         log_bytes: bytes(task.spec.max_log, defaults.log_bytes as u64) as usize,
         timeout: task.timeout,
         cpu: None,
-    }
-}
-
-/// What a script may reach.
-fn grants_of(context: &RunContext, at: AttemptKey) -> Grants {
-    let spec = &context.revision.plan.tasks[at.key.task as usize].spec;
-    let hosts = spec.allow_hosts.iter();
-    Grants {
-        allow_hosts: hosts.filter_map(|host| host.parse::<HostPattern>().ok()).collect(),
-        sql: spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
-        secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
     }
 }
 
@@ -305,12 +295,13 @@ impl Attempts {
             index: at.key.item.unwrap_or(0),
             count,
         });
+        let spec = &context.revision.plan.tasks[at.key.task as usize].spec;
         let request = AttemptRequest {
             context: self.runs.context_of(&context, at, item),
             params,
             batch: None,
             limits: limits_of(&context, at),
-            grants: grants_of(&context, at),
+            grants: grants(&spec.allow_hosts, &spec.sql, &spec.secrets),
             host: Arc::new(Host::new(self.clone(), context.clone(), at, &held)),
         };
         let attempts = self.clone();

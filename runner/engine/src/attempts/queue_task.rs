@@ -9,14 +9,14 @@ use std::time::Duration;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::RunState;
-use heddle_store::live::{EndedAttempt, Grant, QueueRow, QueueTarget};
+use heddle_store::live::{EndedAttempt, QueueTarget};
 
 use super::Attempts;
 use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
-use crate::runs::apply::{After, applied, progress_of};
+use crate::runs::apply::{applied, progress_of};
 use crate::runs::ending::{End, Ending};
-use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::queued::{FilledQueues, Put, target_of};
 use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again.
@@ -123,20 +123,7 @@ impl Attempts {
             rows.push((entry.run, entry.priority, row));
             *ordinal += 1;
         }
-        let rows: Vec<(RunId, i16, &QueueRow)> =
-            rows.iter().map(|(run, priority, row)| (*run, *priority, row)).collect();
-        completion.put_queued(&rows).await?;
-        let after = match back.is_empty() {
-            true => After::default(),
-            false => {
-                self.runs
-                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none())
-                    .await?
-            }
-        };
-        completion.commit().await?;
-        self.runs.acted(after);
-        self.runs.wake_claimers(&filled);
-        Ok(())
+        let put = Put { rows, back, filled };
+        self.runs.put_into_queues(completion, &contexts, locked, put).await
     }
 }

@@ -11,8 +11,7 @@ use heddle_domain::Time;
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{
-    AttemptRequest, AttemptResult, Batch, Context, Grants, HostPattern, Interval, Limits, Message, Outcome, Script,
-    World,
+    AttemptRequest, AttemptResult, Batch, Context, Interval, Limits, Message, Outcome, Script, World,
 };
 use heddle_store::StoreError;
 use heddle_store::message::{BatchTerms, Claimed, Finish, Finished, HeldMessage, MessageBatch};
@@ -28,6 +27,7 @@ use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
 use crate::runs::ending::Ending;
+use crate::runs::grants::grants;
 
 /// About how many bytes of payload a batch has at most.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -436,15 +436,7 @@ impl Drainer {
                 timeout: Some(spec.timeout.std()),
                 ..defaults
             },
-            grants: Grants {
-                allow_hosts: spec
-                    .allow_hosts
-                    .iter()
-                    .filter_map(|host| host.parse::<HostPattern>().ok())
-                    .collect(),
-                sql: spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
-                secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
-            },
+            grants: grants(&spec.allow_hosts, &spec.sql, &spec.secrets),
             host: Arc::new(ConsumerHost::new(
                 own.runs.clone(),
                 self.row.name.clone(),

@@ -431,6 +431,26 @@ pub(crate) struct Layout {
     pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
+impl Layout {
+    /// A run of a schedule, a backfill or an upstream: nobody has said more of it than its time.
+    pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
+        Self {
+            trigger,
+            priority: None,
+            logical_time,
+            interval,
+            params: "{}".to_owned(),
+            task_params: None,
+            labels: labels_of(revision, &Default::default()),
+            key: None,
+            dedupe: None,
+            callback: None,
+            source: None,
+            parent: None,
+        }
+    }
+}
+
 /// A run's labels: the group's, then the run's own.
 pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<String, String>) -> Option<Value> {
     let labels: Map<String, Value> = revision

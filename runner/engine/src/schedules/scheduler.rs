@@ -38,7 +38,7 @@ use crate::node::catalog::{Resolution, Revision};
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::notices::new_notices;
-use crate::runs::submit::{Layout, labels_of};
+use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// How many schedules one transaction fires.
@@ -314,9 +314,9 @@ impl Schedules {
         let mut place = None;
         for instant in firing.instants {
             place = Some(*batch.places.entry((due.group_id, instant)).or_insert_with(|| {
-                let (run, context) = self
-                    .runs
-                    .lay_out(revision, resolution, scheduled(revision, instant), now);
+                let interval = revision.calendar.data_interval(instant);
+                let layout = Layout::of_time(Trigger::Schedule, revision, instant, interval);
+                let (run, context) = self.runs.lay_out(revision, resolution, layout, now);
                 batch.runs.push(run);
                 batch.contexts.push(context);
                 batch.runs.len() - 1
@@ -345,24 +345,6 @@ impl Batch {
             awaits: None,
             fired_at: None,
         });
-    }
-}
-
-/// A schedule's run for an instant.
-fn scheduled(revision: &Revision, instant: Time) -> Layout {
-    Layout {
-        trigger: Trigger::Schedule,
-        priority: None,
-        logical_time: instant,
-        interval: revision.calendar.data_interval(instant),
-        params: "{}".to_owned(),
-        task_params: None,
-        labels: labels_of(revision, &Default::default()),
-        key: None,
-        dedupe: None,
-        callback: None,
-        source: None,
-        parent: None,
     }
 }
 

@@ -8,7 +8,7 @@ use heddle_store::audience::{AudienceRow, Members};
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Route};
 
 /// How many members one answer has, unless fewer are asked for.
@@ -105,10 +105,7 @@ async fn list(request: Request) -> Outcome {
         .store
         .audiences(uid, request.cursor(), request.limit()?)
         .await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn members_of(request: &Request, audience: String, limit: i64) -> Result<heddle_api::Members, Problem> {

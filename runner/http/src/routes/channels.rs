@@ -8,7 +8,7 @@ use super::notifications::whole;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, no_content, ok, put, typed};
 use crate::table::{Method, Pace, Route};
 
 fn shown(row: ChannelRow) -> Channel {
@@ -81,10 +81,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.channels(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn save(mut request: Request) -> Outcome {

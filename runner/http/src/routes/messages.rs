@@ -23,7 +23,7 @@ use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok};
+use crate::request::{Outcome, Request, list_of, no_content, ok};
 use crate::table::{Method, Route};
 
 /// Lines are handed on in blocks of so many, or of so many bytes.
@@ -519,10 +519,7 @@ async fn list(request: Request) -> Outcome {
         .messages(topic.id, filter, after, request.limit()?)
         .await?
         .ok_or_else(|| Problem::invalid_at("", "the search takes too long; add `day` or `sender`"))?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn get(request: Request) -> Outcome {

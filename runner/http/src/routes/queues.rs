@@ -19,7 +19,7 @@ use crate::adapter;
 use crate::adapter::claims::{ClaimAction, ClaimSpec, ClaimWord};
 use crate::describe::{Shape, of};
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Pace, Route};
 
 /// How many task runs one call claims, and of how many claims one call speaks.
@@ -262,10 +262,7 @@ fn shown_worker(view: WorkerView) -> Worker {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.queues(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 /// A queue with its workers.

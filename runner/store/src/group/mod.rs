@@ -317,27 +317,6 @@ impl Store {
         })
     }
 
-    /// The times in which a group was disabled that touch [from, to]; an open one has no end.
-    pub async fn group_disabled(
-        &self,
-        group_id: i64,
-        from: Time,
-        to: Time,
-    ) -> Result<Vec<(Time, Option<Time>)>, StoreError> {
-        Ok(sqlx::query!(
-            "SELECT since, until FROM heddle.group_disabled
-             WHERE group_id = $1 AND since <= $3 AND (until IS NULL OR until >= $2) ORDER BY since",
-            group_id,
-            from,
-            to,
-        )
-        .fetch_all(&self.pool)
-        .await?
-        .into_iter()
-        .map(|row| (row.since, row.until))
-        .collect())
-    }
-
     /// How many runs of a group have not ended.
     pub async fn active_runs(&self, group_id: i64) -> Result<i64, StoreError> {
         let mut connection = self.pool.acquire().await?;

@@ -41,6 +41,30 @@ pub struct Locked {
     pub workers: HashMap<(RunId, AttemptKey), String>,
 }
 
+impl Locked {
+    /// Takes in a row of a statement that locks: of a run, or of an attempt that was taken.
+    pub(super) fn note(
+        &mut self,
+        run: RunId,
+        (state, progress): (Option<i16>, Option<Vec<u8>>),
+        (task, item, attempt): (Option<i16>, Option<i32>, Option<i32>),
+        started_at: Option<Time>,
+    ) -> Result<(), StoreError> {
+        match (state, progress, task, item, attempt, started_at) {
+            (Some(state), Some(progress), ..) => {
+                let state = state_of(run, state)?;
+                self.runs.insert(run, LockedRun { state, progress });
+            }
+            (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
+                let at = AttemptKey::from_numbers(task, item, attempt);
+                self.owned.insert((run, at), started_at);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 /// A run of one task run whose outcome ends it; see `sql/complete_single_task.sql`.
 #[derive(Clone, Debug)]
 pub struct SingleTaskEnd {
@@ -143,18 +167,8 @@ impl Completion {
             .await?;
         let mut locked = Locked::default();
         for row in rows {
-            let run = RunId(row.run);
-            match (row.state, row.progress, row.task, row.item, row.attempt, row.started_at) {
-                (Some(state), Some(progress), ..) => {
-                    let state = state_of(run, state)?;
-                    locked.runs.insert(run, LockedRun { state, progress });
-                }
-                (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-                    let at = AttemptKey::from_numbers(task, item, attempt);
-                    locked.owned.insert((run, at), started_at);
-                }
-                _ => {}
-            }
+            let at = (row.task, row.item, row.attempt);
+            locked.note(RunId(row.run), (row.state, row.progress), at, row.started_at)?;
         }
         self.dated(locked.owned.values().copied());
         Ok(locked)

@@ -10,7 +10,7 @@ use heddle_domain::state::{AttemptState, RunState};
 use uuid::Uuid;
 
 use super::BATCH_MAX;
-use super::complete::{Completion, Locked, LockedRun};
+use super::complete::{Completion, Locked};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -419,12 +419,8 @@ impl Completion {
                 let at = AttemptKey::from_numbers(task, item, attempt);
                 locked.workers.insert((RunId(row.run), at), worker);
             }
-            note(
-                &mut locked,
-                row.run,
-                (row.state, row.progress),
-                (row.task, row.item, row.attempt, row.started_at),
-            )?;
+            let at = (row.task, row.item, row.attempt);
+            locked.note(RunId(row.run), (row.state, row.progress), at, row.started_at)?;
         }
         self.dated(locked.owned.values().copied());
         Ok(locked)
@@ -443,12 +439,8 @@ impl Completion {
         .await?;
         let mut locked = Locked::default();
         for row in rows {
-            note(
-                &mut locked,
-                row.run,
-                (row.state, row.progress),
-                (row.task, row.item, row.attempt, row.started_at),
-            )?;
+            let at = (row.task, row.item, row.attempt);
+            locked.note(RunId(row.run), (row.state, row.progress), at, row.started_at)?;
         }
         self.dated(locked.owned.values().copied());
         Ok(locked)
@@ -493,26 +485,4 @@ pub(super) async fn heartbeat_in(
     .fetch_all(connection)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.lease_expires_at)).collect())
-}
-
-/// A row of the statements that lock: of a run, or of what was taken.
-fn note(
-    locked: &mut Locked,
-    run: Uuid,
-    (state, progress): (Option<i16>, Option<Vec<u8>>),
-    (task, item, attempt, started_at): (Option<i16>, Option<i32>, Option<i32>, Option<Time>),
-) -> Result<(), StoreError> {
-    let run = RunId(run);
-    match (state, progress, task, item, attempt, started_at) {
-        (Some(state), Some(progress), ..) => {
-            let state = super::complete::state_of(run, state)?;
-            locked.runs.insert(run, LockedRun { state, progress });
-        }
-        (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-            let at = AttemptKey::from_numbers(task, item, attempt);
-            locked.owned.insert((run, at), started_at);
-        }
-        _ => {}
-    }
-    Ok(())
 }
