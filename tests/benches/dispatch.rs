@@ -470,8 +470,8 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
 /// The statements of a poll that gives something, with the arguments of one user.
 const STATEMENTS: [(&str, &str, &str); 4] = [
     (
-        "look",
-        include_str!("../../runner/store/src/sql/look.sql"),
+        "user_facts",
+        include_str!("../../runner/store/src/sql/user_facts.sql"),
         "ARRAY['g5'], now() - interval '12 hours', heddle.uuid_floor(now() - interval '12 hours'),
          heddle.uuid_floor(now() + interval '1 hour')",
     ),

@@ -388,7 +388,7 @@ async fn only_the_days_partitions() {
             ),
         ),
         (
-            include_str!("../../../runner/store/src/sql/messages_look.sql"),
+            include_str!("../../../runner/store/src/sql/messages_search.sql"),
             "(int, date, smallint, uuid, smallint, bigint, bigint, bigint)",
             format!("(1, '{day}', -1, '00000000-0000-0000-0000-000000000000', 7, 7, null, 50)"),
         ),

@@ -189,7 +189,7 @@ impl ChannelSpec {
     pub fn reach(&self) -> Reach {
         match self.kind {
             Some(ChannelKind::Email) => Reach::Mail(self.to.clone()),
-            _ => Reach::Place,
+            _ => Reach::Channel,
         }
     }
 
@@ -271,15 +271,15 @@ impl ChannelSpec {
         if self.digest_every.is_some_and(|every| !EVERY.contains(&every.std())) {
             faults.add("/digest_every", "must be from 1s to 1d");
         }
-        for (place, template) in [("/subject", &self.subject), ("/text", &self.text)] {
+        for (pointer, template) in [("/subject", &self.subject), ("/text", &self.text)] {
             let Some(template) = template else { continue };
             if template.len() > TEMPLATE_MAX_BYTES {
                 faults.add(
-                    place,
+                    pointer,
                     format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"),
                 );
             } else if let Err(error) = message::check_template(template) {
-                faults.add(place, format!("invalid template: {error}"));
+                faults.add(pointer, format!("invalid template: {error}"));
             }
         }
         faults.or(())
@@ -291,9 +291,9 @@ impl ChannelSpec {
             ("/secret", self.secret.is_some()),
             ("/allow_private", self.allow_private),
         ];
-        for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
+        for (pointer, _) in refused.into_iter().filter(|(_, given)| *given) {
             faults.add(
-                place,
+                pointer,
                 "an email channel cannot have this field; it has `smtp`, `from` and `to`",
             );
         }
@@ -334,13 +334,13 @@ impl ChannelSpec {
                 again",
             );
         }
-        for (place, value) in [
+        for (pointer, value) in [
             ("/smtp/username", &smtp.username),
             ("/smtp/password", &smtp.password),
             ("/smtp/ca", &smtp.ca),
         ] {
             if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX_BYTES) {
-                faults.add(place, format!("must have at most {VALUE_MAX_BYTES} bytes"));
+                faults.add(pointer, format!("must have at most {VALUE_MAX_BYTES} bytes"));
             }
         }
         if smtp
@@ -361,9 +361,9 @@ impl ChannelSpec {
             ("/from", self.from.is_some()),
             ("/to", !self.to.is_empty()),
         ];
-        for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
+        for (pointer, _) in refused.into_iter().filter(|(_, given)| *given) {
             faults.add(
-                place,
+                pointer,
                 format!("a {} channel cannot have this field; it has a `url`", kind.as_str()),
             );
         }

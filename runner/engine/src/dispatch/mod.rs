@@ -326,7 +326,7 @@ impl Dispatch {
         let now = self.node.now();
         self.node
             .store
-            .look_up_users(uids, now - self.config.horizon.chrono(), now)
+            .user_facts(uids, now - self.config.horizon.chrono(), now)
             .await
     }
 }

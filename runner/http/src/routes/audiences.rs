@@ -77,10 +77,10 @@ fn group(request: &Request) -> Result<String, Problem> {
     Ok(audience.to_owned())
 }
 
-fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
+fn uids(given: Vec<String>, pointer: &str) -> Result<Vec<String>, Problem> {
     if given.len() > NAMED_MAX {
         return Err(Problem::invalid(Fault::at(
-            place,
+            pointer,
             format!("there must be at most {NAMED_MAX} users in one call"),
         )));
     }
@@ -89,7 +89,7 @@ fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
     for (index, uid) in given.iter().enumerate() {
         match bare_uid(uid) {
             Ok(uid) => uids.push(uid.to_owned()),
-            Err(detail) => faults.add(format!("{place}/{index}"), detail),
+            Err(detail) => faults.add(format!("{pointer}/{index}"), detail),
         }
     }
     faults.or(uids).map_err(Problem::invalid)

@@ -113,9 +113,9 @@ async fn switch(mut request: Request, enabled: bool) -> Outcome {
         )));
     }
     change(&request, |row, spec| {
-        let place = format!("/schedules/{}", pointer_token(name.as_str()));
+        let pointer = format!("/schedules/{}", pointer_token(name.as_str()));
         let schedule = spec
-            .pointer_mut(&place)
+            .pointer_mut(&pointer)
             .and_then(Value::as_object_mut)
             .ok_or_else(|| Problem::not_found("schedule", &format!("{}/{name}", row.name)))?;
         schedule.insert("enabled".into(), json!(enabled));

@@ -218,7 +218,7 @@ async fn take_array(mut ingestion: Ingestion, text: &str) -> Outcome {
         let lines = items
             .iter()
             .enumerate()
-            .map(|(place, item)| (first + place as u64, item.get()));
+            .map(|(index, item)| (first + index as u64, item.get()));
         ingestion.push(lines).await?;
     }
     ok(&accepted(ingestion.finish().await?, names_ids))
@@ -309,8 +309,8 @@ fn unmarked(line: &str, number: u64) -> &str {
 
 async fn push_lines(ingestion: &mut Ingestion, first: u64, bytes: &[u8]) -> Result<(), IngestError> {
     let mut lines = Vec::new();
-    for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        let number = first + place as u64;
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let number = first + index as u64;
         match std::str::from_utf8(line).map(|text| unmarked(text, number)) {
             Ok(text) if text.trim_ascii().is_empty() => {}
             Ok(text) => lines.push((number, text)),
@@ -417,13 +417,13 @@ impl Reader {
             }
             let mut long = false;
             while let Some(found) = self.rest[self.scanned..].iter().position(|byte| *byte == b'\n') {
-                let place = self.scanned + found;
-                if place - self.end > self.line_bytes_max {
+                let newline = self.scanned + found;
+                if newline - self.end > self.line_bytes_max {
                     long = true;
                     break;
                 }
                 self.lines += 1;
-                self.end = place + 1;
+                self.end = newline + 1;
                 self.scanned = self.end;
                 if self.is_full() {
                     break;

@@ -381,7 +381,7 @@ async fn claim(mut request: Request) -> Outcome {
     if body.tags.len() > TAGS_MAX {
         faults.add("/tags", format!("must have at most {TAGS_MAX} entries"));
     }
-    for (place, _) in body
+    for (index, _) in body
         .tags
         .iter()
         .take(TAGS_MAX)
@@ -389,7 +389,7 @@ async fn claim(mut request: Request) -> Outcome {
         .filter(|(_, tag)| !is_tag(tag))
     {
         faults.add(
-            format!("/tags/{place}"),
+            format!("/tags/{index}"),
             format!("a tag must have 1 to {TAG_CHARS_MAX} characters and no control characters"),
         );
     }
@@ -558,9 +558,9 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     }
     let mut faults = Faults::default();
     let mut words = Vec::with_capacity(body.items.len());
-    for (place, item) in body.items.into_iter().enumerate() {
+    for (index, item) in body.items.into_iter().enumerate() {
         let Some(id) = item.id else {
-            faults.add(format!("/items/{place}/id"), "`id` is missing: the id of the claim");
+            faults.add(format!("/items/{index}/id"), "`id` is missing: the id of the claim");
             continue;
         };
         match verb.word(id, item, request.now) {
@@ -568,7 +568,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
             Err(wrong) => wrong
                 .0
                 .into_iter()
-                .for_each(|fault| faults.push(fault.below(&format!("/items/{place}")))),
+                .for_each(|fault| faults.push(fault.below(&format!("/items/{index}")))),
         }
     }
     faults.or(()).map_err(Problem::invalid)?;

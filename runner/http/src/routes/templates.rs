@@ -64,7 +64,7 @@ async fn save(mut request: Request) -> Outcome {
     }
     or_trouble(|| Schema::compile(&schema))?.map_err(|error| match error.split_once(": ") {
         // It begins with the place, where it has one.
-        Some((place, detail)) if place.starts_with('/') => Problem::invalid_at(place, detail),
+        Some((pointer, detail)) if pointer.starts_with('/') => Problem::invalid_at(pointer, detail),
         _ => Problem::invalid_at("", error),
     })?;
     let done = request.app.store.put_template(request.by(), &name, &schema).await?;

@@ -2,7 +2,7 @@
 //!
 //! # The story
 //!
-//! A user who polls is looked up (`look.sql`): what is held is given again. Otherwise the node proposes an occurrence,
+//! A user who polls is looked up (`user_facts.sql`): what is held is given again. Otherwise the node proposes an occurrence,
 //! and a *take* decides in one transaction: it writes the user's hold, whose primary key is the user (`hold_users.sql`),
 //! then judges it and takes stock (`give.sql`), and deletes the holds that were refused. Many users' takes ride in one
 //! transaction, so a hot occurrence's row is updated once for all of them. Ends go the same way (`end_holds.sql`): the
@@ -158,9 +158,9 @@ fn state_of(assignment: Uuid, state: i16) -> Result<AssignmentState, StoreError>
 
 impl Store {
     /// Looks users up; `reach` is where the horizon ends.
-    pub async fn look_up_users(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
+    pub async fn user_facts(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
         let (floor, ceiling) = id_range(reach, now);
-        let rows = sqlx::query_file!("src/sql/look.sql", uids, reach, floor, ceiling)
+        let rows = sqlx::query_file!("src/sql/user_facts.sql", uids, reach, floor, ceiling)
             .fetch_all(&self.pool)
             .await?;
         let facts = rows.into_iter().map(|row| {

@@ -173,10 +173,10 @@ impl Store {
         transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
             let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
             let mut all: Vec<RunRow> = Vec::new();
-            for (place, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
+            for (index, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
                 let part = Part {
                     span: Some(span),
-                    live: place == 0,
+                    live: index == 0,
                     ..whole(limit)
                 };
                 all.extend(named(&mut tx, sought, part).await?);

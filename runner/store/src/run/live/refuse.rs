@@ -188,15 +188,15 @@ pub(super) async fn settle_dedupes(
         let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
             continue;
         };
-        let place = (run.group_id, hash.clone());
+        let dedupe_key = (run.group_id, hash.clone());
         // Earlier runs that were in the way have refused it already.
-        match holders.get(&place) {
+        match holders.get(&dedupe_key) {
             Some((holder, _)) if taken.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
                 without_keys.extend(run.key.is_some().then_some(run.id.0));
             }
             _ => {
-                holders.insert(place, (run.id.0, true));
+                holders.insert(dedupe_key, (run.id.0, true));
                 taken.insert(run.id.0);
                 groups.push(run.group_id);
                 new_hashes.push(hash.clone());

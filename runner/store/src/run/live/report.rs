@@ -117,10 +117,10 @@ impl Store {
                 let (kept, after) = bounded(report, before, now);
                 lines.push(after.lines);
                 bytes.push(after.bytes);
-                rows.extend(kept.into_iter().enumerate().map(|(place, line)| LogRow {
+                rows.extend(kept.into_iter().enumerate().map(|(index, line)| LogRow {
                     run: key.run,
                     at: key.at,
-                    line: before.lines + place as i32,
+                    line: before.lines + index as i32,
                     time: line.at,
                     level: line.level,
                     message: line.message,
