@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::{Done, End, Ending, Report};
+use crate::runs::ending::{Done, End, Ending, Report, Stop};
 use crate::runs::grants::grants;
 use crate::runs::held::HeldAttempt;
 use crate::runs::notices::tells_start;
@@ -164,10 +164,10 @@ impl Attempts {
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
             match constant_params(&context, at.key.task) {
-                Ok(Ok(params)) => return self.start_script(context, at, held, &script, params, None),
-                Ok(Err(ending)) => return self.report(context, at, held, End::plain(ending)),
+                Ok(params) => return self.start_script(context, at, held, &script, params, None),
+                Err(Stop::Ending(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // Below, there is somebody who waits.
-                Err(_) => {}
+                Err(Stop::Engine(_)) => {}
             }
         }
         let attempts = self.clone();

@@ -26,7 +26,7 @@ use super::outcome::{MessageEnd, every, finish_of, read_effects};
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Ending, apart};
 use crate::runs::grants::grants;
 
 /// About how many bytes of payload a batch has at most.
@@ -324,7 +324,7 @@ impl Drainer {
         let version = version.and_then(|version| i32::try_from(version).ok());
         let problem = match own.node.catalog.script(name.as_str(), version).await? {
             None => format!("there is no script `{shown}`"),
-            Some(facts) => match own.runs.load_script(&facts).await? {
+            Some(facts) => match apart(own.runs.load_script(&facts).await)? {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
                 Ok(script) => match script.world() {
                     World::Source(_) => format!("the script `{shown}` does not export `handle`"),

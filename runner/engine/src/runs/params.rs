@@ -12,7 +12,7 @@ use crate::runs::ending::{Ending, Step};
 
 /// Params of a task without templates: a merge.
 pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Step<String> {
-    Ok(or_trouble(|| merged_params(context, task))?)
+    Ok(or_trouble(|| merged_params(context, task))??)
 }
 
 fn merged_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending> {
