@@ -29,7 +29,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::dispatch::task_offer::close_done;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
@@ -432,19 +432,14 @@ async fn take_in(
     horizon: heddle_domain::Span,
     now: Time,
 ) -> Result<Vec<Verdict>, StoreError> {
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            proposals.iter().map(|$row| $value).collect::<Vec<_>>()
-        };
-    }
     let held = sqlx::query_file_scalar!(
         "src/sql/hold_users.sql",
-        &column!(row => row.uid.clone()),
-        &column!(row => row.id),
-        &column!(row => row.offer_id),
-        &column!(row => row.version),
-        &column!(row => row.audience.clone()),
-        &column!(row => row.occurrence),
+        &column(proposals, |row| row.uid.as_str()) as &[&str],
+        &column(proposals, |row| row.id),
+        &column(proposals, |row| row.offer_id),
+        &column(proposals, |row| row.version),
+        &column(proposals, |row| row.audience.as_str()) as &[&str],
+        &column(proposals, |row| row.occurrence),
         now
     )
     .fetch_all(&mut *connection)
@@ -494,17 +489,12 @@ async fn take_in(
 
 /// Ends holds within a transaction.
 pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            ends.iter().map(|$row| $value).collect::<Vec<_>>()
-        };
-    }
     let rows = sqlx::query_file!(
         "src/sql/end_holds.sql",
-        &column!(row => row.id),
-        &column!(row => row.uid.clone()),
-        &column!(row => row.state.number()),
-        &column!(row => row.result.clone()) as &[Option<String>],
+        &column(ends, |row| row.id),
+        &column(ends, |row| row.uid.as_str()) as &[&str],
+        &column(ends, |row| row.state.number()),
+        &column(ends, |row| row.result.as_deref()) as &[Option<&str>],
         now
     )
     .fetch_all(&mut *connection)

@@ -35,7 +35,7 @@ use serde_json::Value;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::group::GroupRow;
 use crate::live::Completion;
 use crate::{Store, StoreError};
@@ -333,19 +333,14 @@ impl Completion {
 
     /// Moves schedules on that this transaction has taken; see `sql/move_schedules.sql`.
     pub async fn move_schedules(&mut self, moved: &[MovedSchedule]) -> Result<(), StoreError> {
-        macro_rules! column {
-            ($row:ident => $value:expr) => {
-                moved.iter().map(|$row| $value).collect::<Vec<_>>()
-            };
-        }
         sqlx::query_file!(
             "src/sql/move_schedules.sql",
-            &column!(row => row.group_id),
-            &column!(row => row.name.clone()),
-            &column!(row => row.cursor),
-            &column!(row => row.next_fire_at) as &[Option<Time>],
-            &column!(row => row.awaits) as &[Option<Uuid>],
-            &column!(row => row.fired_at) as &[Option<Time>],
+            &column(moved, |row| row.group_id),
+            &column(moved, |row| row.name.as_str()) as &[&str],
+            &column(moved, |row| row.cursor),
+            &column(moved, |row| row.next_fire_at) as &[Option<Time>],
+            &column(moved, |row| row.awaits) as &[Option<Uuid>],
+            &column(moved, |row| row.fired_at) as &[Option<Time>],
         )
         .execute(self.connection())
         .await?;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::create::create_in;
 use super::{AttemptRow, Created, LogRow, NewRun};
+use crate::database::column;
 use crate::transaction::Open;
 use crate::{Store, StoreError};
 
@@ -106,41 +107,35 @@ impl Store {
         lease: i64,
         node: Uuid,
     ) -> Result<(Vec<RunId>, bool), StoreError> {
-        macro_rules! column {
-            ($row:ident => $value:expr) => {
-                rows.iter().map(|$row| $value).collect::<Vec<_>>()
-            };
-        }
-        macro_rules! line_column {
-            ($line:ident => $value:expr) => {
-                lines.iter().map(|$line| $value).collect::<Vec<_>>()
-            };
-        }
         let owned = sqlx::query_file!(
             "src/sql/complete_single_task.sql",
-            &column!(row => row.attempt.run.0),
-            &column!(row => row.attempt.at.attempt as i32),
-            &column!(row => row.state.number()),
-            &column!(row => row.progress.clone()),
-            &column!(row => row.error.clone()) as &[Option<String>],
-            &column!(row => row.attempt.state.number()),
-            &column!(row => row.attempt.skipped),
-            &column!(row => row.attempt.finished_at),
-            &column!(row => row.attempt.output.clone()) as &[Option<String>],
-            &column!(row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
-            &column!(row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
-            &column!(row => row.attempt.error.as_ref().and_then(|error| error.2.clone())) as &[Option<String>],
-            &column!(row => row.attempt.memory_bytes) as &[Option<i64>],
-            &column!(row => row.attempt.cpu_micros) as &[Option<i64>],
+            &column(rows, |row| row.attempt.run.0),
+            &column(rows, |row| row.attempt.at.attempt as i32),
+            &column(rows, |row| row.state.number()),
+            &column(rows, |row| row.progress.as_slice()) as &[&[u8]],
+            &column(rows, |row| row.error.as_deref()) as &[Option<&str>],
+            &column(rows, |row| row.attempt.state.number()),
+            &column(rows, |row| row.attempt.skipped),
+            &column(rows, |row| row.attempt.finished_at),
+            &column(rows, |row| row.attempt.output.as_deref()) as &[Option<&str>],
+            &column(rows, |row| row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column(rows, |row| row.attempt.error.as_ref().map(|error| error.1.as_str())) as &[Option<&str>],
+            &column(rows, |row| row
+                .attempt
+                .error
+                .as_ref()
+                .and_then(|error| error.2.as_deref())) as &[Option<&str>],
+            &column(rows, |row| row.attempt.memory_bytes) as &[Option<i64>],
+            &column(rows, |row| row.attempt.cpu_micros) as &[Option<i64>],
             lease,
             node,
-            &line_column!(line => line.run.0),
-            &line_column!(line => line.at.attempt as i32),
-            &line_column!(line => line.line),
-            &line_column!(line => line.time),
-            &line_column!(line => line.level),
-            &line_column!(line => line.message.clone()),
-            &line_column!(line => line.fields.clone()) as &[Option<String>]
+            &column(lines, |line| line.run.0),
+            &column(lines, |line| line.at.attempt as i32),
+            &column(lines, |line| line.line),
+            &column(lines, |line| line.time),
+            &column(lines, |line| line.level),
+            &column(lines, |line| line.message.as_str()) as &[&str],
+            &column(lines, |line| line.fields.as_deref()) as &[Option<&str>]
         )
         .fetch_all(&self.pool)
         .await?;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::BATCH_MAX;
 use super::complete::{Completion, Locked};
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -148,26 +148,21 @@ pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &Que
     if rows.is_empty() {
         return Ok(());
     }
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            rows.iter().map(|(_, _, $row)| $value).collect::<Vec<_>>()
-        };
-    }
     sqlx::query_file!(
         "src/sql/queue_put.sql",
         &rows.iter().map(|row| row.0.0).collect::<Vec<_>>(),
-        &column!(row => row.at.key.task as i16),
-        &column!(row => row.at.key.item_number()),
-        &column!(row => row.at.attempt as i32),
-        &column!(row => row.target.queue.clone()),
+        &column(rows, |(_, _, row)| row.at.key.task as i16),
+        &column(rows, |(_, _, row)| row.at.key.item_number()),
+        &column(rows, |(_, _, row)| row.at.attempt as i32),
+        &column(rows, |(_, _, row)| row.target.queue.as_str()) as &[&str],
         &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
-        &column!(row => row.turn),
-        &column!(row => row.target.tags.join(TAG_JOINT)),
-        &column!(row => row.target.timeout_ms) as &[Option<i64>],
-        &column!(row => row.target.queue_timeout_ms) as &[Option<i64>],
-        &column!(row => row.params.clone()) as &[Option<String>],
-        &column!(row => row.floor),
-        &column!(row => row.ready_at) as &[Option<Time>]
+        &column(rows, |(_, _, row)| row.turn),
+        &column(rows, |(_, _, row)| row.target.tags.join(TAG_JOINT)),
+        &column(rows, |(_, _, row)| row.target.timeout_ms) as &[Option<i64>],
+        &column(rows, |(_, _, row)| row.target.queue_timeout_ms) as &[Option<i64>],
+        &column(rows, |(_, _, row)| row.params.as_deref()) as &[Option<&str>],
+        &column(rows, |(_, _, row)| row.floor),
+        &column(rows, |(_, _, row)| row.ready_at) as &[Option<Time>]
     )
     .execute(connection)
     .await?;
