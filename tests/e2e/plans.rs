@@ -281,7 +281,7 @@ async fn polls_read_what_is_their_users() {
             // Some thirty for each: by everybody's ids it would be more than two hundred.
             assert!(
                 pages > USERS && pages < 60 * USERS,
-                "{pages} pages with {plans}\n{text}"
+                "{pages} pages with {plans}\n{plan:#}"
             );
         }
     }
