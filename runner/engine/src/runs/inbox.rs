@@ -83,6 +83,7 @@ pub(crate) struct Inbox(pub(crate) Arc<Runs>);
 impl Service for Inbox {
     const FAILED: &'static str = "cannot process timers and results of sub-runs; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Inbox);
 
     fn node(&self) -> &Arc<Node> {
@@ -90,10 +91,6 @@ impl Service for Inbox {
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 
@@ -138,14 +135,11 @@ impl Reaper {
 impl Service for Reaper {
     const FAILED: &'static str = "cannot take over the work of lost nodes; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = REAP_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Orphans);
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
-    }
-
-    fn again_after(&self) -> Duration {
-        REAP_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {

@@ -41,14 +41,11 @@ impl Warmer {
 impl Service for Warmer {
     const FAILED: &'static str = "cannot load scripts in advance; each one is loaded when a run needs it";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
     const WOKEN_BY: Option<Signal> = Some(Signal::Scripts);
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -81,6 +78,7 @@ impl Preparer {
 impl Service for Preparer {
     const FAILED: &'static str = "cannot prepare the Python runtime in advance; it is prepared when a script needs it";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = NEVER;
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
@@ -88,10 +86,6 @@ impl Service for Preparer {
 
     fn first_after(&self) -> Duration {
         Self::POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
-        NEVER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {

@@ -62,14 +62,11 @@ pub(crate) struct Scheduler(pub(crate) Arc<Schedules>);
 impl Service for Scheduler {
     const FAILED: &'static str = "cannot fire schedules; trying again";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
     const WOKEN_BY: Option<Signal> = Some(Signal::Schedules);
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -113,16 +110,13 @@ impl LookAhead {
 impl Service for LookAhead {
     const FAILED: &'static str = "cannot read revisions of schedules in advance";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = AHEAD_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
     fn first_after(&self) -> Duration {
-        AHEAD_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         AHEAD_EVERY
     }
 

@@ -81,14 +81,11 @@ impl Backfiller {
 impl Service for Backfiller {
     const FAILED: &'static str = "cannot continue backfills; trying again";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Backfills);
 
     fn node(&self) -> &Arc<Node> {
         &self.schedules.node
-    }
-
-    fn again_after(&self) -> Duration {
-        POLL_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
