@@ -436,7 +436,7 @@ impl Bare {
             .collect();
         let (owned, _) = self
             .store
-            .complete_single_task(&rows, &[], self.lease, self.node)
+            .complete_single_task(&rows.iter().collect::<Vec<_>>(), &[], self.lease, self.node)
             .await
             .expect("completed");
         assert_eq!(owned.len(), runs.len());

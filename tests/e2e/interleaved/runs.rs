@@ -158,7 +158,7 @@ async fn ends_of_runs() {
         let (store, row) = (store.clone(), row.clone());
         tokio::spawn(async move {
             store
-                .complete_single_task(&[row], &[], 7, NODE)
+                .complete_single_task(&[&row], &[], 7, NODE)
                 .await
                 .expect("an answer")
                 .0
@@ -197,7 +197,7 @@ async fn ends_of_locked_runs() {
     let mut completion = begin(&store, 7).await;
     assert_eq!(completion.lock(&[ended(1, 7)]).await.unwrap().owned.len(), 1);
     let (late, row) = (store.clone(), single_end(1, Wall.now()));
-    let late = tokio::spawn(async move { late.complete_single_task(&[row], &[], 7, NODE).await.unwrap().0 });
+    let late = tokio::spawn(async move { late.complete_single_task(&[&row], &[], 7, NODE).await.unwrap().0 });
     waiting(&sql, 1).await;
     let changes = other.transaction().await.unwrap();
     let disable = "UPDATE heddle.schedules SET live = false WHERE name = 'changed'";

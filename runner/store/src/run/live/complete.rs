@@ -102,7 +102,7 @@ impl Store {
     /// whose group others follow. `lines` are what they logged.
     pub async fn complete_single_task(
         &self,
-        rows: &[SingleTaskEnd],
+        rows: &[&SingleTaskEnd],
         lines: &[LogRow],
         lease: i64,
         node: Uuid,
