@@ -105,8 +105,8 @@ function zoomable(box) {
   const { width, height } = svg.viewBox.baseVal;
   let factor = 1;
   const draw = () => {
-    svg.setAttribute("width", width * factor);
-    svg.setAttribute("height", height * factor);
+    svg.setAttribute("width", Math.floor(width * factor));
+    svg.setAttribute("height", Math.floor(height * factor));
     box.classList.toggle("far", factor < NEAR);
   };
   known.set(box, draw);
