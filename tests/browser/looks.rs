@@ -333,7 +333,10 @@ async fn a_large_graph_is_seen_whole(chrome: &mut Chrome, api: &heddle_tests::Ap
         .map(|task| {
             let needs: Vec<String> = match task {
                 0..10 => Vec::new(),
-                _ => vec![format!("task-{}", task - 10), format!("task-{}", (task / 10 - 1) * 10 + task * 7 % 10)],
+                _ => vec![
+                    format!("task-{}", task - 10),
+                    format!("task-{}", (task / 10 - 1) * 10 + task * 7 % 10),
+                ],
             };
             let needs: std::collections::BTreeSet<String> = needs.into_iter().collect();
             (format!("task-{task}"), json!({"script": "hello", "depends_on": needs}))
@@ -349,7 +352,12 @@ async fn a_large_graph_is_seen_whole(chrome: &mut Chrome, api: &heddle_tests::Ap
     for _ in 0..2 {
         chrome.click("[data-zoom='1.6']").await;
     }
-    assert_eq!(chrome.value("document.querySelector('.zoom').classList.contains('far')").await, false);
+    assert_eq!(
+        chrome
+            .value("document.querySelector('.zoom').classList.contains('far')")
+            .await,
+        false
+    );
     chrome.click("[data-zoom='fit']").await;
     assert_eq!(chrome.value(whole).await, true);
 }

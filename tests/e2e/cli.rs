@@ -55,7 +55,9 @@ async fn scripts() {
     let [said, beside] = [&again.stdout, &again.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(said.starts_with("mine@1 (") && !said.contains("http"), "{said}");
     assert_eq!(beside.trim_end(), format!("{}/scripts/mine", node.base()));
-    let page = node.request(reqwest::Method::GET, "/scripts/mine").header("accept", "text/html");
+    let page = node
+        .request(reqwest::Method::GET, "/scripts/mine")
+        .header("accept", "text/html");
     assert!(page.send().await.unwrap().status().is_success());
     assert!(ends(&node, DONE, &["script", "list"]).contains("mine"));
     assert!(

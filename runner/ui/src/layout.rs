@@ -155,7 +155,9 @@ fn spread(wanted: &[f64], step: f64) -> Vec<f64> {
         }
         blocks.push(block);
     }
-    let even = blocks.into_iter().flat_map(|(sum, n)| std::iter::repeat_n(sum / n, n as usize));
+    let even = blocks
+        .into_iter()
+        .flat_map(|(sum, n)| std::iter::repeat_n(sum / n, n as usize));
     even.enumerate().map(|(at, y)| y + at as f64 * step).collect()
 }
 
@@ -249,7 +251,10 @@ mod tests {
     #[test]
     fn what_has_no_edge_is_a_block() {
         let layout = check(100, &[]);
-        assert!(layout.width > layout.height && layout.width < layout.height * 4.0, "{layout:?}");
+        assert!(
+            layout.width > layout.height && layout.width < layout.height * 4.0,
+            "{layout:?}"
+        );
         assert_eq!(check(5, &[]).width, 150.0);
     }
 

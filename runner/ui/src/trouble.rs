@@ -52,7 +52,9 @@ impl Trouble {
             .map(|(pointer, detail)| format!("{pointer}: {detail}"))
             .collect();
         // Of several faults the detail is the first, and how many more there are.
-        let told = lines.first().is_some_and(|first| self.detail.starts_with(first.as_str()));
+        let told = lines
+            .first()
+            .is_some_and(|first| self.detail.starts_with(first.as_str()));
         if !told && !self.detail.is_empty() {
             lines.insert(0, self.detail.clone());
         }

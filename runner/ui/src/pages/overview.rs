@@ -114,7 +114,15 @@ impl View {
             let unsent = store.page_unsent(now - TimeDelta::hours(24), 500).await?;
             let timed_out = store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX).await?;
             let nodes = ctx.get("/v1/nodes?limit=100").await?;
-            Ok::<_, Trouble>((minutes, counts, late, stalled, unsent, slow(ctx, timed_out).await?, nodes))
+            Ok::<_, Trouble>((
+                minutes,
+                counts,
+                late,
+                stalled,
+                unsent,
+                slow(ctx, timed_out).await?,
+                nodes,
+            ))
         };
         let (failing, (lanes, more_lanes), (minutes, counts, late, stalled, unsent, slow, nodes)) =
             futures::try_join!(failed, drawn, counted)?;

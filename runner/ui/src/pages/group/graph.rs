@@ -203,6 +203,9 @@ mod tests {
         let wide = short("每天早上读取仓库日报并汇总结果");
         assert!(wide.ends_with('…') && wide.chars().count() <= 11, "{wide}");
         assert_eq!(width_of(["a"].into_iter()), WIDTH_MIN);
-        assert_eq!(width_of(["x".repeat(60).as_str(), "a"].into_iter()), NAME_ROOM + STATE_ROOM);
+        assert_eq!(
+            width_of(["x".repeat(60).as_str(), "a"].into_iter()),
+            NAME_ROOM + STATE_ROOM
+        );
     }
 }
