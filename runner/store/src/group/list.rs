@@ -104,8 +104,12 @@ impl Store {
             let now = span::now(&mut tx).await?;
             let mut found = Vec::new();
             let mut next = cursor.map(str::to_owned);
-            // Of a state that is common the first look finds enough.
-            let first = limit.min(READ_MAX);
+            // Of a state that is common the first look finds enough; of one that is not a second one would be made anyway.
+            let common = [None, Some(RunState::Succeeded)];
+            let first = match filter.last_states.iter().any(|state| common.contains(state)) {
+                true => limit.min(READ_MAX),
+                false => READ_MAX,
+            };
             for to_read in [first, READ_MAX - first] {
                 if to_read == 0 {
                     break;
