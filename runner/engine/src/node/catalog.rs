@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Name;
 use heddle_domain::executor::Executor;
@@ -128,6 +129,11 @@ impl Revision {
 
     /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
     /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
+    /// Within which time somebody has to claim an attempt that has become ready.
+    pub(crate) fn claim_within(&self, at: AttemptKey) -> Option<TimeDelta> {
+        Some(self.plan.task(at.key.task)?.spec.queue_timeout?.chrono())
+    }
+
     pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
         let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;
         overlaps || self.is_bounded(trigger) || self.follows(trigger)
