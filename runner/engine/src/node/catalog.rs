@@ -101,6 +101,8 @@ pub struct Revision {
     pub schedules: BTreeMap<String, Schedule>,
     /// Its enabled schedules as one sequence of instants.
     pub calendar: Calendar,
+    /// The instants that a backfill without a step is for: of the disabled ones, if there are no others.
+    pub past: Calendar,
     /// The progress of a run of it that has not begun, as bytes.
     pub(crate) waiting: Vec<u8>,
     /// The state in which a run of it begins: progress and what is ready at once.
@@ -127,13 +129,13 @@ impl Revision {
         (!expands).then(|| need.clone())
     }
 
-    /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
-    /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
     /// Within which time somebody has to claim an attempt that has become ready.
     pub(crate) fn claim_within(&self, at: AttemptKey) -> Option<TimeDelta> {
         Some(self.plan.task(at.key.task)?.spec.queue_timeout?.chrono())
     }
 
+    /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
+    /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
     pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
         let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;
         overlaps || self.is_bounded(trigger) || self.follows(trigger)
@@ -306,8 +308,11 @@ impl Catalog {
 
     fn keep_revision(&self, row: RevisionRow, group_name: String) -> Result<Arc<Revision>, EngineError> {
         let id = row.id;
-        let schedule::Compiled { schedules, calendar } =
-            schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
+        let schedule::Compiled {
+            schedules,
+            calendar,
+            past,
+        } = schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
         let spec: GroupSpec = serde_json::from_value(row.spec)
             .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
         let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
@@ -347,6 +352,7 @@ impl Catalog {
             plan,
             schedules,
             calendar,
+            past,
         });
         self.revisions.insert(id, revision.clone());
         Ok(revision)
