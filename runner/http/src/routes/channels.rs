@@ -41,7 +41,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail(
             "Secrets, passwords and the URLs of chat robots are stored encrypted and never shown again. If a change \
             omits such a value, or sends it as an answer showed it, the value stays the same. An empty secret removes \
-            it.",
+            it. An `email` channel needs `smtp`, `from` and `to`; only `heddle dev` accepts one without them.",
         )
         .takes_spec(of::<ChannelSpec>())
         .answers_put(of::<Channel>())
@@ -95,6 +95,10 @@ async fn save(mut request: Request) -> Outcome {
     let done = app
         .store
         .put_channel(request.by(), &app.secret_keys, &*app.chance, &name, spec)
+    if !app.config.dev {
+        // Files instead of mails are for whoever tries things out.
+        spec.check_mail_server().map_err(Problem::invalid)?;
+    }
         .await?;
     match done {
         ChannelPut::Invalid(faults) => Err(Problem::invalid(faults)),
