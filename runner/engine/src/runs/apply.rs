@@ -359,7 +359,7 @@ impl Runs {
                         }
                         Err(SubmitError::Engine(error)) => return Err(error),
                         Err(error) => {
-                            done.result = Ending::fatal(ErrorKind::Invalid, format!("enqueue of `{group}`: {error}"));
+                            done.result = Ending::fatal(ErrorKind::Fatal, format!("enqueue of `{group}`: {error}"));
                             return Ok(());
                         }
                     }
