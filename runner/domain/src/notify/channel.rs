@@ -128,13 +128,13 @@ pub struct ChannelSpec {
     /// The kind of channel. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<ChannelKind>,
-    /// For `email`: the mail server. Without it, `heddle dev` writes mails into files.
+    /// For `email`: the mail server. Required, except in `heddle dev`, which then writes mails into files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smtp: Option<SmtpSpec>,
-    /// For `email`: the sender, `name@example.com` or `Name <name@example.com>`.
+    /// For `email`: the sender, `name@example.com` or `Name <name@example.com>`. Required, except in `heddle dev`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// For `email`: the recipients of notifications that name the channel, at most 100.
+    /// For `email`: the recipients of notifications that name the channel, at most 100. Required, except in `heddle dev`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
     /// For all other kinds: the URL, http or https. For chat robots, only its host is shown again.
@@ -250,6 +250,32 @@ impl ChannelSpec {
             smtp.password = smtp.password.take().filter(|password| !password.is_empty());
         }
         self
+    }
+
+    /// Whether mails can go out by it: from whom, to whom, and by which server; else what is missing, and whatever else is
+    /// wrong with it.
+    pub fn check_mail_server(&self) -> Result<(), Faults> {
+        if self.kind != Some(ChannelKind::Email) {
+            return Ok(());
+        }
+        let mut faults = Faults::default();
+        for (place, missing) in [
+            ("/smtp", self.smtp.is_none()),
+            ("/from", self.from.is_none()),
+            ("/to", self.to.is_empty()),
+        ] {
+            if missing {
+                let detail = format!("an email channel needs `{}`", place.trim_start_matches('/'));
+                faults.add(place, detail);
+            }
+        }
+        if faults.is_empty() {
+            return Ok(());
+        }
+        if let Err(more) = self.check() {
+            faults.0.extend(more.0);
+        }
+        Err(faults)
     }
 
     /// What is wrong with it, when it is complete.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::RunState;
@@ -99,6 +100,13 @@ impl Attempts {
             .collect();
         let mut completion = self.node.completion().await?;
         let locked = completion.lock(&keys).await?;
+        let timed: Vec<(RunId, AttemptKey)> = batch
+            .iter()
+            .filter(|entry| entry.target.queue_timeout_ms.is_some())
+            .map(|entry| (entry.run, entry.at))
+            .filter(|key| locked.owned.contains_key(key))
+            .collect();
+        let due = completion.take_claim_timers(&timed).await?;
         let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         let mut ordinals: HashMap<RunId, usize> = HashMap::new();
         for entry in batch {
@@ -120,7 +128,13 @@ impl Attempts {
                     .waiters
                     .queues
                     .row(entry.at, *ordinal, entry.target.clone(), Some(entry.params.clone()));
-            rows.push((entry.run, entry.priority, row));
+            // It has waited since it became ready, for slots of pools and for this node.
+            let within = entry.target.queue_timeout_ms.map(TimeDelta::milliseconds);
+            let ready_at = due
+                .get(&(entry.run, entry.at))
+                .zip(within)
+                .map(|(&due, time)| due - time);
+            rows.push((entry.run, entry.priority, QueueRow { ready_at, ..row }));
             *ordinal += 1;
         }
         let put = Put { rows, back, filled };

@@ -1,4 +1,4 @@
-//! What no worker ends: claims whose leases have run out, task runs that nobody has claimed in time.
+//! What no worker ends: claims whose leases have run out, task runs in queues that nobody has claimed in time.
 
 use std::sync::Arc;
 use std::time::Duration;

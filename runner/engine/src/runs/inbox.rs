@@ -198,7 +198,7 @@ impl Runs {
         taken.extend(due.iter().map(|(run, _)| *run));
         let mut events: HashMap<RunId, Cause> = HashMap::new();
         let mut deadlines = Vec::new();
-        let mut timeouts = Vec::new();
+        let (mut timeouts, mut unclaimed) = (Vec::new(), Vec::new());
         for (_, due) in due {
             match due? {
                 Due::Retry(run, at) => {
@@ -208,12 +208,14 @@ impl Runs {
                 }
                 Due::Deadline(run) => deadlines.push(run),
                 Due::Timeout(run, at) => timeouts.push(EndedAttempt { run, at, lease: 0 }),
+                Due::Unclaimed(run, at, due) => unclaimed.push((run, at, due)),
             }
         }
         let mut runs: Vec<RunId> = events
             .keys()
             .copied()
             .chain(timeouts.iter().map(|ended| ended.run))
+            .chain(unclaimed.iter().map(|late| late.0))
             .collect();
         runs.sort_unstable();
         runs.extend(&deadlines);
@@ -241,9 +243,13 @@ impl Runs {
             })
             .collect();
         let late = self.apply(&mut completion, &contexts, late, &mut grant).await?;
+        let unclaimed = self
+            .end_unclaimed(&mut completion, &contexts, &unclaimed, &mut grant)
+            .await?;
         completion.commit().await?;
         self.acted(after);
         self.acted(late);
+        self.acted(unclaimed);
         if !missed.is_empty() {
             self.node.signals.raise(Signal::Notices);
         }

@@ -342,7 +342,10 @@ impl Runs {
         for &at in ready {
             match self.target_at_once(revision, at) {
                 Some(target) => queued.push(self.waiters.queues.row(at, queued.len(), target, None)),
-                None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
+                None => rows.push(
+                    ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))
+                        .within(revision.claim_within(at)),
+                ),
             }
         }
         (rows, queued)

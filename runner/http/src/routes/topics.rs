@@ -367,19 +367,21 @@ fn day_view(row: &DayRow) -> Day {
     let counts = row.counts;
     let ended = counts.sent + counts.failed + counts.cancelled;
     let begun = counts.sent + counts.failed + counts.in_hand + counts.retrying > 0;
+    let state = match row.dropped_at {
+        Some(_) => "dropped",
+        None => state_of(counts.total, ended, begun),
+    };
+    let is_drained = counts.total > 0 && matches!(state, "drained" | "dropped");
     Day {
         day: row.day,
-        state: match row.dropped_at {
-            Some(_) => "dropped".to_owned(),
-            None => state_of(counts.total, ended, begun).to_owned(),
-        },
+        state: state.to_owned(),
         total: counts.total,
         sent: counts.sent,
         failed: counts.failed,
         cancelled: counts.cancelled,
         in_hand: counts.in_hand,
         retrying: counts.retrying,
-        drained_at: row.drained_at.map(Moment),
+        drained_at: row.drained_at.filter(|_| is_drained).map(Moment),
         dropped_at: row.dropped_at.map(Moment),
         buckets: None,
     }

@@ -63,12 +63,22 @@ pub struct ScriptUse {
 }
 
 /// What `If-Match` asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IfMatch {
     /// Any revision (`*`): the group has to exist.
     Exists,
-    /// It stands at this revision.
-    Revision(i32),
+    /// It stands at one of these revisions.
+    Revisions(Vec<i32>),
+}
+
+impl IfMatch {
+    /// Whether it is met by a group that exists, at this revision.
+    pub fn is_met_by(&self, revision: i32) -> bool {
+        match self {
+            Self::Exists => true,
+            Self::Revisions(revisions) => revisions.contains(&revision),
+        }
+    }
 }
 
 async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {

@@ -10,7 +10,7 @@ use crate::transaction::transaction;
 use crate::{Store, StoreError, runtime, schedule, upstream, usage};
 
 /// A group as it shall stand.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GroupWrite<'a> {
     pub name: &'a str,
     /// Validated and in canonical form: equal specs make no new revision.
@@ -230,11 +230,8 @@ async fn hold_named(
 }
 
 /// Whether the group is as `If-Match` wants it.
-fn is_met(wanted: IfMatch, before: Option<&GroupRow>) -> bool {
-    match wanted {
-        IfMatch::Exists => before.is_some(),
-        IfMatch::Revision(revision) => before.is_some_and(|before| before.revision == revision),
-    }
+fn is_met(wanted: &IfMatch, before: Option<&GroupRow>) -> bool {
+    before.is_some_and(|before| wanted.is_met_by(before.revision))
 }
 
 impl Store {
@@ -246,7 +243,8 @@ impl Store {
         transaction!(self, pool, "put_group", |tx| {
             lock_groups(&mut tx).await?;
             let before = current(&mut tx, write.name).await?;
-            if write.if_match.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
+            let wanted = write.if_match.as_ref();
+            if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
                 return Ok(GroupPut::Stale(before.map(|before| before.revision)));
             }
             let stood = before.as_ref().is_none_or(|before| before.enabled);

@@ -85,6 +85,9 @@ pub struct Compiled {
     pub schedules: BTreeMap<String, Schedule>,
     /// All that are enabled.
     pub calendar: Calendar,
+    /// What a backfill without a step goes by: the same, or all schedules where none of those that are enabled has instants in
+    /// the past.
+    pub past: Calendar,
 }
 
 /// Reads the schedules of a spec that has been accepted. `anchors` tells since when each stands as it is written,
@@ -105,7 +108,15 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
         schedules.insert(name.clone(), schedule);
     }
     let calendar = Calendar::new(schedules.values().filter(|schedule| schedule.enabled()).cloned());
-    Ok(Compiled { schedules, calendar })
+    let past = match calendar.has_grid() {
+        true => calendar.clone(),
+        false => Calendar::new(schedules.values().cloned()),
+    };
+    Ok(Compiled {
+        schedules,
+        calendar,
+        past,
+    })
 }
 
 fn anchor_of(anchors: &Value, name: &str) -> Option<Time> {

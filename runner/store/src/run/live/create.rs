@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::pool::PoolNeed;
@@ -16,6 +17,7 @@ use uuid::Uuid;
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use super::refuse::{dedupe_holders, settle_dedupes, settle_instants, settle_keys, settle_parents};
+use super::timers::{NewTimer, claim_timers, put_timers};
 use crate::change::{By, Noun};
 use crate::database::{PgSession, column};
 use crate::notice::{NewNotices, insert_notices_in};
@@ -32,6 +34,8 @@ pub struct ReadyRow {
     pub(super) handed: bool,
     /// The slots that it waits for before it is ready.
     pub pools: Option<Arc<PoolNeed>>,
+    /// Within which time it has to be claimed.
+    pub claim_within: Option<TimeDelta>,
 }
 
 impl ReadyRow {
@@ -42,7 +46,15 @@ impl ReadyRow {
             turn,
             handed: false,
             pools,
+            claim_within: None,
         }
+    }
+
+    /// It fails unless it is claimed within this time.
+    #[must_use]
+    pub fn within(mut self, time: Option<TimeDelta>) -> Self {
+        self.claim_within = time;
+        self
     }
 }
 
@@ -126,7 +138,10 @@ impl NewRun {
             && self.audited.is_none()
             && self.deadline_at.is_none()
             && self.queued.is_empty()
-            && self.ready.iter().all(|row| row.pools.is_none())
+            && self
+                .ready
+                .iter()
+                .all(|row| row.pools.is_none() && row.claim_within.is_none())
     }
 
     fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
@@ -216,6 +231,11 @@ pub(crate) async fn create_in(
     let now = beginning(&accepted, clock);
     let handed = insert_runs(tx, &accepted, lease, now).await?;
     insert_pooled_of_runs(tx, &accepted).await?;
+    let ready = accepted
+        .iter()
+        .flat_map(|run| run.ready.iter().map(move |row| (run.id, row)));
+    let timers: Vec<NewTimer> = claim_timers(ready, now).collect();
+    put_timers(tx, &timers).await?;
     for run in &accepted {
         let Some(audited) = &run.audited else { continue };
         let by = By {

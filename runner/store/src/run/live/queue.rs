@@ -41,7 +41,7 @@ pub struct QueueRow {
     pub target: QueueTarget,
     /// Rendered; `None`: they can be told from the plan and the run.
     pub params: Option<String>,
-    /// Since when it is ready, if it was in its queue before.
+    /// Since when it is ready, if that is not only now: it was in its queue before, or on the way to it.
     pub ready_at: Option<Time>,
 }
 
