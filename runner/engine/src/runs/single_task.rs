@@ -2,7 +2,6 @@
 //! statement, which reads no progress.
 
 use heddle_domain::Time;
-use heddle_domain::executor::Executor;
 use heddle_domain::id::RunId;
 use heddle_domain::run::decide;
 use heddle_domain::state::{RunState, Trigger};
@@ -30,8 +29,8 @@ pub(crate) fn end_of(
         && !plan.tasks[0].mapped
         && ended.at.attempt == 1
         && done.effects.is_empty()
-        // Its timer, which the statement knows nothing of. What workers do has none while they do it.
-        && (plan.tasks[0].spec.queue_timeout.is_none() || matches!(plan.tasks[0].executor, Executor::Queue(_)))
+        // It may have a timer, which the statement knows nothing of.
+        && plan.tasks[0].spec.queue_timeout.is_none()
         && !context.facts.has_parent
         && context.facts.deadline_at.is_none()
         && !context
