@@ -10,7 +10,7 @@ use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::RunState;
-use heddle_store::live::{EndedAttempt, QueueTarget};
+use heddle_store::live::{EndedAttempt, QueueRow, QueueTarget};
 
 use super::Attempts;
 use crate::node::Node;
