@@ -147,6 +147,7 @@ async fn changes_reach_all_nodes_within_two_seconds() {
         let token = made["token"].as_str();
         nodes[1].with_token(token).get("/v1/groups").await.expect_status(200);
         nodes[0].delete("/v1/tokens/x").await.expect_status(204);
+        assert_eq!(nodes[0].with_token(token).get("/v1/groups").await.status, 401);
         within(Duration::from_secs(2), "revocation on the other node", async || {
             (nodes[1].with_token(token).get("/v1/groups").await.status == 401).then_some(())
         })

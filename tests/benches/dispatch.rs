@@ -386,7 +386,8 @@ async fn drain(bench: &Bench, queue: &'static str, loops: usize, what: &str, lim
     );
 }
 
-/// The limit: the same two statements for as many task runs, each connection waiting for its answer, and nothing else.
+/// The limit: the statements of claims and ends for as many task runs, each connection waiting for its answers, and
+/// nothing else.
 async fn bare_queue(bench: &Bench, connections: usize) -> String {
     submit(bench, "bare").await;
     let began = now();
@@ -406,13 +407,14 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
     sql.batch_execute(&format!(
         "SET search_path = public; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
          PREPARE claim (text, text[], bigint, uuid[], bigint[], text, bigint, boolean, bigint) AS {};
-         PREPARE complete AS {}",
+         PREPARE lock AS {};
+         PREPARE finish AS {}",
         include_str!("../../runner/store/src/sql/queue_claim.sql"),
-        include_str!("../../runner/store/src/sql/queue_complete_single_task.sql"),
+        include_str!("../../runner/store/src/sql/queue_lock_claims.sql"),
+        include_str!("../../runner/store/src/sql/finish_runs.sql"),
     ))
     .await
     .expect("the statements");
-    let all = |value: &str| vec![value; QUEUE_BATCH].join(",");
     let mut done = 0;
     loop {
         let numbers = (done..done + QUEUE_BATCH).map(|number| (worker + 1) * 1_000_000_000 + number);
@@ -442,16 +444,20 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
             return done;
         }
         let [runs, attempts, leases, claims] = columns.map(|column| column.join(","));
+        let all = |value: &str| format!("array_fill({value}, ARRAY[{count}])");
+        // One transaction, since they are sent together.
         sql.simple_query(&format!(
-            "EXECUTE complete ('{{{runs}}}', '{{{attempts}}}', '{{{leases}}}', '{{{claims}}}', '{{{}}}', '{{{}}}', '{{{}}}',
-                               '{{{}}}', array_fill(now(), ARRAY[{count}]), '{{{}}}', '{{{}}}', '{{{}}}')",
-            &all("3")[..2 * count - 1],
-            &all(r#""\\x00""#)[..8 * count - 1],
-            &all("NULL")[..5 * count - 1],
-            &all("1")[..2 * count - 1],
-            &all("true")[..5 * count - 1],
-            &all("NULL")[..5 * count - 1],
-            &all("NULL")[..5 * count - 1],
+            "EXECUTE lock ('{{{runs}}}', {task}, {item}, '{{{attempts}}}', '{{{leases}}}', '{{{claims}}}', false);
+             INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, output, worker)
+             SELECT run, 0, -1, 1, 1, false, now(), now(), 'true', 'w{worker}' FROM UNNEST('{{{runs}}}'::uuid[]) AS run;
+             EXECUTE finish ('{{{runs}}}', {succeeded}, {progress}, {none}, now(), {not_gated}, {not_skipped})",
+            task = all("0::smallint"),
+            item = all("-1"),
+            succeeded = all("3::smallint"),
+            progress = all(r"'\x00'::bytea"),
+            none = all("NULL::text"),
+            not_gated = all("false"),
+            not_skipped = all("NULL::smallint"),
         ))
         .await
         .expect("ends");
@@ -464,8 +470,8 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
 /// The statements of a poll that gives something, with the arguments of one user.
 const STATEMENTS: [(&str, &str, &str); 4] = [
     (
-        "look",
-        include_str!("../../runner/store/src/sql/look.sql"),
+        "user_facts",
+        include_str!("../../runner/store/src/sql/user_facts.sql"),
         "ARRAY['g5'], now() - interval '12 hours', heddle.uuid_floor(now() - interval '12 hours'),
          heddle.uuid_floor(now() + interval '1 hour')",
     ),

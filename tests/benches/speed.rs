@@ -17,7 +17,7 @@ use heddle_domain::state::{AttemptState, RunState, Trigger};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Place, Program, now, percentile, program};
+use heddle_tests::bench::{Place, Program, now, once, percentile, program};
 use serde_json::{Value, json};
 
 /// How many single-task runs are submitted, for the rate before and the rate after.
@@ -140,25 +140,9 @@ async fn put(client: &Client, name: &str, tasks: Value) {
         .expect("a group");
 }
 
-/// From POST to the end as a long poll sees it, in milliseconds.
-async fn once(client: &Client, group: &str) -> f64 {
-    let began = now();
-    let run: Value = client
-        .post(&["v1", "groups", group, "runs"])
-        .json(&json!({}))
-        .send()
-        .await
-        .expect("a run");
-    let id = run["id"].as_str().expect("an id").to_owned();
-    let run: Value = client
-        .get(&["v1", "runs", &id])
-        .query("wait", "60s")
-        .timeout(Duration::from_secs(70))
-        .send()
-        .await
-        .expect("its end");
-    assert_eq!(run["state"], "succeeded", "{run}");
-    began.elapsed().as_secs_f64() * 1e3
+/// From POST to the end, in milliseconds.
+async fn once_ms(client: &Client, group: &str) -> f64 {
+    once(client, group).await * 1e3
 }
 
 async fn latencies(client: &Client, bare: &Bare) {
@@ -195,7 +179,7 @@ async fn latencies(client: &Client, bare: &Bare) {
     for (what, group, times, wanted, commits) in cases {
         let mut samples = Vec::with_capacity(times);
         for _ in 0..times {
-            samples.push(once(client, group).await);
+            samples.push(once_ms(client, group).await);
         }
         let limit = if commits > 0.0 {
             format!(
@@ -236,7 +220,7 @@ async fn beside_spinners(client: &Client) {
         }
         let mut samples = Vec::new();
         for _ in 0..300 {
-            samples.push(once(client, "one").await);
+            samples.push(once_ms(client, "one").await);
         }
         let p50 = percentile(&mut samples, 0.5);
         let limit = alone.map_or(String::new(), |alone: f64| {
@@ -452,7 +436,7 @@ impl Bare {
             .collect();
         let (owned, _) = self
             .store
-            .complete_single_task(&rows, &[], self.lease, self.node)
+            .complete_single_task(&rows.iter().collect::<Vec<_>>(), &[], self.lease, self.node)
             .await
             .expect("completed");
         assert_eq!(owned.len(), runs.len());

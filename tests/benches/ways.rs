@@ -40,7 +40,7 @@ impl Node {
             .await
             .expect("a connection");
         tokio::spawn(connection);
-        for name in ["hello", "echo", "postbox"] {
+        for name in ["hello", "postbox"] {
             let wasm = heddle_scripts::get(name).expect("the script");
             client.put_script(name, wasm, true).await.expect("upload");
         }
@@ -67,8 +67,8 @@ impl Node {
     }
 
     /// Submits so many runs of a group, in batches, some at once.
-    async fn submit(&self, group: &str, runs: usize, params: Value) {
-        let body = |count: usize| json!({"runs": vec![json!({"params": params}); count]});
+    async fn submit(&self, group: &str, runs: usize) {
+        let body = |count: usize| json!({"runs": vec![json!({}); count]});
         let sizes = (0..runs).step_by(BATCH).map(|from| BATCH.min(runs - from));
         stream::iter(sizes)
             .for_each_concurrent(4, |size| async move {
@@ -86,16 +86,16 @@ impl Node {
     }
 
     /// Submits runs and waits for their ends.
-    async fn run(&self, group: &str, runs: usize, params: Value) {
+    async fn run(&self, group: &str, runs: usize) {
         let wanted = self.ended().await + runs as u64;
-        self.submit(group, runs, params).await;
+        self.submit(group, runs).await;
         while self.ended().await < wanted {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Claims so many task runs of a queue; completes them if that is asked for.
-    async fn claim(&self, queue: &str, wanted: usize, complete: bool) {
+    /// Claims so many task runs of a queue.
+    async fn claim(&self, queue: &str, wanted: usize) {
         let left = std::sync::atomic::AtomicUsize::new(wanted);
         let worker = |number: usize| {
             let left = &left;
@@ -110,11 +110,6 @@ impl Node {
                 while left.load(std::sync::atomic::Ordering::Acquire) > 0 {
                     let wait = Duration::from_millis(200);
                     let claims = self.client.claim(queue, &request, wait).await.expect("claims");
-                    let done = Value::Null;
-                    let all: Vec<_> = claims.iter().map(|claim| (claim, &done)).collect();
-                    if complete && !all.is_empty() {
-                        self.client.complete_all(&all).await.expect("completed");
-                    }
                     left.fetch_sub(claims.len(), std::sync::atomic::Ordering::AcqRel);
                 }
             }
@@ -131,19 +126,13 @@ struct Work {
 }
 
 /// In the order of the table in ARCHITECTURE.md.
-const WORKS: [Work; 12] = [
+const WORKS: [Work; 10] = [
     work("single_task_end", "single-task runs, submitted to ended", 20_000),
-    work("single_task_claim", "claims completed by workers", 10_000),
     work("plain_runs", "runs made, in batches", 20_000),
     work("plain_runs", "runs made, one a request, 32 at once", 4_000),
     work("backfill_step", "runs of a backfill with max_active 1", 300),
     work("begin_at_once", "single-task runs, submitted to ended", 20_000),
     work("begin_at_once", "single-task runs, one after another", 300),
-    work(
-        "params_as_given",
-        "single-task runs with params, submitted to ended",
-        20_000,
-    ),
     work("queued_at_once", "queued task runs, submitted to claimed", 10_000),
     work("plain_messages", "messages that are due, to a script", 200_000),
     work("quiet_poll", "polls of users with nothing to do", 10_000),
@@ -162,7 +151,6 @@ async fn prepare(node: &Node, work: &Work) {
     node.client.put_group("past", &past, None).await.expect("a group");
     node.put("hello", json!({"script": "hello", "params": {"name": "x"}}))
         .await;
-    node.put("echo", json!({"script": "echo"})).await;
     node.put("queued", json!({"queue": "q"})).await;
     if work.way == "quiet_poll" {
         let members = (0..1_000).map(|number| format!("u{number}")).collect();
@@ -180,17 +168,12 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
     match (work.way, work.what) {
         ("single_task_end", _) | ("begin_at_once", "single-task runs, submitted to ended") => {
             began = now();
-            node.run("silent", amount, json!({})).await;
-        }
-        ("single_task_claim", _) => {
-            node.submit("queued", amount, json!({})).await;
-            began = now();
-            node.claim("q", amount, true).await;
+            node.run("silent", amount).await;
         }
         ("plain_runs", "runs made, in batches") => {
             let wanted = node.ended().await + amount as u64;
             began = now();
-            node.submit("silent", amount, json!({})).await;
+            node.submit("silent", amount).await;
             let made = began.elapsed();
             while node.ended().await < wanted {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -238,22 +221,10 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
                     .expect("its end");
             }
         }
-        ("params_as_given", _) => {
-            let params: serde_json::Map<String, Value> = (0..40)
-                .map(|number| {
-                    (
-                        format!("field_{number}"),
-                        json!({"value": number, "text": "some text of it"}),
-                    )
-                })
-                .collect();
-            began = now();
-            node.run("echo", amount, params.into()).await;
-        }
         ("queued_at_once", _) => {
             began = now();
-            node.submit("queued", amount, json!({})).await;
-            node.claim("q", amount, false).await;
+            node.submit("queued", amount).await;
+            node.claim("q", amount).await;
             let took = began.elapsed();
             // Nothing of it is in the way of the next round.
             cancel_all(node).await;
@@ -287,7 +258,7 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
         }
         ("lines_with_outcome", _) => {
             began = now();
-            node.run("hello", amount, json!({})).await;
+            node.run("hello", amount).await;
         }
         (way, _) => panic!("{way} is not measured"),
     }

@@ -240,6 +240,8 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
     chrome
         .until("document.querySelector('#detail').textContent.includes('good')")
         .await;
+    a_spec_is_written(chrome, &base).await;
+    a_large_graph_is_seen_whole(chrome, api).await;
     // A stretch of the durations leads to its runs.
     chrome.open(&format!("{base}/groups/nap/runs")).await;
     let from = chrome.place("svg.scatter", 0.2, 0.5).await;
@@ -298,4 +300,64 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
         .await;
     chrome.scripts(true).await;
     assert!(chrome.complaints(&base).is_empty(), "{:?}", chrome.complaints(&base));
+}
+
+/// The words of a spec have colours while it is written, each letter where the field has it, and what is wrong is said.
+async fn a_spec_is_written(chrome: &mut Chrome, base: &str) {
+    chrome.open(&format!("{base}/groups/nap/spec?edit=1")).await;
+    chrome.until("!!document.querySelector('.lit > pre .t-key')").await;
+    let writes = "(() => { const field = document.querySelector('#spec'); \
+                  field.value = '# <b>why</b>\\ndescription: ' + 'many words '.repeat(40) + '\\nnumber: 12\\n'; \
+                  field.dispatchEvent(new Event('input', {bubbles: true})); return 0; })()";
+    chrome.value(writes).await;
+    let same = "(() => { const field = document.querySelector('#spec'), under = document.querySelector('.lit > pre'); \
+                return under.textContent === field.value + '\\u200b' && !under.querySelector('b') \
+                && under.querySelector('.t-comment')?.textContent === '# <b>why</b>' \
+                && under.querySelector('.t-number')?.textContent === '12' \
+                && under.clientWidth === field.clientWidth && under.scrollHeight === field.scrollHeight; })()";
+    assert_eq!(chrome.value(same).await, true);
+    chrome
+        .until("document.querySelector('#verdict').textContent.includes('number')")
+        .await;
+    keep(chrome, "spec-written-1280-light").await;
+    let wrong = axe(chrome).await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let json = "(() => { const field = document.querySelector('#spec'); field.value = '{\"tasks\": {}}'; \
+                field.dispatchEvent(new Event('input', {bubbles: true})); return !!document.querySelector('.lit .t-property'); })()";
+    assert_eq!(chrome.value(json).await, true);
+}
+
+/// A graph opens as large as there is room for all of it; nearer, it has names.
+async fn a_large_graph_is_seen_whole(chrome: &mut Chrome, api: &heddle_tests::Api) {
+    let tasks: serde_json::Map<String, Value> = (0..200_usize)
+        .map(|task| {
+            let needs: Vec<String> = match task {
+                0..10 => Vec::new(),
+                _ => vec![
+                    format!("task-{}", task - 10),
+                    format!("task-{}", (task / 10 - 1) * 10 + task * 7 % 10),
+                ],
+            };
+            let needs: std::collections::BTreeSet<String> = needs.into_iter().collect();
+            (format!("task-{task}"), json!({"script": "hello", "depends_on": needs}))
+        })
+        .collect();
+    api.put_group("large", json!({ "tasks": tasks })).await;
+    chrome.open(&format!("{}/groups/large/graph", api.base())).await;
+    let whole = "(() => { const box = document.querySelector('.zoom'); return box.classList.contains('far') \
+                 && box.scrollWidth <= box.clientWidth && box.scrollHeight <= box.clientHeight \
+                 && box.querySelectorAll('.node').length === 200; })()";
+    chrome.until(whole).await;
+    keep(chrome, "graph-large-1280-light").await;
+    for _ in 0..2 {
+        chrome.click("[data-zoom='1.6']").await;
+    }
+    assert_eq!(
+        chrome
+            .value("document.querySelector('.zoom').classList.contains('far')")
+            .await,
+        false
+    );
+    chrome.click("[data-zoom='fit']").await;
+    assert_eq!(chrome.value(whole).await, true);
 }

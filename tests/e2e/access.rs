@@ -1,6 +1,6 @@
 //! Who may do what.
 
-use heddle_tests::{TOKEN, World, eventually, run_program};
+use heddle_tests::{TOKEN, World, create_token, run_program};
 use reqwest::Method;
 use serde_json::json;
 
@@ -37,21 +37,7 @@ async fn tokens() {
 async fn life_of_a_token() {
     let world = World::new().await;
     let node = world.node().await;
-    let output = run_program(
-        &[
-            "token",
-            "create",
-            "--database-url",
-            world.url(),
-            "--name",
-            "first",
-            "--role",
-            "admin",
-            "-o",
-            "json",
-        ],
-        &[],
-    );
+    let output = create_token(world.url(), "first", "admin");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let made: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let api = node.with_token(made["token"].as_str());
@@ -90,19 +76,7 @@ async fn life_of_a_token() {
         reply.expect_problem(422, &["/expires_at"]);
     }
     // The same name twice in the database.
-    let again = run_program(
-        &[
-            "token",
-            "create",
-            "--database-url",
-            world.url(),
-            "--name",
-            "first",
-            "--role",
-            "admin",
-        ],
-        &[],
-    );
+    let again = create_token(world.url(), "first", "admin");
     assert!(!again.status.success());
     assert!(String::from_utf8_lossy(&again.stderr).contains("first"));
 }
@@ -133,25 +107,6 @@ async fn bad_tokens_are_not_made_in_the_database() {
     }
     let listed = node.all("/v1/tokens").await;
     assert_eq!(listed.len(), 1, "the tests' own: {listed:#?}");
-}
-
-/// A revocation is followed by all nodes. (How soon: `tests/alone/promises.rs`.)
-#[tokio::test]
-async fn revocation_reaches_all_nodes() {
-    let world = World::new().await;
-    let nodes = world.nodes(2).await;
-    let made = nodes[0]
-        .post("/v1/tokens", json!({"name": "x", "role": "viewer"}))
-        .await
-        .expect_status(201);
-    let token = made["token"].as_str();
-    nodes[1].with_token(token).get("/v1/groups").await.expect_status(200);
-    nodes[0].delete("/v1/tokens/x").await.expect_status(204);
-    assert_eq!(nodes[0].with_token(token).get("/v1/groups").await.status, 401);
-    eventually("revocation on the other node", async || {
-        (nodes[1].with_token(token).get("/v1/groups").await.status == 401).then_some(())
-    })
-    .await;
 }
 
 /// Each role, and what it may do.

@@ -55,6 +55,10 @@ async fn audience_tasks() {
     node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await
         .expect_status(200);
+    // At once nobody completes it any more, and a little later it is taken back.
+    for status in ["completed", "failed"] {
+        finish(&node, &held, status, json!(1)).await.expect_problem(409, &[]);
+    }
     let path = format!("/v1/assignments/{}", held["assignment_id"].as_str().expect("an id"));
     eventually("revoked assignment", async || {
         let found = node.get(&path).await.expect_status(200);

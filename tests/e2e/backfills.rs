@@ -253,6 +253,46 @@ async fn replaced_runs_may_keep_their_scripts() {
     assert_eq!(outputs, [json!(1), json!(1), json!(2)]);
 }
 
+/// Who wants the past only disables the schedule, and names no step; where another schedule is enabled, only that one counts.
+#[tokio::test]
+async fn disabled_schedules() {
+    let world = World::new().await;
+    let node = world.node().await;
+    let off = json!({"cron": "0 0 * * *", "enabled": false});
+    let spec = |schedules: Value| with(one(hello()), json!({"history": true, "schedules": schedules}));
+    node.put_group("off", spec(json!({"d": off}))).await;
+    let asked = json!({"from": "2024-01-01", "to": "2024-01-03"});
+    let days = planned(&node, "off", asked.clone()).await;
+    assert_eq!(days.len(), 3, "{days:#?}");
+    let made = node
+        .post("/v1/groups/off/backfills", asked.clone())
+        .await
+        .expect_status(202);
+    let path = format!("/v1/backfills/{}", text(&made["id"]));
+    eventually("end of the backfill", async || {
+        let now = node.get(&path).await.expect_status(200);
+        (now["state"] == "succeeded" && now["total"] == 3).then_some(())
+    })
+    .await;
+    // A day of data each, as if the schedule had made them.
+    for run in heddle_tests::runs(&node, "off").await {
+        let interval = &run["data_interval"];
+        assert_eq!(
+            heddle_tests::seconds(&interval["start"], &interval["end"]),
+            86_400.0,
+            "{run:#}"
+        );
+    }
+    node.put_group("both", spec(json!({"d": off, "monthly": {"cron": "0 0 1 * *"}})))
+        .await;
+    assert_eq!(planned(&node, "both", asked.clone()).await.len(), 1);
+    node.put_group("once", spec(json!({"o": {"after": "1h", "enabled": false}})))
+        .await;
+    node.post("/v1/groups/once/backfills", asked)
+        .await
+        .expect_problem(422, &["/step"]);
+}
+
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
     let world = World::new().await;

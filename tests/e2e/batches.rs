@@ -4,7 +4,9 @@
 
 use heddle_tests::{Node, World};
 use serde_json::{Value, json};
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::Client;
+
+use crate::plans::plan;
 
 /// As many claims as one request ends.
 const BATCH: u64 = 1_000;
@@ -36,33 +38,23 @@ async fn explained(sql: &Client, prepared: &str, before: &str, execute: &str, pl
     sql.batch_execute(&format!("{SETTINGS}; PREPARE one AS {prepared}"))
         .await
         .expect("a statement");
-    let mut lines = Vec::new();
+    let mut top = Value::Null;
     // Twice: at first a connection also reads what the catalogue says of functions and tables.
     for _ in 0..2 {
         sql.batch_execute(&format!("BEGIN; SET LOCAL plan_cache_mode = {plans}; {before}"))
             .await
             .expect("a transaction");
-        lines = sql
-            .simple_query(&format!(
-                "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE one ({execute})"
-            ))
-            .await
-            .expect("a plan");
+        top = plan(
+            sql,
+            &format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE one ({execute})"),
+        )
+        .await;
         sql.batch_execute("ROLLBACK").await.expect("rolled back");
     }
     sql.batch_execute("DEALLOCATE one").await.expect("forgotten");
-    let text: String = lines
-        .iter()
-        .filter_map(|line| match line {
-            SimpleQueryMessage::Row(row) => row.get(0),
-            _ => None,
-        })
-        .collect();
-    let plan: Value = serde_json::from_str(&text).expect("a plan");
-    let top = &plan[0]["Plan"];
     let pages = |key: &str| top[key].as_u64().expect("pages");
     let pages = pages("Shared Hit Blocks") + pages("Shared Read Blocks");
-    (steps(top) as u64, pages, text)
+    (steps(&top) as u64, pages, top.to_string())
 }
 
 /// A statement and its arguments, with what has to be done before.
@@ -130,10 +122,6 @@ async fn ends_of_a_thousand_claims() {
     let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
     let (state, progress) = (all("3::smallint"), all(r"'\x00'::bytea"));
     let (none, kind, now) = (all("NULL::text"), all("NULL::smallint"), all("now()"));
-    let single_task = format!(
-        "{runs}, {attempts}, {leases}, {ids}, {state}, {progress}, {none}, {}, {now}, {none}, {kind}, {none}",
-        all("1::smallint")
-    );
     let keys = format!("{runs}, {tasks}, {items}, {attempts}");
     let lease = "UPDATE heddle.running SET lease = 7";
     let own = format!(
@@ -153,13 +141,7 @@ async fn ends_of_a_thousand_claims() {
         format!("{keys}, {leases}, {ids}, {}", all("NULL::bigint")),
     );
     let interrupted = format!("{runs}, {tasks}, {items}, now()");
-    let statements: [(&str, &str, &str, &str); 7] = [
-        (
-            "queue_complete_single_task",
-            include_str!("../../runner/store/src/sql/queue_complete_single_task.sql"),
-            "",
-            &single_task,
-        ),
+    let statements: [(&str, &str, &str, &str); 6] = [
         (
             "queue_lock_claims",
             include_str!("../../runner/store/src/sql/queue_lock_claims.sql"),

@@ -26,12 +26,12 @@ async fn what_is_secret_of_a_channel_is_write_only() {
     );
     let robot = json!({"kind": "dingtalk", "url": "https://oapi.dingtalk.com/robot/send?access_token=topsecret", "secret": "SECtopsecret"});
     node.put("/v1/channels/robot", robot).await.expect_status(201);
-    let mail = json!({"kind": "email", "to": ["a@example.com"],
+    let mail = json!({"kind": "email", "from": "h@example.com", "to": ["a@example.com"],
         "smtp": {"host": "mail.example.com", "username": "u", "password": "topsecret"}});
     node.put("/v1/channels/mail", mail).await.expect_status(201);
     // As it was shown, and without what was not: nothing changes.
     let shown = node.get("/v1/channels/mail").await.expect_status(200);
-    let again = json!({"kind": "email", "to": shown["to"], "smtp": shown["smtp"]});
+    let again = json!({"kind": "email", "from": shown["from"], "to": shown["to"], "smtp": shown["smtp"]});
     assert_eq!(
         node.put("/v1/channels/mail", again).await.expect_status(200)["updated_at"],
         shown["updated_at"]
@@ -88,6 +88,11 @@ async fn what_is_secret_of_a_channel_is_write_only() {
         .expect_problem(404, &[]);
 }
 
+/// An email channel as `heddle serve` accepts it.
+fn mail_spec() -> Value {
+    json!({"kind": "email", "smtp": {"host": "mail.example.com"}, "from": "h@example.com", "to": ["a@example.com"]})
+}
+
 #[tokio::test]
 async fn bad_channels_and_rules_are_refused() {
     let world = World::new().await;
@@ -104,14 +109,23 @@ async fn bad_channels_and_rules_are_refused() {
     )
     .await;
     check(
-        json!({"kind": "email", "to": ["a@example.com\r\nBcc: b@example.com"]}),
+        with(mail_spec(), json!({"to": ["a@example.com\r\nBcc: b@example.com"]})),
         &["/to/0"],
     )
     .await;
-    check(json!({"kind": "email", "from": "a\n@example.com"}), &["/from"]).await;
+    check(with(mail_spec(), json!({"from": "a\n@example.com"})), &["/from"]).await;
     check(
-        json!({"kind": "email", "subject": "{{ nobody_knows_this }}"}),
+        with(mail_spec(), json!({"subject": "{{ nobody_knows_this }}"})),
         &["/subject"],
+    )
+    .await;
+    // Files instead of mails are for `heddle dev`.
+    check(json!({"kind": "email"}), &["/smtp", "/from", "/to"]).await;
+    check(with(mail_spec(), json!({"smtp": null})), &["/smtp"]).await;
+    check(with(mail_spec(), json!({"from": null})), &["/from"]).await;
+    check(
+        with(mail_spec(), json!({"to": [], "subject": "{{ nobody_knows_this }}"})),
+        &["/to", "/subject"],
     )
     .await;
     let group = |rules: Value| json!({"tasks": {"t": {"script": "hello"}}, "notify": rules});

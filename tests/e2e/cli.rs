@@ -50,6 +50,15 @@ async fn scripts() {
     let file = file.to_string_lossy().into_owned();
     let pushed = json_of(&node, &["script", "push", "mine", &file]);
     assert_eq!((&pushed["name"], &pushed["version"]), (&json!("mine"), &json!(1)));
+    // People are told where to look at it, beside what programs read.
+    let again = heddle(&node, &["script", "push", "mine", &file]);
+    let [said, beside] = [&again.stdout, &again.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(said.starts_with("mine@1 (") && !said.contains("http"), "{said}");
+    assert_eq!(beside.trim_end(), format!("{}/scripts/mine", node.base()));
+    let page = node
+        .request(reqwest::Method::GET, "/scripts/mine")
+        .header("accept", "text/html");
+    assert!(page.send().await.unwrap().status().is_success());
     assert!(ends(&node, DONE, &["script", "list"]).contains("mine"));
     assert!(
         ends(&node, DONE, &["script", "show", "mine"]).contains(pushed["digest"].as_str().unwrap().get(..8).unwrap())

@@ -170,7 +170,14 @@ async fn unknown_groups_cannot_be_enqueued() {
     node.put_group("g", one(json!({"script": "stateful"}))).await;
     let run = node.run("g", json!({"params": {"enqueue": {"group": "nope"}}})).await;
     assert_eq!(run["state"], "failed", "{run:#}");
-    assert!(run.to_string().contains("nope"), "the error names the group: {run:#}");
+    let error = &task(&run, "t")["error"];
+    assert_eq!(error["kind"], "fatal", "{run:#}");
+    assert!(
+        error["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("nope")),
+        "the error names the group: {run:#}"
+    );
     assert_eq!(task(&node.run("g", json!({})).await, "t")["output"]["count"], 1);
 }
 

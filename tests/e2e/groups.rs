@@ -353,11 +353,32 @@ async fn if_match() {
     put("\"1\"", "c").await.expect_problem(412, &[]);
     put("2", "c").await.expect_status(200);
     put("*", "d").await.expect_status(200);
-    put("nonsense", "e").await.expect_problem(400, &[]);
+    for wrong in ["nonsense", "\"4\", nonsense", "", "*, \"4\""] {
+        put(wrong, "e").await.expect_problem(400, &[]);
+    }
+    // A list is met by any of it.
+    put("\"1\", \"2\"", "e").await.expect_problem(412, &[]);
+    let patch = async |if_match: &str| {
+        let request = node
+            .request(reqwest::Method::PATCH, "/v1/groups/g")
+            .header("if-match", if_match)
+            .json(&json!({"description": if_match}));
+        node.send(request).await
+    };
+    patch("\"1\", \"2\"").await.expect_problem(412, &[]);
     assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"4\"");
+    patch("\"9\" ,, \"4\"").await.expect_status(200);
+    put("\"7\",W/\"5\", 3", "e").await.expect_status(200);
+    let twice = node
+        .request(reqwest::Method::PATCH, "/v1/groups/g")
+        .header("if-match", "\"1\"")
+        .header("if-match", "\"6\"")
+        .json(&json!({"description": "twice"}));
+    node.send(twice).await.expect_status(200);
+    assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"7\"");
     // Of ten changes on one revision one wins.
     let names: Vec<String> = (0..10).map(|n| format!("n{n}")).collect();
-    let replies = futures::future::join_all(names.iter().map(|name| put("\"4\"", name))).await;
+    let replies = futures::future::join_all(names.iter().map(|name| put("\"7\"", name))).await;
     assert_eq!(
         replies.iter().filter(|reply| reply.status == 200).count(),
         1,
@@ -371,9 +392,9 @@ async fn if_match() {
             .header("if-match", if_match);
         node.send(request).await
     };
-    delete("\"4\"").await.expect_problem(412, &[]);
-    assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"5\"");
-    delete("\"5\"").await.expect_status(200);
+    delete("\"4\", \"7\"").await.expect_problem(412, &[]);
+    assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"8\"");
+    delete("\"7\", \"8\"").await.expect_status(200);
     delete("*").await.expect_problem(404, &[]);
 }
 

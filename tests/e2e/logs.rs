@@ -256,8 +256,33 @@ async fn floods() {
     assert!(numbers.iter().copied().eq(0..LINES as i64));
 }
 
+/// Many short lines at once, far from the limit of a log in bytes: none is left out.
+#[tokio::test]
+async fn a_burst_of_short_lines() {
+    const LINES: usize = 20_000;
+    let world = World::new().await;
+    let node = world.node().await;
+    let text = chatty(LINES as u32, std::time::Duration::ZERO);
+    node.put_bytes("/v1/scripts/burst", "application/wasm", text)
+        .await
+        .expect_status(201);
+    node.put_group("burst", one(json!({"script": "burst"}))).await;
+    let run = node.run("burst", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    let row = world
+        .sql()
+        .await
+        .query_one(
+            "SELECT count(*), count(*) FILTER (WHERE message <> 'x') FROM heddle.logs WHERE run = $1::text::uuid",
+            &[&id(&run)],
+        )
+        .await
+        .expect("counts");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (LINES as i64, 0));
+}
+
 /// How many lines an attempt may write at once, and then per second.
-const BURST: f64 = 20_000.0;
+const BURST: f64 = 32_768.0;
 const PER_SECOND: f64 = 2_000.0;
 
 /// What is kept of a flood has no gaps, and no more lines than there may be: a burst, and so many for each second between

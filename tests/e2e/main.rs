@@ -50,6 +50,7 @@ mod params;
 mod plans;
 mod pools;
 mod queries;
+mod queue_timeouts;
 mod queues;
 mod reading;
 mod retention;

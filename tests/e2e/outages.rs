@@ -90,21 +90,7 @@ async fn long() {
     let postgres = EmbeddedPostgres::start(options.clone()).await.unwrap();
     postgres.create_database("outage").await.unwrap();
     let url = postgres.url("outage");
-    let made = heddle_tests::run_program(
-        &[
-            "token",
-            "create",
-            "--database-url",
-            &url,
-            "--name",
-            "t",
-            "--role",
-            "admin",
-            "-o",
-            "json",
-        ],
-        &[],
-    );
+    let made = heddle_tests::create_token(&url, "t", "admin");
     let token: Value = serde_json::from_slice(&made.stdout).unwrap();
     let gate = Receiver::start(Answer::Held).await;
     let node = NodeOptions::new(&url).at_home().start().await;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use heddle_tests::World;
 use serde_json::Value;
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// Rows of work: here now and gone in a moment.
 const PASSED_THROUGH: [&str; 13] = [
@@ -35,6 +35,21 @@ const WHOLE: [&str; 3] = [
     // Which versions runs under way have taken: once for a page of versions, when a runtime is retired or a node starts.
     "WITH under_way AS MATERIALIZED",
 ];
+
+/// The plan that this `EXPLAIN (FORMAT json)` tells.
+pub(crate) async fn plan(sql: &Client, explain: &str) -> Value {
+    let lines = sql.simple_query(explain).await;
+    let lines = lines.unwrap_or_else(|error| panic!("{explain}: {error:?}"));
+    let text: String = lines
+        .iter()
+        .filter_map(|line| match line {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        })
+        .collect();
+    let mut plans: Value = serde_json::from_str(&text).expect("a plan");
+    plans[0]["Plan"].take()
+}
 
 /// Scans of such tables that no condition on an index's first column narrows, below a join. (A condition on another column
 /// alone reads all of the index.)
@@ -174,20 +189,9 @@ async fn statements_reach_their_rows_by_key_whatever_the_statistics_say() {
                 true => "EXECUTE one".to_owned(),
                 false => format!("EXECUTE one ({})", values.join(", ")),
             };
-            let lines = sql
-                .simple_query(&format!("EXPLAIN (FORMAT json) {execute}"))
-                .await
-                .expect(statement);
-            let plan: String = lines
-                .iter()
-                .filter_map(|line| match line {
-                    SimpleQueryMessage::Row(row) => row.get(0),
-                    _ => None,
-                })
-                .collect();
-            let plan: Value = serde_json::from_str(&plan).expect("a plan");
-            quadratic(&plan[0]["Plan"], &mut found);
-            unbounded(&plan[0]["Plan"], false, &firsts, &mut found);
+            let plan = plan(&sql, &format!("EXPLAIN (FORMAT json) {execute}")).await;
+            quadratic(&plan, &mut found);
+            unbounded(&plan, false, &firsts, &mut found);
         }
         sql.batch_execute("DEALLOCATE one").await.expect("forgotten");
         looked_at += 1;
@@ -248,7 +252,7 @@ async fn polls_read_what_is_their_users() {
         .await
         .expect("who polls");
     let [uids, ids, reach, first, end]: [String; 5] = std::array::from_fn(|place| values.get(place));
-    let look = include_str!("../../runner/store/src/sql/look.sql");
+    let look = include_str!("../../runner/store/src/sql/user_facts.sql");
     let give = include_str!("../../runner/store/src/sql/give.sql");
     sql.batch_execute(&format!(
         "PREPARE look (text[], timestamptz, uuid, uuid) AS {look};
@@ -266,25 +270,18 @@ async fn polls_read_what_is_their_users() {
             sql.batch_execute(&format!("{begin}; SET LOCAL plan_cache_mode = {plans}"))
                 .await
                 .expect("a transaction");
-            let lines = sql
-                .simple_query(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE {execute}"))
-                .await
-                .expect("a plan");
+            let plan = plan(
+                &sql,
+                &format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT json) EXECUTE {execute}"),
+            )
+            .await;
             sql.batch_execute("ROLLBACK").await.expect("rolled back");
-            let text: String = lines
-                .iter()
-                .filter_map(|line| match line {
-                    SimpleQueryMessage::Row(row) => row.get(0),
-                    _ => None,
-                })
-                .collect();
-            let plan: Value = serde_json::from_str(&text).expect("a plan");
-            let pages = |key: &str| plan[0]["Plan"][key].as_u64().unwrap_or(0);
+            let pages = |key: &str| plan[key].as_u64().unwrap_or(0);
             let pages = pages("Shared Hit Blocks") + pages("Shared Read Blocks");
             // Some thirty for each: by everybody's ids it would be more than two hundred.
             assert!(
                 pages > USERS && pages < 60 * USERS,
-                "{pages} pages with {plans}\n{text}"
+                "{pages} pages with {plans}\n{plan:#}"
             );
         }
     }

@@ -230,7 +230,7 @@ async fn failures_and_releases() {
     let ended = node.ended(&run).await;
     assert_eq!(
         task(&ended, "t")["error"],
-        json!({"kind": "failed", "message": "twice"})
+        json!({"kind": "failed", "message": "twice", "trace": null})
     );
     let run = node.start("g", json!({})).await;
     say(
@@ -242,7 +242,10 @@ async fn failures_and_releases() {
     .await
     .expect_status(200);
     let ended = node.ended(&run).await;
-    assert_eq!(task(&ended, "t")["error"], json!({"kind": "fatal", "message": "never"}));
+    assert_eq!(
+        task(&ended, "t")["error"],
+        json!({"kind": "fatal", "message": "never", "trace": null})
+    );
     assert_eq!(node.attempts(&run, "t").await.len(), 1);
 }
 

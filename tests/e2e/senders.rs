@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use heddle_tests::{Answer, Receiver, World, eventually, id};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, id};
 use serde_json::{Value, json};
 
 use crate::notifications::{becomes, metric, requests, settled, webhook};
@@ -34,34 +34,39 @@ async fn two_nodes_tell_once() {
     assert_eq!((runs.len(), receiver.requests().len()), (100, 100));
 }
 
+/// Waits until this node has taken and sent something: it would have taken by now what another node still has in hand.
+async fn has_sent(node: &Node) {
+    eventually("what the second node sends", async || {
+        node.run("quick", json!({})).await;
+        let text = node.get("/metrics").await.body;
+        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
+        (sent >= 3).then_some(())
+    })
+    .await;
+}
+
+/// Two receivers, of which the second is quick, each with a webhook and a group whose failing runs are told there.
+async fn told_to(node: &Node, slow: Answer) -> (Receiver, Receiver) {
+    let (slow, quick) = (Receiver::start(slow).await, Receiver::start(Answer::Status(200)).await);
+    webhook(node, "slow", &slow.url, json!({})).await;
+    webhook(node, "quick", &quick.url, json!({"burst": 100000})).await;
+    for name in ["slow", "quick"] {
+        let rules = json!({"notify": {"on": ["failed"], "channels": [name]}});
+        node.put_group(name, with(one(fails()), rules)).await;
+    }
+    node.run("slow", json!({})).await;
+    requests(&slow, 1).await;
+    (slow, quick)
+}
+
 /// What a node has in hand is taken by no other as long as the node lives, however long it takes.
 #[tokio::test]
 async fn what_is_in_hand_is_left_alone() {
     let world = World::new().await;
     let first = world.node().await;
-    let slow = Receiver::start(Answer::Silence).await;
-    let quick = Receiver::start(Answer::Status(200)).await;
-    webhook(&first, "slow", &slow.url, json!({})).await;
-    webhook(&first, "quick", &quick.url, json!({"burst": 100000})).await;
-    let told = |channel: &str| {
-        with(
-            one(fails()),
-            json!({"notify": {"on": ["failed"], "channels": [channel]}}),
-        )
-    };
-    first.put_group("slow", told("slow")).await;
-    first.put_group("quick", told("quick")).await;
-    first.run("slow", json!({})).await;
-    requests(&slow, 1).await;
+    let (slow, _quick) = told_to(&first, Answer::Silence).await;
     let second = world.node().await;
-    // Until the other one has taken something: it would have taken this as well.
-    eventually("what the second node sends", async || {
-        second.run("quick", json!({})).await;
-        let text = second.get("/metrics").await.body;
-        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
-        (sent >= 3).then_some(())
-    })
-    .await;
+    has_sent(&second).await;
     let waiting = becomes(&first, "channel=slow", |_| true).await;
     // Unless its time was over meanwhile.
     if waiting["attempts"] == 0 {
@@ -74,27 +79,11 @@ async fn what_is_in_hand_is_left_alone() {
 async fn a_node_that_stops_ends_what_it_sends() {
     let world = World::new().await;
     let mut first = world.node().await;
-    let slow = Receiver::start(Answer::Held).await;
-    let quick = Receiver::start(Answer::Status(200)).await;
-    webhook(&first, "slow", &slow.url, json!({})).await;
-    webhook(&first, "quick", &quick.url, json!({"burst": 100000})).await;
-    for name in ["slow", "quick"] {
-        let rules = json!({"notify": {"on": ["failed"], "channels": [name]}});
-        first.put_group(name, with(one(fails()), rules)).await;
-    }
-    first.run("slow", json!({})).await;
-    requests(&slow, 1).await;
+    let (slow, _quick) = told_to(&first, Answer::Held).await;
     let since = tokio::time::Instant::now();
     let second = world.node().await;
     first.terminate();
-    // Until the other one has taken something: it would have taken this as well.
-    eventually("what the second node sends", async || {
-        second.run("quick", json!({})).await;
-        let text = second.get("/metrics").await.body;
-        let sent = metric(text.as_str()?, "heddle_notifications_sent_total{kind=\"webhook\"}")?;
-        (sent >= 3).then_some(())
-    })
-    .await;
+    has_sent(&second).await;
     // Unless its time was over meanwhile.
     let in_time = since.elapsed() < Duration::from_secs(15);
     slow.answers(Answer::Status(200));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use heddle_tests::{World, id, time};
+use heddle_tests::{World, eventually, id, time};
 use serde_json::{Value, json};
 
 use crate::{one, sleeps, with};
@@ -81,10 +81,14 @@ async fn dedupe() {
     let problem = submit("params", 1).await.expect_problem(409, &[]);
     assert_eq!(problem["existing"], *run);
     submit("params", 2).await.expect_status(202);
-    // Without `dedupe` nobody asks.
-    node.start("g", json!({"params": {"n": 1, "other": [1, {"a": 2}]}}))
+    // Without `dedupe` nobody asks, but whoever asks finds it while it is unfinished.
+    let plain = node
+        .start("g", json!({"params": {"n": 1, "other": [1, {"a": 2}]}}))
         .await;
     end(&run).await;
+    let problem = submit("params", 1).await.expect_problem(409, &[]);
+    assert_eq!(problem["existing"], *plain);
+    end(&plain).await;
     let again = id(&submit("params", 1).await.expect_status(202));
     end(&again).await;
     let kept = id(&submit("params_kept", 3).await.expect_status(202));
@@ -126,6 +130,80 @@ async fn dedupe() {
     node.post("/v1/groups/g/runs", json!({"dedupe": "nope"}))
         .await
         .expect_problem(422, &["/dedupe"]);
+}
+
+/// An unfinished run is in the way of `dedupe` however it was made, if its group, its params and its task params are the same.
+#[tokio::test]
+async fn dedupe_sees_every_unfinished_run() {
+    let world = World::new().await;
+    let node = world.node().await;
+    node.put_group("g", with(one(json!({"queue": "nobody"})), json!({"history": true})))
+        .await;
+    node.put_group("other", one(json!({"queue": "nobody"}))).await;
+    let refused_for = async |body: Value, holder: &str| {
+        for dedupe in ["params", "params_kept"] {
+            let body = with(body.clone(), json!({"dedupe": dedupe}));
+            let problem = node.post("/v1/groups/g/runs", body).await.expect_problem(409, &[]);
+            assert_eq!(problem["existing"], *holder, "{dedupe}");
+        }
+    };
+    // In the texts that JSON and SQL write, with whatever is in them.
+    let params = json!({"longer": 1.5, "b": [1, {"z": "\\u0000", "a": null}], "é": "\u{1F600}\"\\"});
+    let sql = world.sql().await;
+    let submitted: String = sql
+        .query_one(
+            "SELECT heddle.submit('g', $1::text::jsonb)::text",
+            &[&params.to_string()],
+        )
+        .await
+        .expect("a run")
+        .get(0);
+    refused_for(json!({"params": params}), &submitted).await;
+    let made = json!({"b": 1, "a": [1.5, "\u{7f}"]});
+    let plain = node.start("g", json!({"params": made})).await;
+    refused_for(json!({"params": made}), &plain).await;
+    let tasks = json!({"params": {"n": 1}, "task_params": {"t": {"m": 2}}});
+    let plain = node.start("g", tasks.clone()).await;
+    refused_for(tasks, &plain).await;
+    let backfilled = json!({"from": "2020-01-01", "to": "2020-01-01", "step": "1d", "params": {"of": "backfill"}});
+    node.post("/v1/groups/g/backfills", backfilled).await.expect_status(202);
+    let backfilled = eventually("run of the backfill", async || {
+        let runs = heddle_tests::runs(&node, "g").await;
+        runs.into_iter().find(|run| run["trigger"] == "backfill")
+    })
+    .await;
+    refused_for(json!({"params": {"of": "backfill"}}), &id(&backfilled)).await;
+    // Others, and those that have ended, are in nobody's way.
+    for (group, body) in [
+        ("g", json!({"params": {"n": 1}})),
+        ("g", json!({"params": {"n": 1}, "task_params": {"t": {"m": 3}}})),
+        ("other", json!({"params": made})),
+    ] {
+        node.post(
+            &format!("/v1/groups/{group}/runs"),
+            with(body, json!({"dedupe": "params"})),
+        )
+        .await
+        .expect_status(202);
+    }
+    node.post(&format!("/v1/runs/{submitted}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    node.post("/v1/groups/g/runs", json!({"params": params, "dedupe": "params"}))
+        .await
+        .expect_status(202);
+    // Within a batch the order counts; what was refused leaves its key.
+    let batch = json!({"runs": [
+        {"params": {"n": 7}},
+        {"params": {"n": 7}, "dedupe": "params", "key": "k"},
+        {"params": {"n": 8}, "dedupe": "params"},
+    ]});
+    let reply = node.post("/v1/groups/g/runs/batch", batch).await.expect_status(202);
+    assert_eq!(reply["items"][1]["existing"], reply["items"][0]["id"], "{reply:#}");
+    assert!(reply["items"][2]["id"].is_string(), "{reply:#}");
+    node.post("/v1/groups/g/runs", json!({"params": {"n": 9}, "key": "k"}))
+        .await
+        .expect_status(202);
 }
 
 /// Labels, and everything else that a list can be filtered by.
@@ -344,10 +422,10 @@ async fn restarts_are_deduped() {
         node.run_becomes(&second, "cancelled").await;
         control(&first, "cancel").await.expect_status(200);
     }
-    // Runs without `dedupe` are in nobody's way.
+    // Runs without `dedupe` come back whatever others have.
     let free = node.start("g", json!({"params": {"n": 1}})).await;
-    let last = id(&submit("params").await.expect_status(202));
     control(&free, "cancel").await.expect_status(200);
+    let last = id(&submit("params").await.expect_status(202));
     control(&free, "restart").await.expect_status(200);
     control(&last, "cancel").await.expect_status(200);
     control(&last, "restart").await.expect_status(200);

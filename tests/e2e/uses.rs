@@ -31,7 +31,7 @@ impl Kind {
     }
 }
 
-fn kinds(world: &World) -> [Kind; 4] {
+fn kinds(world: &World) -> [Kind; 6] {
     let nothing = || json!({});
     [
         Kind {
@@ -61,6 +61,20 @@ fn kinds(world: &World) -> [Kind; 4] {
             in_task: json!({"sql": ["it"]}),
             in_group: nothing(),
             pointer: "/tasks/t/sql/0",
+        },
+        Kind {
+            path: "channels",
+            thing: json!({"kind": "slack", "url": "https://example.com/x"}),
+            in_task: json!({"notify": {"on": ["failed"], "channels": ["it"]}}),
+            in_group: nothing(),
+            pointer: "/tasks/t/notify/channels/0",
+        },
+        Kind {
+            path: "channels",
+            thing: json!({"kind": "slack", "url": "https://example.com/x"}),
+            in_task: nothing(),
+            in_group: json!({"notify": {"on": ["failed"], "channels": ["it"]}}),
+            pointer: "/notify/channels/0",
         },
     ]
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use heddle_postgres::{EmbeddedPostgres, Options};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_postgres::Client;
 
@@ -37,6 +38,27 @@ pub fn median(mut samples: Vec<f64>) -> f64 {
 /// The program that is measured.
 pub fn program() -> PathBuf {
     std::env::var_os(PROGRAM).map_or_else(crate::program, PathBuf::from)
+}
+
+/// From POST to the end of a run as a long poll sees it, in seconds.
+pub async fn once(client: &heddle_client::Client, group: &str) -> f64 {
+    let began = now();
+    let run: Value = client
+        .post(&["v1", "groups", group, "runs"])
+        .json(&json!({}))
+        .send()
+        .await
+        .expect("a run");
+    let id = run["id"].as_str().expect("an id").to_owned();
+    let run: Value = client
+        .get(&["v1", "runs", &id])
+        .query("wait", "60s")
+        .timeout(Duration::from_secs(70))
+        .send()
+        .await
+        .expect("its end");
+    assert_eq!(run["state"], "succeeded", "{run}");
+    began.elapsed().as_secs_f64()
 }
 
 /// Processor time of a process so far, in seconds, without its children.

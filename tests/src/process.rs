@@ -32,6 +32,12 @@ pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .expect("the program starts")
 }
 
+/// Creates a token in a database: `heddle token create`.
+pub fn create_token(database_url: &str, name: &str, role: &str) -> Output {
+    let words = format!("token create --database-url {database_url} --name {name} --role {role} -o json");
+    run_program(&words.split(' ').collect::<Vec<_>>(), &[])
+}
+
 /// The same; its exit code, and all that it says.
 pub fn heddle(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = run_program(arguments, environment);

@@ -170,7 +170,7 @@ pub struct Day {
     pub in_hand: i64,
     /// The number of messages that failed and will be retried.
     pub retrying: i64,
-    /// When the last message ended.
+    /// When the last message ended, in the states `drained` and `dropped`; else null.
     pub drained_at: Option<Moment>,
     /// When the messages were removed.
     pub dropped_at: Option<Moment>,

@@ -26,8 +26,7 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// The error message, one sentence.
     pub message: String,
-    /// For traps: the stack trace in the wasm code.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The stack trace in the script's code, after a trap or a thrown error; else null.
     pub trace: Option<String>,
     /// For a run: the name of the task that failed.
     #[serde(skip_serializing_if = "Option::is_none")]

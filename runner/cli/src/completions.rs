@@ -178,10 +178,10 @@ fn offered(named: Named, found: Vec<Value>, typed: &str) -> Vec<CompletionCandid
         .chain(all)
         .filter(|(name, _)| !name.is_empty() && name.starts_with(typed))
         .enumerate()
-        .map(|(place, (name, words))| {
+        .map(|(index, (name, words))| {
             CompletionCandidate::new(name)
                 .help((!words.is_empty()).then(|| words.into()))
-                .display_order(Some(place))
+                .display_order(Some(index))
         })
         .collect()
 }

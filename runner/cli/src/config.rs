@@ -268,12 +268,12 @@ fn parse(text: &str) -> Result<(NodeOptions, ServeOptions)> {
     let mut serve = toml::Table::new();
     let mut node = toml::Table::new();
     for (key, value) in file.entries {
-        let place = if matches!(key.as_str(), "database_url" | "node_id") || key.starts_with("oidc_") {
+        let table = if matches!(key.as_str(), "database_url" | "node_id") || key.starts_with("oidc_") {
             &mut serve
         } else {
             &mut node
         };
-        place.insert(key, value);
+        table.insert(key, value);
     }
     Ok((
         node.try_into().context("is not valid")?,

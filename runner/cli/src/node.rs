@@ -308,7 +308,7 @@ async fn connect(url: &str) -> Result<Store> {
             Err(error) => return Err(error).context("cannot connect to the database"),
         }
     };
-    match store.look_at_server().await {
+    match store.server_report().await {
         Ok(server) => {
             for hurt in server.hurts {
                 tracing::warn!(postgres = server.version, "{hurt}");

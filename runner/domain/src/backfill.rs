@@ -299,7 +299,7 @@ impl BackfillSpec {
         if self.step.is_none() && !calendar.has_grid() {
             faults.add(
                 "/step",
-                "`step` is required, because the group has no enabled `cron`, `every` or `daily` schedule",
+                "`step` is required, because the group has no `cron`, `every` or `daily` schedule",
             );
         }
         if self.max_active == 0 || self.max_active > ACTIVE_MAX {

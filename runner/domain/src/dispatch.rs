@@ -474,11 +474,11 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
     match Schedule::compile(&schedule, zone, ever) {
         Ok(schedule) => Some(Rhythm::Daily(Box::new(schedule))),
         Err(Fault { pointer, detail }) => {
-            let place = pointer
+            let pointer = pointer
                 .strip_prefix("/daily")
                 .filter(|rest| !rest.is_empty())
                 .unwrap_or("/at");
-            faults.add(place, detail);
+            faults.add(pointer, detail);
             None
         }
     }

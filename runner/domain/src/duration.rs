@@ -104,11 +104,6 @@ impl Span {
     pub const fn times(self, n: u64) -> Self {
         Self::from_micros(self.0.saturating_mul(n))
     }
-
-    /// The sum, cut to [`Span::MAX`].
-    pub const fn plus(self, other: Self) -> Self {
-        Self::from_micros(self.0.saturating_add(other.0))
-    }
 }
 
 /// How much of a wrong input an error repeats.

@@ -17,12 +17,12 @@ pub fn uuid_v7(at: Time, bits: u128) -> Uuid {
     uuid::Builder::from_unix_timestamp_millis(millis, &ten).into_uuid()
 }
 
-/// The same, where of two ids of one millisecond the one with the lower place is smaller. (The place takes 32 of the 74 bits
-/// that are random otherwise.)
-pub fn uuid_v7_at_place(at: Time, place: u32, bits: u128) -> Uuid {
+/// The same, where of two ids of one millisecond the one with the lower number `nth` is smaller. (The number takes 32 of the
+/// 74 bits that are random otherwise.)
+pub fn uuid_v7_nth(at: Time, nth: u32, bits: u128) -> Uuid {
     // As they stand behind the milliseconds: 4 bits for the version and 12, 2 bits for the variant and 62.
     let low = (bits as u64) & ((1 << 42) - 1);
-    let ordered = (u128::from(place) << 42) | u128::from(low);
+    let ordered = (u128::from(nth) << 42) | u128::from(low);
     let (first, second) = (ordered >> 62, ordered & ((1 << 62) - 1));
     uuid_v7(at, ((first << 64) | second) << 48)
 }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn ids_of_one_millisecond_are_in_the_order_of_their_places() {
         let at = chrono::DateTime::from_timestamp_millis(1_700_000_000_123).unwrap();
-        let places = [
+        let all = [
             0,
             1,
             2,
@@ -75,11 +75,11 @@ mod tests {
             1 << 30,
             u32::MAX,
         ];
-        let ids: Vec<Uuid> = places
+        let ids: Vec<Uuid> = all
             .iter()
             .enumerate()
             // The random bits would put them the other way round.
-            .map(|(index, place)| uuid_v7_at_place(at, *place, u128::MAX - index as u128))
+            .map(|(index, nth)| uuid_v7_nth(at, *nth, u128::MAX - index as u128))
             .collect();
         assert!(
             ids.is_sorted() && ids.windows(2).all(|pair| pair[0] != pair[1]),
@@ -89,12 +89,8 @@ mod tests {
             ids.iter()
                 .all(|id| uuid_v7_time(*id) == Some(at) && *id >= uuid_v7_floor(at))
         );
-        assert_ne!(
-            uuid_v7_at_place(at, 1, 1),
-            uuid_v7_at_place(at, 1, 2),
-            "what is left is random"
-        );
+        assert_ne!(uuid_v7_nth(at, 1, 1), uuid_v7_nth(at, 1, 2), "what is left is random");
         let later = at + chrono::TimeDelta::milliseconds(1);
-        assert!(uuid_v7_at_place(later, 0, 0) > uuid_v7_at_place(at, u32::MAX, u128::MAX));
+        assert!(uuid_v7_nth(later, 0, 0) > uuid_v7_nth(at, u32::MAX, u128::MAX));
     }
 }

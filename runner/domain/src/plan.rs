@@ -18,6 +18,14 @@ pub const TASKS_MAX: usize = 10_000;
 /// How many items a mapped task may have.
 pub const ITEMS_MAX: u32 = 10_000;
 
+/// How many lines a log of so many bytes may have. Bytes count the text alone, so this is what ends a flood of empty lines.
+pub const fn log_lines_max(bytes_max: u64) -> u64 {
+    const LEAST: u64 = 65_536;
+    const BYTES_OF_LINE: u64 = 16;
+    let lines = bytes_max / BYTES_OF_LINE;
+    if lines > LEAST { lines } else { LEAST }
+}
+
 /// Attempts of one task run that may be lost with their nodes, unless the spec says otherwise.
 pub const LOST_MAX_DEFAULT: u32 = 5;
 

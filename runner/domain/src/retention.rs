@@ -61,20 +61,23 @@ pub struct GroupRetention {
 
 impl GroupRetention {
     /// What is wrong with it, below a place.
-    pub fn check(&self, place: &str, faults: &mut Faults) {
+    pub fn check(&self, pointer: &str, faults: &mut Faults) {
         let spans = [("runs".to_owned(), self.runs), ("logs".to_owned(), self.logs)];
         let states = self
             .states
             .iter()
             .map(|(state, span)| (format!("states/{}", state.as_str()), Some(*span)));
-        check_spans(place, spans.into_iter().chain(states), faults);
+        check_spans(pointer, spans.into_iter().chain(states), faults);
     }
 }
 
-fn check_spans(place: &str, spans: impl Iterator<Item = (String, Option<Span>)>, faults: &mut Faults) {
+fn check_spans(pointer: &str, spans: impl Iterator<Item = (String, Option<Span>)>, faults: &mut Faults) {
     for (field, span) in spans {
         if span.is_some_and(|span| span < RETENTION_MIN) {
-            faults.add(format!("{place}/{field}"), format!("must be at least {RETENTION_MIN}"));
+            faults.add(
+                format!("{pointer}/{field}"),
+                format!("must be at least {RETENTION_MIN}"),
+            );
         }
     }
 }

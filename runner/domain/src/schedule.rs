@@ -18,6 +18,8 @@ mod cron;
 pub mod local;
 mod recurrence;
 
+use std::borrow::Cow;
+
 use chrono::{Days, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
 use chrono_tz::Tz;
 
@@ -383,29 +385,24 @@ impl Schedule {
     /// The instant before `at` on the grid of cron, every and daily, window or not: where a data interval that ends
     /// at `at` begins.
     pub fn preceding(&self, at: Time) -> Option<Time> {
-        match &self.rule {
-            Rule::After { .. } | Rule::Once(_) => None,
-            Rule::Every { anchor, period, .. } => Rule::Every {
-                anchor: *anchor,
-                period: *period,
-                from_anchor: false,
-            }
-            .at_or_before(self.zone, just_before(at)),
-            rule => rule.at_or_before(self.zone, just_before(at)),
-        }
+        self.grid()?.at_or_before(self.zone, just_before(at))
     }
 
     /// The instant at or after `at` on the same grid.
     pub(crate) fn following(&self, at: Time) -> Option<Time> {
+        self.grid()?.next_after(self.zone, just_before(at))
+    }
+
+    /// The rule of cron, every and daily as a grid without a beginning.
+    fn grid(&self) -> Option<Cow<'_, Rule>> {
         match &self.rule {
             Rule::After { .. } | Rule::Once(_) => None,
-            Rule::Every { anchor, period, .. } => Rule::Every {
+            Rule::Every { anchor, period, .. } => Some(Cow::Owned(Rule::Every {
                 anchor: *anchor,
                 period: *period,
                 from_anchor: false,
-            }
-            .next_after(self.zone, just_before(at)),
-            rule => rule.next_after(self.zone, just_before(at)),
+            })),
+            rule => Some(Cow::Borrowed(rule)),
         }
     }
 

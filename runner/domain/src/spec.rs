@@ -396,7 +396,8 @@ pub struct TaskSpec {
     /// `http` and `query`, none for the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<TimeoutSpec>,
-    /// For a queue: how long the task may wait to be claimed. Default: no limit.
+    /// How long the task may wait from `ready` until it is claimed: by a worker (`queue`), by a user of its audience
+    /// (`audience`), else by a node. Waiting for slots of pools counts. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_timeout: Option<Span>,
     /// Whether a failure of this task counts as a success for dependent tasks and for the run. Default: false.

@@ -204,10 +204,10 @@ pub const NOT_GRANTED: &str = "not granted: ";
 /// granted, is none of that.)
 pub fn tells_of_no_grant(message: &str) -> bool {
     let of_ours = ["host ", "secret `", "connection `"];
-    message.match_indices(NOT_GRANTED).any(|(place, _)| {
+    message.match_indices(NOT_GRANTED).any(|(start, _)| {
         of_ours
             .iter()
-            .any(|what| message[place + NOT_GRANTED.len()..].starts_with(what))
+            .any(|what| message[start + NOT_GRANTED.len()..].starts_with(what))
     })
 }
 

@@ -22,7 +22,7 @@ mod scan;
 mod uses;
 mod value;
 
-pub use budget::{LOOKS_MAX, MADE_MAX_BYTES};
+pub use budget::{EXAMINED_MAX, MADE_MAX_BYTES};
 pub use check::{Tasks, any_task};
 
 use std::borrow::Cow;

@@ -94,7 +94,7 @@ pub async fn put_group(
             links: &checked.links,
             scripts: &checked.scripts,
             enabled,
-            if_match,
+            if_match: if_match.clone(),
         };
         let put = store.put_group(by, write).await?;
         tries += 1;

@@ -246,6 +246,10 @@ struct Simulated {
 }
 
 impl Simulated {
+    fn schedules(&self) -> Arc<Schedules> {
+        Arc::new(Schedules::new(self.node.clone(), self.runs.clone()))
+    }
+
     /// One tick of a service, and what it has set going.
     async fn tick(&self, service: &mut impl Service) {
         let ticked = service.tick(self.node.now()).await;
@@ -258,6 +262,14 @@ impl Simulated {
     /// The attempts that were begun since this was asked last.
     fn begun(&self) -> Vec<(RunId, AttemptKey)> {
         std::mem::take(&mut *self.begun.0.lock())
+    }
+
+    /// The same of one.
+    fn only_begun(&self) -> (RunId, AttemptKey) {
+        let [begun] = self.begun()[..] else {
+            panic!("one attempt has begun");
+        };
+        begun
     }
 
     async fn end(&self, (run, at): (RunId, AttemptKey), ending: Ending) {
@@ -287,8 +299,7 @@ async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
     let noon = json!({"cron": "0 12 * * *", "timezone": "Europe/Zurich"});
     world.group("g", json!({"schedules": {"noon": noon}})).await;
     let node = world.node(1).await;
-    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
-    let mut scheduler = Scheduler(schedules);
+    let mut scheduler = Scheduler(node.schedules());
     let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
     let expected: Vec<Time> = (1..=31)
         .map(|day| at(&format!("2026-03-{day:02}T{}:00:00Z", if day < 29 { 11 } else { 10 })))
@@ -319,11 +330,8 @@ async fn a_lease_runs_out_and_is_taken_over() {
     }
     one.keeper = Keeper::of(one.node.clone(), Parts::new([one.runs.clone() as Arc<dyn Part>]));
     other.keeper = Keeper::of(other.node.clone(), Parts::new([other.runs.clone() as Arc<dyn Part>]));
-    let schedules = Arc::new(Schedules::new(one.node.clone(), one.runs.clone()));
-    one.tick(&mut Scheduler(schedules)).await;
-    let [(run, first)] = one.begun()[..] else {
-        panic!("one run has begun");
-    };
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let (run, first) = one.only_begun();
     let mut reaper = Reaper::of(other.runs.clone());
     let lease = one.runs.lease();
     // One is not heard of any more; the other's heart goes on.
@@ -357,13 +365,10 @@ async fn a_retry_waits_its_backoff() {
     world.group("g", spec).await;
     world.pass(TimeDelta::seconds(1)).await;
     let node = world.node(1).await;
-    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
-    node.tick(&mut Scheduler(schedules)).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
     let (mut inbox, mut claimer) = (Inbox(node.runs.clone()), Claimer::of(node.runs.clone()));
     for (attempt, minutes) in [(1, 10), (2, 20), (3, 40)] {
-        let [(run, at)] = node.begun()[..] else {
-            panic!("one attempt has begun");
-        };
+        let (run, at) = node.only_begun();
         assert_eq!(at.attempt, attempt);
         node.end((run, at), Ending::failed(ErrorKind::Failed, "on purpose"))
             .await;
@@ -381,9 +386,7 @@ async fn a_retry_waits_its_backoff() {
         node.tick(&mut claimer).await;
         assert_eq!(node.begun.0.lock().len(), 1, "attempt {}", attempt + 1);
     }
-    let [last] = node.begun()[..] else {
-        panic!("one attempt has begun");
-    };
+    let last = node.only_begun();
     node.end(last, Ending::failed(ErrorKind::Failed, "on purpose")).await;
     assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
 }
@@ -397,11 +400,8 @@ async fn retention_removes_what_is_old() {
         .await;
     world.pass(TimeDelta::seconds(1)).await;
     let node = world.node(1).await;
-    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
-    node.tick(&mut Scheduler(schedules)).await;
-    let [begun] = node.begun()[..] else {
-        panic!("one run has begun");
-    };
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let begun = node.only_begun();
     node.end(begun, Ending::Succeeded("null".into())).await;
     assert_eq!(world.runs("succeeded").await.len(), 1);
     let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
@@ -424,8 +424,7 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     world.group("other", spec).await;
     world.pass(TimeDelta::hours(3)).await;
     let node = world.node(1).await;
-    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
-    node.tick(&mut Scheduler(schedules)).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
     assert_eq!(world.runs("waiting").await.len(), 6);
     let garble = async |logical_time: Time, with: &str| {
         let micros = logical_time.timestamp_micros();
@@ -487,7 +486,7 @@ async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     world.pass(TimeDelta::hours(1)).await;
     let instant = world.now();
     let node = world.node(1).await;
-    let schedules = Arc::new(Schedules::new(node.node.clone(), node.runs.clone()));
+    let schedules = node.schedules();
     node.tick(&mut Scheduler(schedules.clone())).await;
     let [first] = node.begun()[..] else {
         panic!("the upstream's run has begun, those that follow wait");

@@ -47,7 +47,7 @@ pub(crate) struct Connection {
     known: AtomicBool,
     /// It is to make room when it is silent.
     unwanted: AtomicBool,
-    look: Notify,
+    check: Notify,
 }
 
 /// The bit that says that a request is under way.
@@ -109,7 +109,7 @@ impl Connection {
             }
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
-                () = self.look.notified() => {}
+                () = self.check.notified() => {}
             }
         }
     }
@@ -169,7 +169,7 @@ impl Crowd {
             since: AtomicU64::new(0),
             known: AtomicBool::new(false),
             unwanted: AtomicBool::new(false),
-            look: Notify::new(),
+            check: Notify::new(),
         });
         members.strangers += 1;
         *members.from.entry(peer).or_default() += 1;
@@ -209,7 +209,7 @@ impl Members {
         for (_, number) in &silent[..going] {
             if let Some(seat) = self.all.get(number) {
                 seat.connection.unwanted.store(true, Ordering::Release);
-                seat.connection.look.notify_one();
+                seat.connection.check.notify_one();
             }
             self.counts_no_more(*number);
         }

@@ -25,14 +25,14 @@ pub struct Problem {
     /// Seconds, for the header `Retry-After`.
     pub retry_after: Option<u64>,
     /// Where in a text that was sent the first of `errors` is.
-    pub place: Option<Box<Place>>,
+    pub position: Option<Box<Position>>,
     /// The value of `Allow` (405) or `WWW-Authenticate` (401).
     pub header: Option<Box<(header::HeaderName, HeaderValue)>>,
 }
 
 /// A place in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The line, from 1.
     pub line: u32,
     /// The character in it, from 1.
@@ -52,7 +52,7 @@ impl Problem {
             errors: Vec::new(),
             existing: None,
             retry_after: None,
-            place: None,
+            position: None,
             header: None,
         }
     }
@@ -165,13 +165,13 @@ impl Problem {
 
     fn body(&self) -> heddle_api::Problem {
         let wrong = |(index, fault): (usize, &Fault)| {
-            let place = self.place.as_deref().filter(|_| index == 0);
+            let position = self.position.as_deref().filter(|_| index == 0);
             ProblemFault {
                 pointer: fault.pointer.clone(),
                 detail: fault.detail.clone(),
-                line: place.map(|place| place.line),
-                column: place.map(|place| place.column),
-                source: place.map(|place| place.source.clone()),
+                line: position.map(|position| position.line),
+                column: position.map(|position| position.column),
+                source: position.map(|position| position.source.clone()),
             }
         };
         heddle_api::Problem {
@@ -265,7 +265,7 @@ impl From<Refusal> for Problem {
                 let mut problem = Self::invalid_at("", format!("the script has an error: {fault}"));
                 if let (Some(line), Some(column)) = (fault.line, fault.column) {
                     let source = fault.text.unwrap_or_default();
-                    problem.place = Some(Box::new(Place { line, column, source }));
+                    problem.position = Some(Box::new(Position { line, column, source }));
                 }
                 problem
             }

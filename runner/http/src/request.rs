@@ -9,9 +9,10 @@ use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use heddle_api::List;
 use heddle_api::moment::parse_moment;
 use heddle_domain::{Fault, Faults, Name, Span, Time};
-use heddle_store::change::By;
+use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -186,20 +187,35 @@ impl Request {
         Ok(wait)
     }
 
-    /// `If-Match`: `*`, or a revision with or without quotes.
+    /// `If-Match`: `*`, or a list of revisions with or without quotes (RFC 9110), in one header or in several.
     pub fn if_match(&self) -> Result<Option<IfMatch>, Problem> {
-        let Some(value) = self.headers.get(header::IF_MATCH) else {
-            return Ok(None);
-        };
-        let text = value.to_str().unwrap_or("").trim();
-        if text == "*" {
-            return Ok(Some(IfMatch::Exists));
+        let headers = self.headers.get_all(header::IF_MATCH);
+        let texts: Vec<&str> = headers
+            .iter()
+            .map(|value| value.to_str().unwrap_or("").trim())
+            .collect();
+        match texts.as_slice() {
+            [] => return Ok(None),
+            ["*"] => return Ok(Some(IfMatch::Exists)),
+            _ => {}
         }
-        let number = text.trim_start_matches("W/").trim_matches('"');
-        number
-            .parse()
-            .map(|revision| Some(IfMatch::Revision(revision)))
-            .map_err(|_| Problem::malformed(format!("`If-Match` must be a revision such as \"3\", or *, not {text}")))
+        let mut revisions = Vec::new();
+        // A list may have empty elements.
+        for tag in texts.iter().flat_map(|text| text.split(',')).map(str::trim) {
+            if tag.is_empty() {
+                continue;
+            }
+            let number = tag.trim_start_matches("W/").trim_matches('"');
+            revisions.push(number.parse().map_err(|_| {
+                Problem::malformed(format!(
+                    "`If-Match` must be a revision such as \"3\", a list of them, or *, not {tag}"
+                ))
+            })?);
+        }
+        match revisions.is_empty() {
+            true => Err(Problem::malformed("`If-Match` is empty".to_owned())),
+            false => Ok(Some(IfMatch::Revisions(revisions))),
+        }
     }
 
     /// Whether the caller would rather have server-sent events.
@@ -394,6 +410,14 @@ pub fn answer_bytes(status: StatusCode, body: bytes::Bytes) -> Response {
 /// 200 with a JSON body.
 pub fn ok(body: &impl Serialize) -> Outcome {
     answer(StatusCode::OK, body)
+}
+
+/// 200 with a page of a list, each item as the API shows it.
+pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Outcome {
+    ok(&List {
+        items: page.items.into_iter().map(shown).collect(),
+        next_cursor: page.next,
+    })
 }
 
 /// 201 if something was created, else 200.

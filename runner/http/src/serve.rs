@@ -72,7 +72,7 @@ impl ServeLimits {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often somebody is looked for who makes room, while there is none.
-const ROOM_LOOKED_FOR_EVERY: Duration = Duration::from_millis(200);
+const ROOM_CHECKED_EVERY: Duration = Duration::from_millis(200);
 
 /// Room for another connection.
 async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
@@ -80,7 +80,7 @@ async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
         if slots.available_permits() == 0 {
             crowd.make_room();
         }
-        let slot = tokio::time::timeout(ROOM_LOOKED_FOR_EVERY, Arc::clone(slots).acquire_owned());
+        let slot = tokio::time::timeout(ROOM_CHECKED_EVERY, Arc::clone(slots).acquire_owned());
         if let Ok(Ok(slot)) = slot.await {
             return slot;
         }

@@ -65,7 +65,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
             ));
         }
         let fields = fields_of(raw)?;
-        let place = tree.len();
+        let index = tree.len();
         let mut task = TimerTask {
             task_id: None,
             parent,
@@ -75,7 +75,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
             if name == BELOW {
                 let below: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
                     .map_err(|_| invalid(BELOW, "expected a list of tasks".to_owned()))?;
-                waiting.extend(below.into_iter().flatten().map(|raw| (raw, Some(place), depth + 1)));
+                waiting.extend(below.into_iter().flatten().map(|raw| (raw, Some(index), depth + 1)));
                 continue;
             }
             let value: Value =
@@ -105,9 +105,9 @@ const BELOW: &str = "subTaskList";
 
 /// The fields of a node; those of `taskInfoConf` together with the timers beside it.
 fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
-    let object = |raw: &RawValue, place: &str| {
+    let object = |raw: &RawValue, pointer: &str| {
         Problem::invalid_at(
-            place.to_owned(),
+            pointer.to_owned(),
             format!("a task must be an object, not `{}`", shown_start(raw)),
         )
     };
@@ -297,13 +297,13 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
             None => {
                 spec["description"] = task.get("description").cloned().unwrap_or_default();
                 for (index, timer) in timers::list(fields)?.iter().enumerate() {
-                    let place = index + 1;
+                    let number = index + 1;
                     let timers::Read { schedule, is_over } = timers::schedule(timer, zone, now)
                         .map_err(|problem| problem.below(&format!("/taskScheduleConf/timerList/{index}")))?;
-                    schedules.insert(format!("timer-{place}"), schedule);
+                    schedules.insert(format!("timer-{number}"), schedule);
                     if is_over {
                         notes.push(format!(
-                            "timer {place} was saved but never fires: its window is in the past"
+                            "timer {number} was saved but never fires: its window is in the past"
                         ));
                     }
                 }

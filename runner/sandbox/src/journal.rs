@@ -2,13 +2,12 @@
 
 use crate::services::{HostServices, LogLevel, LogLine};
 use heddle_domain::Clock;
+use heddle_domain::plan::log_lines_max;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The longest message, and the most that fields may have.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// What an empty line counts, so that a flood of them ends as well.
-const LINE_OVERHEAD_BYTES: usize = 32;
 
 /// Where all of an attempt's log goes: `heddle:task/log`, stdout and stderr.
 #[derive(Clone)]
@@ -26,6 +25,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     used_bytes: usize,
+    used_lines: u64,
     truncated: bool,
     /// What stderr wrote since its last line break, as much of it as a line may have.
     partial: Vec<u8>,
@@ -122,14 +122,17 @@ impl Journal {
             ));
         }
         let fields = fields.filter(|fields| fields.len() <= MAX_LINE_BYTES);
-        let bytes = LINE_OVERHEAD_BYTES + message.len() + fields.as_ref().map_or(0, String::len);
+        let bytes = message.len() + fields.as_ref().map_or(0, String::len);
         let at = self.inner.clock.now();
-        if state.used_bytes + bytes > self.inner.limit_bytes {
+        let (bytes_max, lines_max) = (self.inner.limit_bytes, log_lines_max(self.inner.limit_bytes as u64));
+        let limit = match (state.used_bytes + bytes > bytes_max, state.used_lines >= lines_max) {
+            (true, _) => Some(format!("{bytes_max} bytes")),
+            (false, true) => Some(format!("{lines_max} lines")),
+            (false, false) => None,
+        };
+        if let Some(limit) = limit {
             state.truncated = true;
-            message = format!(
-                "log truncated: it reached its limit of {} bytes",
-                self.inner.limit_bytes
-            );
+            message = format!("log truncated: it reached its limit of {limit}");
             self.inner.host.log(LogLine {
                 at,
                 level: LogLevel::Warn,
@@ -139,6 +142,7 @@ impl Journal {
             return;
         }
         state.used_bytes += bytes;
+        state.used_lines += 1;
         self.inner.host.log(LogLine {
             at,
             level,

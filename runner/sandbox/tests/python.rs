@@ -2,10 +2,10 @@
 
 use crate::guests::{Bench, COUNTED_IN, RealClock, Tables, command, config};
 use crate::outcomes::failure;
-use crate::texts::{bench, compiled, fault, load, run, script, serve, shared, succeeded};
+use crate::texts::{bench, compiled, everything, fault, load, run, script, serve, shared, succeeded, told_everything};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{Effect, Language, LogLevel, Outcome, Sandbox, World};
+use heddle_sandbox::{Language, LogLevel, Outcome, Sandbox, World};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -247,12 +247,7 @@ pub async fn faults_of_texts(_: Bench) {
 pub async fn host_functions_of_texts(_: Bench) {
     let mut bench = bench();
     bench.grants.secrets = vec!["key".into()];
-    let tables = Arc::new(Tables {
-        upstream: [("before".into(), "[1,2]".into())].into(),
-        state: [("n".into(), ("40".into(), 6))].into(),
-        secrets: [("key".into(), "hidden".into())].into(),
-        ..Tables::default()
-    });
+    let tables = everything();
     let text = "def run(params, ctx):
     def refused(what, *arguments):
         try:
@@ -289,32 +284,7 @@ pub async fn host_functions_of_texts(_: Bench) {
     }
     let at = "2013-07-01T00:00:00.000000Z";
     assert_eq!(output["of"], json!(["group", 1, at, at, "key"]));
-    assert_eq!(
-        result.effects,
-        [
-            Effect::StateSet {
-                key: "n".into(),
-                value: "42".into()
-            },
-            Effect::StateCompareAndSet {
-                key: "n".into(),
-                expected: Some(7),
-                value: r#"{"a": 1}"#.into()
-            },
-            Effect::StateDelete { key: "gone".into() },
-            Effect::Enqueue {
-                group: "other".into(),
-                params: r#"{"a": 1}"#.into(),
-                key: Some("key".into())
-            },
-            Effect::Notify {
-                channel: "ops".into(),
-                subject: "subject".into(),
-                body: "body".into()
-            },
-        ]
-    );
-    assert_eq!(*tables.progress.lock().unwrap(), [(0.5, "half".to_owned())]);
+    told_everything(&result, &tables, r#"{"a": 1}"#);
 }
 
 pub async fn the_standard_library(_: Bench) {

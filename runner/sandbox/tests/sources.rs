@@ -2,10 +2,10 @@
 
 use crate::guests::{Bench, RealClock, Tables, config};
 use crate::outcomes::failure;
-use crate::texts::{bench, compiled, fault, run, script, serve, succeeded};
+use crate::texts::{bench, compiled, everything, fault, run, script, serve, succeeded, told_everything};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{AttemptResult, Effect, Language, LogLevel, Outcome, Sandbox, World};
+use heddle_sandbox::{AttemptResult, Language, LogLevel, Outcome, Sandbox, World};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -223,12 +223,7 @@ pub async fn host_functions_of_texts(_: Bench) {
         return { rows, seen, again, lost, secret: await ctx.secret('key'), refused, none, sql, missing: await ctx.state.get('m') };
     }";
     let script = script(&bench, Language::JavaScript, source).await;
-    let tables = Arc::new(Tables {
-        upstream: [("before".into(), "[1,2]".into())].into(),
-        state: [("n".into(), ("40".into(), 6))].into(),
-        secrets: [("key".into(), "hidden".into())].into(),
-        ..Tables::default()
-    });
+    let tables = everything();
     let result = bench.run_with(&script, &tables).await;
     let Outcome::Succeeded(output) = &result.outcome else {
         panic!("{result:?}")
@@ -250,32 +245,7 @@ pub async fn host_functions_of_texts(_: Bench) {
     assert!(output["refused"].as_str().unwrap().contains("`secrets`"), "{output}");
     assert!(output["sql"].as_str().unwrap().contains("`sql`"), "{output}");
     assert_eq!(output["none"], "not available");
-    assert_eq!(
-        result.effects,
-        [
-            Effect::StateSet {
-                key: "n".into(),
-                value: "42".into()
-            },
-            Effect::StateCompareAndSet {
-                key: "n".into(),
-                expected: Some(7),
-                value: r#"{"a":1}"#.into()
-            },
-            Effect::StateDelete { key: "gone".into() },
-            Effect::Enqueue {
-                group: "other".into(),
-                params: r#"{"a":1}"#.into(),
-                key: Some("key".into())
-            },
-            Effect::Notify {
-                channel: "ops".into(),
-                subject: "subject".into(),
-                body: "body".into()
-            },
-        ]
-    );
-    assert_eq!(*tables.progress.lock().unwrap(), [(0.5, "half".to_owned())]);
+    told_everything(&result, &tables, r#"{"a":1}"#);
 }
 
 pub async fn what_the_web_has(_: Bench) {

@@ -1,12 +1,12 @@
 //! What the tests of scripts that are text have in common.
 
-use crate::guests::Bench;
+use crate::guests::{Bench, Tables};
 use bytes::Bytes;
-use heddle_sandbox::{AttemptResult, CompileError, Compiled, Language, Outcome, Sandbox, Script, SourceFault};
+use heddle_sandbox::{AttemptResult, CompileError, Compiled, Effect, Language, Outcome, Sandbox, Script, SourceFault};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The directory that these tests' artefacts are kept in.
@@ -107,4 +107,44 @@ pub async fn serve() -> std::net::SocketAddr {
         }
     });
     address
+}
+
+/// What the scripts find that call every host function once.
+pub fn everything() -> Arc<Tables> {
+    Arc::new(Tables {
+        upstream: [("before".into(), "[1,2]".into())].into(),
+        state: [("n".into(), ("40".into(), 6))].into(),
+        secrets: [("key".into(), "hidden".into())].into(),
+        ..Tables::default()
+    })
+}
+
+/// Checks what these scripts have told Heddle. `object` is `{"a":1}` as their language writes it.
+pub fn told_everything(result: &AttemptResult, tables: &Tables, object: &str) {
+    assert_eq!(
+        result.effects,
+        [
+            Effect::StateSet {
+                key: "n".into(),
+                value: "42".into()
+            },
+            Effect::StateCompareAndSet {
+                key: "n".into(),
+                expected: Some(7),
+                value: object.into()
+            },
+            Effect::StateDelete { key: "gone".into() },
+            Effect::Enqueue {
+                group: "other".into(),
+                params: object.into(),
+                key: Some("key".into())
+            },
+            Effect::Notify {
+                channel: "ops".into(),
+                subject: "subject".into(),
+                body: "body".into()
+            },
+        ]
+    );
+    assert_eq!(*tables.progress.lock().unwrap(), [(0.5, "half".to_owned())]);
 }

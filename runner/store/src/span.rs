@@ -30,8 +30,43 @@ pub(crate) struct Span {
 /// Each statement has its price, too: two months are six.
 const DAYS: [i64; 4] = [1, 3, 11, 48];
 
+/// What is read of a longer span by a statement whose text does not change has a plan that the session keeps: making one
+/// for each look costs more than leaving out, each time, the days that are not asked for.
+const PLANNED_ANEW: TimeDelta = TimeDelta::days(4);
+
 /// By so much a clock may be ahead and what is made by it still be of today.
 const AHEAD: TimeDelta = TimeDelta::hours(1);
+
+impl Span {
+    /// Whether its plan is better kept than made for each look.
+    pub(crate) fn is_long(&self) -> bool {
+        // Today and what is ahead of it are short, though they have no end.
+        self.after != Uuid::max()
+            && made(self.first)
+                .zip(made(self.after))
+                .is_some_and(|(from, to)| to - from > PLANNED_ANEW)
+    }
+}
+
+/// Which plans a transaction makes that began by [`BEGIN_BY_SPANS`] and looks into one span after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planning {
+    kept: bool,
+}
+
+impl Planning {
+    /// Has the plans of what is read from this span on kept by the session, if the span is long. A statement's text must
+    /// leave the planner one way only: it knows none of the values then.
+    pub(crate) async fn of(&mut self, session: &mut PgSession, span: Span) -> Result<(), StoreError> {
+        if !self.kept && span.is_long() {
+            sqlx::raw_sql("SET LOCAL plan_cache_mode = force_generic_plan")
+                .execute(session)
+                .await?;
+            self.kept = true;
+        }
+        Ok(())
+    }
+}
 
 /// The first id of an instant's millisecond, as `heddle.uuid_floor` has it.
 pub(crate) fn floor(at: Time) -> Uuid {
@@ -119,6 +154,13 @@ mod tests {
         let ahead = floor(at("2026-11-24T06:40:00Z"));
         assert_eq!((groups[0].first, groups[0].after), (all[0].first, ahead));
         assert_eq!((groups[6].first, groups[6].after), (ahead, Uuid::max()));
+    }
+
+    #[test]
+    fn long_spans_are_told_from_short_ones() {
+        let now = at("2026-11-24T05:40:00Z");
+        let long: Vec<bool> = spans_of_groups(now, None).iter().map(Span::is_long).collect();
+        assert_eq!(long, [false, false, false, true, true, true, false]);
     }
 
     #[test]

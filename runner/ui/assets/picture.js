@@ -96,42 +96,53 @@ function newest(box) {
   box.scrollLeft = box.scrollWidth;
 }
 
+// Nearer than this, names can be read; from farther away boxes have the colours of their states.
+const NEAR = .5;
+
 function zoomable(box) {
   if (known.has(box)) return known.get(box)();
   const svg = box.querySelector("svg");
-  const width = svg.viewBox.baseVal.width, height = svg.viewBox.baseVal.height;
+  const { width, height } = svg.viewBox.baseVal;
   let factor = 1;
-  known.set(box, () => { svg.setAttribute("width", width * factor); svg.setAttribute("height", height * factor); });
-  const apply = (next, x = 0, y = 0) => {
+  const draw = () => {
+    svg.setAttribute("width", Math.floor(width * factor));
+    svg.setAttribute("height", Math.floor(height * factor));
+    box.classList.toggle("far", factor < NEAR);
+  };
+  known.set(box, draw);
+  // What is at a place of the box stays there.
+  const apply = (next, x = box.clientWidth / 2, y = box.clientHeight / 2) => {
     next = Math.min(3, Math.max(.15, next));
     const left = (box.scrollLeft + x) * next / factor - x, top = (box.scrollTop + y) * next / factor - y;
     factor = next;
-    svg.setAttribute("width", width * factor);
-    svg.setAttribute("height", height * factor);
+    draw();
     box.scrollTo(left, top);
   };
+  const at = (event) => { const place = box.getBoundingClientRect(); return [event.clientX - place.left, event.clientY - place.top]; };
   box.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    const place = box.getBoundingClientRect();
-    apply(factor * (event.deltaY < 0 ? 1.15 : 1 / 1.15), event.clientX - place.left, event.clientY - place.top);
+    apply(factor * (event.deltaY < 0 ? 1.15 : 1 / 1.15), ...at(event));
   }, { passive: false });
-  // A picture that is larger than its place begins where it begins, or where it failed, not in an empty corner.
-  const bring = () => {
+  box.addEventListener("dblclick", (event) => { if (!event.target.closest("a")) apply(factor < 1 ? 1 : whole(), ...at(event)); });
+  // All of it, as large as there is room. What is too large even so begins where it failed or begins, not in an empty corner.
+  const room = parseFloat(getComputedStyle(box).maxHeight) || box.clientHeight;
+  const whole = () => Math.min(1, box.clientWidth / width, room / height);
+  const fit = () => {
+    apply(whole(), 0, 0);
     const first = svg.querySelector(".node:has(.s-failed)") ?? svg.querySelector(".node");
-    if (!first) return;
+    if (!first || (svg.clientWidth <= box.clientWidth && svg.clientHeight <= box.clientHeight)) return;
     const node = first.getBoundingClientRect(), place = box.getBoundingClientRect();
     box.scrollTo(box.scrollLeft + node.x - place.x - 24, box.scrollTop + node.y - place.y - (place.height - node.height) / 2);
   };
-  const whole = () => Math.min(1, box.clientWidth / width);
-  if (whole() < 1 || height > box.clientHeight) { apply(Math.max(.8, whole())); bring(); }
+  fit();
   let drag = null;
   box.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse" && !event.target.closest("a")) drag = { x: event.clientX, y: event.clientY, left: box.scrollLeft, top: box.scrollTop }; });
   addEventListener("pointermove", (event) => { if (drag) box.scrollTo(drag.left - event.clientX + drag.x, drag.top - event.clientY + drag.y); });
   addEventListener("pointerup", () => { drag = null; });
   for (const button of document.querySelectorAll("[data-zoom]")) {
     button.hidden = false;
-    button.addEventListener("click", () => apply(button.dataset.zoom === "fit" ? Math.min(whole(), Math.max(.15, box.clientHeight / height)) : factor * Number(button.dataset.zoom)));
+    button.addEventListener("click", () => button.dataset.zoom === "fit" ? fit() : apply(factor * Number(button.dataset.zoom)));
   }
 }
 

@@ -40,6 +40,10 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
         "times.js" JS,
         "keys.js" JS,
         "picture.js" JS,
+        "vendor/prism-core-1.30.0.min.js" JS,
+        "vendor/prism-yaml-1.30.0.min.js" JS,
+        "vendor/prism-json-1.30.0.min.js" JS,
+        "editor.js" JS,
     ]
     .into_iter()
     .map(|(name, media, plain)| {

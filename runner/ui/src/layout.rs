@@ -21,56 +21,144 @@ const CAREFUL_NODES_MAX: usize = 600;
 const CAREFUL_EDGES_MAX: usize = 1_500;
 
 /// Between the borders of two nodes, across and along the layers.
-const GAP_ACROSS: f64 = 18.0;
-const GAP_ALONG: f64 = 56.0;
+const GAP_ACROSS: f64 = 16.0;
+const GAP_ALONG: f64 = 48.0;
+
+/// How often nodes are drawn towards those that they are linked with, in turn from either side.
+const SWEEPS: usize = 12;
+
+/// Up to so many nodes without any edge stand in a column; more are a block, about twice as wide as it is high.
+const COLUMN_MAX: usize = 8;
 
 /// Lays out a DAG of `count` nodes, each of one size.
 pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height: f64) -> Layout {
-    let layers = layers(count, edges);
+    let (along, across) = (width + GAP_ALONG, height + GAP_ACROSS);
     let mut places = vec![Place { x: 0.0, y: 0.0 }; count];
-    let careful = count <= CAREFUL_NODES_MAX && edges.len() <= CAREFUL_EDGES_MAX;
-    let mut across = 0.0_f64;
-    if careful && !edges.is_empty() {
-        let vertices: Vec<(u32, (f64, f64))> = (0..count)
-            .map(|node| (node as u32, (height + GAP_ACROSS, 1.0)))
-            .collect();
-        let lines: Vec<(u32, u32)> = edges.iter().map(|(from, to)| (*from as u32, *to as u32)).collect();
-        let config = rust_sugiyama::configure::Config {
-            vertex_spacing: 0.0,
-            ..Default::default()
+    if edges.is_empty() {
+        let columns = match count {
+            0..=COLUMN_MAX => 1,
+            _ => (count as f64 * across / along * 2.0).sqrt().ceil().max(1.0) as usize,
         };
-        // The library tells each of its steps as information, under names of all kinds: nothing for the log of a node.
-        let parts = tracing::dispatcher::with_default(&tracing::Dispatch::none(), || {
-            rust_sugiyama::from_vertices_and_edges(&vertices, &lines, &config)
-        });
-        // One layout for each part that hangs together: below one another.
-        for (part, ..) in parts {
-            let least = part.iter().map(|(_, (x, _))| *x).fold(f64::INFINITY, f64::min);
-            let most = part.iter().map(|(_, (x, _))| *x).fold(f64::NEG_INFINITY, f64::max);
-            for (node, (x, _)) in &part {
-                // The library's layers lie below one another; here they stand side by side.
-                places[*node].y = across + x - least;
-            }
-            across += most - least + height + GAP_ACROSS;
+        for (node, place) in places.iter_mut().enumerate() {
+            place.x = (node % columns) as f64 * along;
+            place.y = (node / columns) as f64 * across;
         }
     } else {
-        let mut filled = vec![0_usize; layers.iter().max().map_or(0, |most| most + 1)];
-        for (node, layer) in layers.iter().enumerate() {
-            places[node].y = filled[*layer] as f64 * (height + GAP_ACROSS);
-            filled[*layer] += 1;
+        let layers = layers(count, edges);
+        let mut linked = vec![(Vec::new(), Vec::new()); count];
+        for (from, to) in edges {
+            linked[*to].0.push(*from);
+            linked[*from].1.push(*to);
         }
-        across = filled.iter().max().copied().unwrap_or(0) as f64 * (height + GAP_ACROSS);
+        let mut top = 0.0_f64;
+        // What does not hang together stands below one another.
+        for part in in_order(count, edges) {
+            let mut rows: Vec<Vec<usize>> = Vec::new();
+            for node in &part {
+                let layer = layers[*node];
+                if rows.len() <= layer {
+                    rows.resize(layer + 1, Vec::new());
+                }
+                rows[layer].push(*node);
+            }
+            settle(&rows, &linked, across, &mut places);
+            let ys = part.iter().map(|node| places[*node].y);
+            let (least, most) = ys.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), y| {
+                (least.min(y), most.max(y))
+            });
+            for node in part {
+                places[node].x = layers[node] as f64 * along;
+                places[node].y += top - least;
+            }
+            top += most - least + across;
+        }
     }
-    for (place, layer) in places.iter_mut().zip(&layers) {
-        place.x = *layer as f64 * (width + GAP_ALONG) + width / 2.0;
+    let most = |of: fn(&Place) -> f64| places.iter().map(of).fold(0.0, f64::max);
+    let (wide, high) = (most(|place| place.x) + width, most(|place| place.y) + height);
+    for place in &mut places {
+        place.x += width / 2.0;
         place.y += height / 2.0;
     }
-    let deepest = layers.iter().max().map_or(0, |most| most + 1) as f64;
     Layout {
         places,
-        width: (deepest * (width + GAP_ALONG) - GAP_ALONG).max(width),
-        height: (across - GAP_ACROSS).max(height),
+        width: wide,
+        height: high,
     }
+}
+
+/// The parts that hang together, the nodes of each in an order in which few lines cross: by `rust-sugiyama`, unless there
+/// are too many.
+fn in_order(count: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
+    if count > CAREFUL_NODES_MAX || edges.len() > CAREFUL_EDGES_MAX {
+        return vec![(0..count).collect()];
+    }
+    let vertices: Vec<(u32, (f64, f64))> = (0..count).map(|node| (node as u32, (1.0, 1.0))).collect();
+    let lines: Vec<(u32, u32)> = edges.iter().map(|(from, to)| (*from as u32, *to as u32)).collect();
+    let config = rust_sugiyama::configure::Config {
+        vertex_spacing: 0.0,
+        ..Default::default()
+    };
+    // The library tells each of its steps as information, under names of all kinds: nothing for the log of a node.
+    let parts = tracing::dispatcher::with_default(&tracing::Dispatch::none(), || {
+        rust_sugiyama::from_vertices_and_edges(&vertices, &lines, &config)
+    });
+    let ordered = parts.into_iter().map(|(mut part, ..)| {
+        // The library's layers lie below one another; here they stand side by side.
+        part.sort_by(|(_, (one, _)), (_, (other, _))| one.total_cmp(other));
+        part.into_iter().map(|(node, _)| node).collect()
+    });
+    ordered.collect()
+}
+
+/// Places the nodes of each layer, in their order, as near to those that they are linked with as there is room. (The
+/// library's own places are true to its lines: those of five hundred nodes are mostly white.)
+fn settle(rows: &[Vec<usize>], linked: &[(Vec<usize>, Vec<usize>)], step: f64, places: &mut [Place]) {
+    for row in rows {
+        let middle = (row.len() as f64 - 1.0) / 2.0;
+        for (at, node) in row.iter().enumerate() {
+            places[*node].y = (at as f64 - middle) * step;
+        }
+    }
+    for sweep in 0..=SWEEPS {
+        let forward = sweep % 2 == 0;
+        for at in 0..rows.len() {
+            let row = &rows[if forward { at } else { rows.len() - 1 - at }];
+            let wanted: Vec<f64> = row
+                .iter()
+                .map(|node| {
+                    let (before, behind) = &linked[*node];
+                    let (before, behind): (&[usize], &[usize]) = match (sweep, forward) {
+                        (SWEEPS, _) => (before, behind),
+                        (_, true) => (before, &[]),
+                        (_, false) => (&[], behind),
+                    };
+                    let near = before.iter().chain(behind);
+                    let (sum, n) = near.fold((0.0, 0.0), |(sum, n), other| (sum + places[*other].y, n + 1.0));
+                    if n > 0.0 { sum / n } else { places[*node].y }
+                })
+                .collect();
+            for (node, y) in row.iter().zip(spread(&wanted, step)) {
+                places[*node].y = y;
+            }
+        }
+    }
+}
+
+/// The places that are nearest to these (by the squares of the distances), in the same order and a step apart.
+fn spread(wanted: &[f64], step: f64) -> Vec<f64> {
+    // Without the steps they need only not fall: neighbours that would are one block, in the middle of what they want.
+    let mut blocks: Vec<(f64, f64)> = Vec::with_capacity(wanted.len());
+    for (at, y) in wanted.iter().enumerate() {
+        let mut block = (y - at as f64 * step, 1.0);
+        while let Some(last) = blocks.pop_if(|last| last.0 / last.1 > block.0 / block.1) {
+            block = (block.0 + last.0, block.1 + last.1);
+        }
+        blocks.push(block);
+    }
+    let even = blocks
+        .into_iter()
+        .flat_map(|(sum, n)| std::iter::repeat_n(sum / n, n as usize));
+    even.enumerate().map(|(at, y)| y + at as f64 * step).collect()
 }
 
 /// How many steps each node is behind the first, at most.
@@ -144,5 +232,37 @@ mod tests {
             .flat_map(|node| [(node, node + 7), (node, (node / 7 + 1) * 7 + (node + 1) % 7)])
             .collect();
         check(500, &ladder);
+    }
+
+    #[test]
+    fn a_picture_is_no_higher_than_its_fullest_layer_needs() {
+        // Twenty-five layers of twenty, each node behind two of the layer before, far from each other.
+        let edges: Vec<(usize, usize)> = (20..500)
+            .flat_map(|node| {
+                let before = (node / 20 - 1) * 20;
+                [(before + node * 7 % 20, node), (before + node * 13 % 20, node)]
+            })
+            .collect();
+        let layout = check(500, &edges);
+        let fullest = 20.0 * (32.0 + GAP_ACROSS);
+        assert!(layout.height <= fullest * 1.5, "{} of {fullest}", layout.height);
+    }
+
+    #[test]
+    fn what_has_no_edge_is_a_block() {
+        let layout = check(100, &[]);
+        assert!(
+            layout.width > layout.height && layout.width < layout.height * 4.0,
+            "{layout:?}"
+        );
+        assert_eq!(check(5, &[]).width, 150.0);
+    }
+
+    #[test]
+    fn nodes_keep_their_distance_and_stay_where_they_can() {
+        assert_eq!(spread(&[0.0, 10.0, 40.0], 10.0), [0.0, 10.0, 40.0]);
+        assert_eq!(spread(&[5.0, 5.0], 10.0), [0.0, 10.0]);
+        assert_eq!(spread(&[30.0, 0.0, 100.0], 10.0), [10.0, 20.0, 100.0]);
+        assert!(spread(&[], 10.0).is_empty());
     }
 }

@@ -46,14 +46,19 @@ impl Trouble {
 
     /// All of it in a line or more.
     pub(crate) fn sentence(&self) -> String {
-        let mut text = self.detail.clone();
-        for (pointer, detail) in &self.errors {
-            if !text.is_empty() {
-                text.push('\n');
-            }
-            text.push_str(&format!("{pointer}: {detail}"));
+        let mut lines: Vec<String> = self
+            .errors
+            .iter()
+            .map(|(pointer, detail)| format!("{pointer}: {detail}"))
+            .collect();
+        // Of several faults the detail is the first, and how many more there are.
+        let told = lines
+            .first()
+            .is_some_and(|first| self.detail.starts_with(first.as_str()));
+        if !told && !self.detail.is_empty() {
+            lines.insert(0, self.detail.clone());
         }
-        text
+        lines.join("\n")
     }
 }
 

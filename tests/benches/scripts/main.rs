@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use heddle_client::Client;
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Place, Program, now, percentile, program};
+use heddle_tests::bench::{Place, Program, now, once, percentile, program};
 use serde_json::{Value, json};
 
 use languages::{Language, changed, languages};
@@ -200,7 +200,7 @@ impl Bench {
         self.client.put_group(&name, &tasks, None).await.expect("a group");
         let mut samples = Vec::new();
         for _ in 0..counts().runs {
-            samples.push(self.once(&name).await);
+            samples.push(once(&self.client, &name).await);
         }
         table.put(GROUP, title, both(&mut samples));
         let (rate, cpu) = self.rate(&name).await;
@@ -242,29 +242,6 @@ impl Bench {
             began.elapsed().as_secs_f64(),
             done["memory_bytes"].as_u64().unwrap_or_default(),
         )
-    }
-
-    /// From POST to the end as a long poll sees it.
-    async fn once(&self, group: &str) -> f64 {
-        let began = now();
-        let run: Value = self
-            .client
-            .post(&["v1", "groups", group, "runs"])
-            .json(&json!({}))
-            .send()
-            .await
-            .expect("a run");
-        let id = run["id"].as_str().expect("an id").to_owned();
-        let run: Value = self
-            .client
-            .get(&["v1", "runs", &id])
-            .query("wait", "60s")
-            .timeout(Duration::from_secs(70))
-            .send()
-            .await
-            .expect("its end");
-        assert_eq!(run["state"], "succeeded", "{run}");
-        began.elapsed().as_secs_f64()
     }
 
     async fn ended(&self) -> usize {

@@ -101,7 +101,7 @@ fn end(store: &Store, uids: &'static [&'static str]) -> JoinHandle<usize> {
     })
 }
 
-/// `look`: what a user holds is seen as it was committed last, whoever is ending it, and nobody is waited for.
+/// `user_facts`: what a user holds is seen as it was committed last, whoever is ending it, and nobody is waited for.
 #[tokio::test]
 async fn looks() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -111,10 +111,7 @@ async fn looks() {
     assert_eq!(ender.execute("DELETE FROM heddle.holds", &[]).await.unwrap(), 1);
     let held = async || {
         let now = Wall.now();
-        let facts = store
-            .look_up_users(&["a".into()], now - HOUR, now)
-            .await
-            .expect("facts");
+        let facts = store.user_facts(&["a".into()], now - HOUR, now).await.expect("facts");
         facts[0].held.as_ref().map(|held| held.id)
     };
     assert_eq!(unhindered(held()).await, Some(hold_of("a")));

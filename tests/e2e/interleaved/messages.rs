@@ -177,7 +177,7 @@ impl Drained {
     }
 }
 
-/// `message_lock`, `message_look`, `messages_of_day`: claims of one topic take turns, and the later sees how far the earlier has
+/// `message_lock`, `message_work`, `messages_of_day`: claims of one topic take turns, and the later sees how far the earlier has
 /// come and what it has in hand.
 #[tokio::test]
 async fn claims_of_a_day() {
@@ -333,7 +333,7 @@ async fn counts_of_buckets() {
     assert_eq!(count(&sql, "message_buckets WHERE total = 6").await, 1);
 }
 
-/// `messages_look`, `messages_named`, `messages_to`: whoever looks at messages waits for nobody, and sees them as they were
+/// `messages_search`, `messages_named`, `messages_to`: whoever looks at messages waits for nobody, and sees them as they were
 /// committed last.
 #[tokio::test]
 async fn looks() {

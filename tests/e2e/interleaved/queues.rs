@@ -7,7 +7,6 @@ use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaims, QueueRow, QueueTarge
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::runs::single_end;
 use super::{Wall, attempt_of, begin, count, first, going, run, set_up, under_way, unhindered, waiting};
 
 /// The claim of a run's first attempt.
@@ -278,39 +277,4 @@ async fn what_nobody_claimed() {
         }
         assert_eq!(reaper.await.unwrap(), (1, owned));
     }
-}
-
-/// `queue_complete_single_task`: the run is locked before its claim is taken; of two who end one claim with its run, one does,
-/// and what is written is written once.
-#[tokio::test]
-async fn ends_of_runs() {
-    let (_world, store, sql, mut other) = set_up().await;
-    claimed(&sql, &[1], "now() + interval '1 hour'").await;
-    let holder = other.transaction().await.unwrap();
-    let hold = "SELECT FROM heddle.runs_live FOR UPDATE";
-    holder.execute(hold, &[]).await.unwrap();
-    let end = || {
-        let (store, row) = (store.clone(), single_end(1, Wall.now()));
-        tokio::spawn(async move {
-            let ended = store.complete_single_task_claims(&[(claim_of(1), &row)]).await;
-            ended.expect("an answer").0
-        })
-    };
-    let (one, two) = (end(), end());
-    waiting(&sql, 2).await;
-    sql.batch_execute(
-        "BEGIN;
-         SELECT FROM heddle.queue_claims FOR UPDATE NOWAIT;
-         SELECT FROM heddle.running FOR UPDATE NOWAIT;
-         ROLLBACK",
-    )
-    .await
-    .expect("the run is locked before its claim");
-    holder.rollback().await.unwrap();
-    assert_eq!([one.await.unwrap(), two.await.unwrap()].concat(), [run(1)]);
-    let mut rows = Vec::new();
-    for table in ["runs_live", "queue_claims", "running", "attempts", "runs_done"] {
-        rows.push(count(&sql, table).await);
-    }
-    assert_eq!(rows, [0, 0, 0, 1, 1]);
 }

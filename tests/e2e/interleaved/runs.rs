@@ -5,7 +5,9 @@ use heddle_domain::Time;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
-use heddle_store::live::{AttemptRow, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd, Take};
+use heddle_store::live::{
+    AttemptRow, Completion, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd, Take,
+};
 use heddle_tests::eventually;
 use tokio_postgres::Client;
 
@@ -39,7 +41,7 @@ pub(super) async fn claim(store: &Store, lease: i64, free: usize) -> Vec<u128> {
 }
 
 /// The end of a run of one task run.
-pub(super) fn single_end(number: u128, at: Time) -> SingleTaskEnd {
+fn single_end(number: u128, at: Time) -> SingleTaskEnd {
     SingleTaskEnd {
         attempt: AttemptRow {
             run: run(number),
@@ -156,7 +158,7 @@ async fn ends_of_runs() {
         let (store, row) = (store.clone(), row.clone());
         tokio::spawn(async move {
             store
-                .complete_single_task(&[row], &[], 7, NODE)
+                .complete_single_task(&[&row], &[], 7, NODE)
                 .await
                 .expect("an answer")
                 .0
@@ -195,7 +197,7 @@ async fn ends_of_locked_runs() {
     let mut completion = begin(&store, 7).await;
     assert_eq!(completion.lock(&[ended(1, 7)]).await.unwrap().owned.len(), 1);
     let (late, row) = (store.clone(), single_end(1, Wall.now()));
-    let late = tokio::spawn(async move { late.complete_single_task(&[row], &[], 7, NODE).await.unwrap().0 });
+    let late = tokio::spawn(async move { late.complete_single_task(&[&row], &[], 7, NODE).await.unwrap().0 });
     waiting(&sql, 1).await;
     let changes = other.transaction().await.unwrap();
     let disable = "UPDATE heddle.schedules SET live = false WHERE name = 'changed'";
@@ -266,123 +268,117 @@ async fn interrupts() {
     assert_eq!((count(&sql, "running").await, count(&sql, stopped).await), (0, 2));
 }
 
-/// `take_timers`, `drop_timers`, `put_timers`: nobody waits for a timer. Who holds a run leaves one that is being taken; it
-/// goes with whoever takes it, and, if that is given up, with the next look. Who sets one where an old one is being taken
-/// gives up instead of waiting.
+/// Runs under way, each with a timer that is due.
+async fn with_timers(sql: &Client, runs: &[u128]) {
+    under_way(sql, runs, 7).await;
+    for number in runs {
+        let timer = format!(
+            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ('{run}', 0, -1, 0, 1, now())",
+            run = run(*number)
+        );
+        sql.batch_execute(&timer).await.expect("a timer");
+    }
+}
+
+/// The inbox takes all timers that are due, and then locks a run; how many timers, and whether the run was there.
+fn inbox(store: &Store, locks: u128) -> tokio::task::JoinHandle<(Completion, usize, bool)> {
+    let store = store.clone();
+    tokio::spawn(async move {
+        let mut completion = begin(&store, 9).await;
+        let taken = completion.take_due(Take::AllBut(&[])).await.expect("an answer");
+        let locked = completion.lock_runs(&[run(locks)]).await.expect("no deadlock");
+        (completion, taken.len(), !locked.is_empty())
+    })
+}
+
+/// Waits until so many timers are due that nobody has in hand.
+async fn due_timers(sql: &Client, many: i64) {
+    let free = "SELECT count(*) FROM (SELECT FROM heddle.timers WHERE due_at <= now() FOR UPDATE SKIP LOCKED) AS free";
+    eventually("free timers", async || {
+        let found: i64 = sql.query_one(free, &[]).await.unwrap().get(0);
+        (found == many).then_some(())
+    })
+    .await;
+}
+
+/// `take_timers`, `drop_timers`: nobody waits for a timer. Who holds a run leaves one that is being taken; it goes with whoever
+/// takes it, and, if that is given up, with the next look.
 #[tokio::test]
 async fn timers_that_are_being_taken() {
     let (_world, store, sql, _) = set_up().await;
-    under_way(&sql, &[1, 2, 3, 4], 7).await;
-    for number in 1..=4u128 {
-        let timer = format!(
-            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ('{run}', 0, -1, 0, 1, now())",
-            run = run(number)
-        );
-        sql.batch_execute(&timer).await.unwrap();
-    }
-    let hour_on = Wall.now() + super::HOUR;
-    let writes: [(u128, RunWrite, bool); 3] = [
-        (
-            1,
-            RunWrite {
-                state: RunState::Succeeded,
-                timed: true,
-                ..going(1)
-            },
-            true,
-        ),
-        (
-            2,
-            RunWrite {
-                drop_timers: vec![TaskKey::from_numbers(0, -1)],
-                ..going(2)
-            },
-            true,
-        ),
-        (
-            3,
-            RunWrite {
-                timers: vec![(hour_on, first())],
-                ..going(3)
-            },
-            false,
-        ),
-    ];
-    // The inbox has all four timers in its hand, and waits for a run that somebody holds.
-    let taking = |waits_for: u128| {
-        let store = store.clone();
-        tokio::spawn(async move {
-            let mut completion = begin(&store, 9).await;
-            let taken = completion.take_due(Take::AllBut(&[])).await.expect("an answer");
-            let locked = completion.lock_runs(&[run(waits_for)]).await.expect("no deadlock");
-            (completion, taken.len(), locked.len())
-        })
+    with_timers(&sql, &[1, 2, 3]).await;
+    let ends = RunWrite {
+        state: RunState::Succeeded,
+        timed: true,
+        ..going(1)
     };
-    let second_inbox = async || {
-        let mut completion = begin(&store, 9).await;
-        let taken = unhindered(completion.take_due(Take::AllBut(&[]))).await;
-        taken.expect("an answer").len()
+    let drops = RunWrite {
+        drop_timers: vec![TaskKey::from_numbers(0, -1)],
+        ..going(2)
     };
-    // Timers that are due and that nobody has in hand.
-    let left = async |many: i64| {
-        let free =
-            "SELECT count(*) FROM (SELECT FROM heddle.timers WHERE due_at <= now() FOR UPDATE SKIP LOCKED) AS free";
-        eventually("free timers", async || {
-            let found: i64 = sql.query_one(free, &[]).await.unwrap().get(0);
-            (found == many).then_some(())
-        })
-        .await;
-    };
-    for (number, write, is_written) in writes {
+    for (number, write) in [(1, ends), (2, drops)] {
         let mut holder = begin(&store, 7).await;
         holder.lock(&[ended(number, 7)]).await.unwrap();
-        let inbox = taking(number);
+        let taking = inbox(&store, number);
         waiting(&sql, 1).await;
-        assert_eq!(second_inbox().await, 0, "what is being taken is skipped");
-        let written = unhindered(holder.write(std::slice::from_ref(&write))).await;
-        assert_eq!(written.is_ok(), is_written, "{written:?}");
-        match written {
-            Ok(_) => holder.commit().await.unwrap(),
-            Err(error) => {
-                assert!(error.is_passing(), "{error}");
-                drop(holder);
-            }
-        }
-        let (inbox, taken, found) = inbox.await.unwrap();
-        assert_eq!((taken, found), (4, usize::from(number != 1)));
+        let mut second = begin(&store, 9).await;
+        let skipped = unhindered(second.take_due(Take::AllBut(&[]))).await.expect("an answer");
+        assert!(skipped.is_empty(), "what is being taken is skipped");
+        unhindered(holder.write(&[write])).await.expect("nobody is waited for");
+        holder.commit().await.unwrap();
+        let (completion, taken, found) = taking.await.unwrap();
+        assert_eq!((taken, found), (3, number != 1));
         // It gives up: what was left is still there, and due.
-        drop(inbox);
-        left(4).await;
-        if !is_written {
-            // Nobody takes it any more: the new one takes its place.
-            let mut holder = begin(&store, 7).await;
-            holder.lock(&[ended(number, 7)]).await.unwrap();
-            unhindered(holder.write(&[write])).await.expect("nobody is in its way");
-            holder.commit().await.unwrap();
-            assert_eq!(count(&sql, "timers WHERE due_at > now()").await, 1);
-        }
+        drop(completion);
+        due_timers(&sql, 3).await;
     }
     // A run is given up; this time the inbox commits.
     let mut holder = begin(&store, 7).await;
-    holder.lock_runs(&[run(4)]).await.unwrap();
-    let inbox = taking(4);
+    holder.lock_runs(&[run(3)]).await.unwrap();
+    let taking = inbox(&store, 3);
     waiting(&sql, 1).await;
-    let stopped = unhindered(holder.abandon(ended(4, 7))).await.expect("an answer");
+    let stopped = unhindered(holder.abandon(ended(3, 7))).await.expect("an answer");
     assert_eq!(stopped.map(|stopped| stopped.len()), Some(1));
     holder.commit().await.unwrap();
-    let (inbox, taken, _) = inbox.await.unwrap();
-    assert_eq!(taken, 3, "all but the one that was set anew");
-    inbox.commit().await.unwrap();
-    assert_eq!(
-        count(&sql, "timers WHERE due_at <= now()").await,
-        0,
-        "nothing stays behind"
-    );
+    let (completion, taken, _) = taking.await.unwrap();
+    assert_eq!(taken, 3);
+    completion.commit().await.unwrap();
+    assert_eq!(count(&sql, "timers").await, 0, "nothing stays behind");
+}
+
+/// `put_timers`: who sets a timer where an old one is being taken gives up instead of waiting; where nobody takes it, the new
+/// one takes its place.
+#[tokio::test]
+async fn timers_in_the_place_of_others() {
+    let (_world, store, sql, _) = set_up().await;
+    with_timers(&sql, &[1]).await;
+    let sets = RunWrite {
+        timers: vec![(Wall.now() + super::HOUR, first())],
+        ..going(1)
+    };
+    let mut holder = begin(&store, 7).await;
+    holder.lock(&[ended(1, 7)]).await.unwrap();
+    let taking = inbox(&store, 1);
+    waiting(&sql, 1).await;
+    let written = unhindered(holder.write(std::slice::from_ref(&sets))).await;
+    let error = written.expect_err("it would have to wait");
+    assert!(error.is_passing(), "{error}");
+    drop(holder);
+    let (completion, taken, found) = taking.await.unwrap();
+    assert_eq!((taken, found), (1, true));
+    drop(completion);
+    due_timers(&sql, 1).await;
+
+    let mut holder = begin(&store, 7).await;
+    holder.lock(&[ended(1, 7)]).await.unwrap();
+    unhindered(holder.write(&[sets])).await.expect("nobody is in its way");
+    holder.commit().await.unwrap();
+    assert_eq!(count(&sql, "timers WHERE due_at > now()").await, 1);
     assert_eq!(count(&sql, "timers").await, 1);
 }
 
-/// `abandon_run`: the run is locked before its attempt; of two who have an attempt's run, one to report it and one to give it up, the later waits, and has nothing
-/// to do if the earlier has done it.
+/// `abandon_run`: the run is locked before its attempt; of two who have an attempt's run, one to report it and one to give it
+/// up, the later waits, and has nothing to do if the earlier has done it.
 #[tokio::test]
 async fn runs_that_are_given_up() {
     let (world, store, sql, _) = set_up().await;

@@ -39,6 +39,12 @@ async fn in_the_order_of_bucket_and_id() {
     assert_eq!(sizes, [400, 400, 400, 300]);
     let (_, day) = only_day(&node, "kept-order").await;
     assert_eq!((&day["sent"], &day["state"]), (&json!(1_500), &json!("drained")));
+    // It says since when at once, though more may come for a day of instants until that is over.
+    let first = node.get("/v1/topics/kept-order").await.expect_status(200);
+    assert!(
+        heddle_tests::seconds(&first["created_at"], &day["drained_at"]) > 0.0,
+        "{day:#}"
+    );
     assert!(
         day["buckets"]
             .as_array()
@@ -388,7 +394,7 @@ async fn only_the_days_partitions() {
             ),
         ),
         (
-            include_str!("../../../runner/store/src/sql/messages_look.sql"),
+            include_str!("../../../runner/store/src/sql/messages_search.sql"),
             "(int, date, smallint, uuid, smallint, bigint, bigint, bigint)",
             format!("(1, '{day}', -1, '00000000-0000-0000-0000-000000000000', 7, 7, null, 50)"),
         ),

@@ -445,3 +445,23 @@ async fn texts_for_messages_are_no_tasks() {
         .await
         .expect_problem(422, &["/tasks/t/script"]);
 }
+
+/// An upload has room of its own to run the text's top level: also when a node has one slot, or all of them are taken.
+#[tokio::test]
+async fn uploads_while_all_slots_are_taken() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_SLOTS", "1").start().await;
+    let put = async |name: &str, media_type: &str, text: &str| {
+        node.put_bytes(&format!("/v1/scripts/{name}"), media_type, text.to_owned())
+            .await
+            .expect_status(201)
+    };
+    put("idle", JS, GREET).await;
+    node.put_group("long", crate::one(crate::sleeps(600.0))).await;
+    let run = node.start("long", json!({})).await;
+    node.task_becomes(&run, "t", "running").await;
+    for (name, media_type) in [("script", JS), ("typed", TS)] {
+        put(name, media_type, &format!("{GREET}// while it sleeps\n")).await;
+    }
+    assert_eq!(task(&node.run_now(&run).await, "t")["state"], "running");
+}

@@ -150,9 +150,9 @@ async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'
         && let Some(warnings) = after.remove("warnings")
     {
         for warning in output::items(&warnings) {
-            let (place, detail) = (output::plain(&warning["pointer"]), output::plain(&warning["detail"]));
+            let (pointer, detail) = (output::plain(&warning["pointer"]), output::plain(&warning["detail"]));
             eprintln!(
-                "warning: {} {}: {place}: {detail}",
+                "warning: {} {}: {pointer}: {detail}",
                 document.kind.as_str(),
                 document.name
             );

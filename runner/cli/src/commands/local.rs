@@ -434,7 +434,7 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
     // One for all of it: between two of them, a signal would be lost.
     let mut interrupts = signal(SignalKind::interrupt()).context("no SIGINT")?;
     loop {
-        let seen = looks(&watched);
+        let seen = states_of(&watched);
         if out == Format::Table {
             output::print(&format!("--- {file}"))?;
         }
@@ -450,7 +450,7 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
             },
             _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
         }
-        while looks(&watched) == seen {
+        while states_of(&watched) == seen {
             tokio::select! {
                 () = tokio::time::sleep(POLL_EVERY) => {}
                 _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
@@ -460,10 +460,10 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
 }
 
 /// What tells one state of files from another.
-fn looks(files: &[String]) -> Vec<Option<(SystemTime, u64)>> {
-    let look = |file: &String| {
+fn states_of(files: &[String]) -> Vec<Option<(SystemTime, u64)>> {
+    let state_of = |file: &String| {
         let found = std::fs::metadata(file).ok()?;
         Some((found.modified().ok()?, found.len()))
     };
-    files.iter().map(look).collect()
+    files.iter().map(state_of).collect()
 }

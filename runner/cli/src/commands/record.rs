@@ -89,7 +89,7 @@ pub(super) async fn run(out: Format, record: &Record) -> Result<ExitCode> {
         false => Vec::new(),
     };
     let text = String::from_utf8(text).map_err(|_| usage(format!("{beside} is not UTF-8 text")))?;
-    let found = place_of(&text, &beside, &record.case)?;
+    let found = case_of(&text, &beside, &record.case)?;
     let case = match &found {
         Some(_) if record.params.is_given() => {
             return Err(usage(format!(
@@ -263,7 +263,7 @@ struct Cases<'a> {
 }
 
 /// The case of this name, within the file's text.
-fn place_of<'a>(text: &'a str, file: &str, name: &str) -> Result<Option<&'a RawValue>> {
+fn case_of<'a>(text: &'a str, file: &str, name: &str) -> Result<Option<&'a RawValue>> {
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_file_stays_as_it_is() {
         let text = "{\"cases\": [\n  {\"name\":  \"a\", \"expect\": { }},\n  {\"name\": \"b\",\n    \"params\": {\"z\": 1, \"a\": 2}, \"expect\": {}}\n]}\n";
-        let found = place_of(text, "f", "b").unwrap();
+        let found = case_of(text, "f", "b").unwrap();
         let mut fields: Fields = serde_json::from_str(found.unwrap().get()).unwrap();
         let now = "2026-01-02T03:04:05Z".parse().unwrap();
         fields
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(fields.text(), case);
         let start = "{\"cases\": [\n  {\"name\":  \"a\", \"expect\": { }},\n  ";
         assert_eq!(with_case(text, found, case), format!("{start}{case}\n]}}\n"));
-        assert!(place_of(text, "f", "c").unwrap().is_none());
+        assert!(case_of(text, "f", "c").unwrap().is_none());
         let more = with_case(text, None, "{\"expect\": {}}");
         assert!(more.starts_with(text.trim_end_matches("\n]}\n")), "{more}");
         assert_eq!(cases::parse(more.as_bytes(), "f").unwrap().len(), 3);

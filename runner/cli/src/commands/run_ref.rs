@@ -82,7 +82,7 @@ impl RunRef {
                         let lines: Vec<String> = several
                             .iter()
                             .map(|run| {
-                                let of = |place| cell(run, place);
+                                let of = |pointer| cell(run, pointer);
                                 format!(
                                     "  {}  {}  {}  {}",
                                     of("/id"),

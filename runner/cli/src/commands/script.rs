@@ -339,6 +339,10 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
             push.name, version.version, version.world, version.digest
         )
     })?;
+    if session.output == Format::Table {
+        // Beside the line that names the version, which programs read.
+        eprintln!("{}", session.page(&["scripts", &push.name]));
+    }
     done()
 }
 

@@ -73,7 +73,7 @@ fn days_follow_the_clock_of_their_zone() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    for (spec, places) in [
+    for (spec, pointers) in [
         (json!({"audience": "team"}), "/audience"),
         (json!({"audience": "gid_"}), "/audience"),
         (json!({"audience": "gid_a", "dispatch_times": 0}), "/dispatch_times"),
@@ -104,7 +104,7 @@ fn what_is_wrong_is_named() {
             "/ends_at",
         ),
     ] {
-        assert_eq!(offer(spec.clone()).unwrap_err(), places, "{spec}");
+        assert_eq!(offer(spec.clone()).unwrap_err(), pointers, "{spec}");
     }
     assert!(
         offer(json!({"audience": "gid_a", "every": 0}))

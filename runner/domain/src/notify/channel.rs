@@ -128,13 +128,13 @@ pub struct ChannelSpec {
     /// The kind of channel. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<ChannelKind>,
-    /// For `email`: the mail server. Without it, `heddle dev` writes mails into files.
+    /// For `email`: the mail server. Required, except in `heddle dev`, which then writes mails into files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smtp: Option<SmtpSpec>,
-    /// For `email`: the sender, `name@example.com` or `Name <name@example.com>`.
+    /// For `email`: the sender, `name@example.com` or `Name <name@example.com>`. Required, except in `heddle dev`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// For `email`: the recipients of notifications that name the channel, at most 100.
+    /// For `email`: the recipients of notifications that name the channel, at most 100. Required, except in `heddle dev`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
     /// For all other kinds: the URL, http or https. For chat robots, only its host is shown again.
@@ -189,7 +189,7 @@ impl ChannelSpec {
     pub fn reach(&self) -> Reach {
         match self.kind {
             Some(ChannelKind::Email) => Reach::Mail(self.to.clone()),
-            _ => Reach::Place,
+            _ => Reach::Channel,
         }
     }
 
@@ -252,6 +252,32 @@ impl ChannelSpec {
         self
     }
 
+    /// Whether mails can go out by it: from whom, to whom, and by which server; else what is missing, and whatever else is
+    /// wrong with it.
+    pub fn check_mail_server(&self) -> Result<(), Faults> {
+        if self.kind != Some(ChannelKind::Email) {
+            return Ok(());
+        }
+        let mut faults = Faults::default();
+        for (place, missing) in [
+            ("/smtp", self.smtp.is_none()),
+            ("/from", self.from.is_none()),
+            ("/to", self.to.is_empty()),
+        ] {
+            if missing {
+                let detail = format!("an email channel needs `{}`", place.trim_start_matches('/'));
+                faults.add(place, detail);
+            }
+        }
+        if faults.is_empty() {
+            return Ok(());
+        }
+        if let Err(more) = self.check() {
+            faults.0.extend(more.0);
+        }
+        Err(faults)
+    }
+
     /// What is wrong with it, when it is complete.
     pub fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::default();
@@ -271,15 +297,15 @@ impl ChannelSpec {
         if self.digest_every.is_some_and(|every| !EVERY.contains(&every.std())) {
             faults.add("/digest_every", "must be from 1s to 1d");
         }
-        for (place, template) in [("/subject", &self.subject), ("/text", &self.text)] {
+        for (pointer, template) in [("/subject", &self.subject), ("/text", &self.text)] {
             let Some(template) = template else { continue };
             if template.len() > TEMPLATE_MAX_BYTES {
                 faults.add(
-                    place,
+                    pointer,
                     format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"),
                 );
             } else if let Err(error) = message::check_template(template) {
-                faults.add(place, format!("invalid template: {error}"));
+                faults.add(pointer, format!("invalid template: {error}"));
             }
         }
         faults.or(())
@@ -291,9 +317,9 @@ impl ChannelSpec {
             ("/secret", self.secret.is_some()),
             ("/allow_private", self.allow_private),
         ];
-        for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
+        for (pointer, _) in refused.into_iter().filter(|(_, given)| *given) {
             faults.add(
-                place,
+                pointer,
                 "an email channel cannot have this field; it has `smtp`, `from` and `to`",
             );
         }
@@ -334,13 +360,13 @@ impl ChannelSpec {
                 again",
             );
         }
-        for (place, value) in [
+        for (pointer, value) in [
             ("/smtp/username", &smtp.username),
             ("/smtp/password", &smtp.password),
             ("/smtp/ca", &smtp.ca),
         ] {
             if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX_BYTES) {
-                faults.add(place, format!("must have at most {VALUE_MAX_BYTES} bytes"));
+                faults.add(pointer, format!("must have at most {VALUE_MAX_BYTES} bytes"));
             }
         }
         if smtp
@@ -361,9 +387,9 @@ impl ChannelSpec {
             ("/from", self.from.is_some()),
             ("/to", !self.to.is_empty()),
         ];
-        for (place, _) in refused.into_iter().filter(|(_, given)| *given) {
+        for (pointer, _) in refused.into_iter().filter(|(_, given)| *given) {
             faults.add(
-                place,
+                pointer,
                 format!("a {} channel cannot have this field; it has a `url`", kind.as_str()),
             );
         }

@@ -266,13 +266,13 @@ impl Facts {
         let scope = self.scope(&message);
         let templates = Templates::new();
         let own_text = message.text.clone();
-        for (template, place, is_subject) in [(subject, &mut message.subject, true), (text, &mut message.text, false)] {
+        for (template, part, is_subject) in [(subject, &mut message.subject, true), (text, &mut message.text, false)] {
             let Some(template) = template else { continue };
             let rendered = templates.render(template, &scope).map(|value| match value {
                 Value::String(text) => text,
                 other => other.to_string(),
             });
-            *place = match (rendered, is_subject) {
+            *part = match (rendered, is_subject) {
                 (Ok(rendered), true) => one_line(&rendered, SUBJECT_MAX_CHARS),
                 (Ok(rendered), false) => bounded(&rendered, TEXT_MAX_BYTES).to_owned(),
                 (Err(_), true) => continue,

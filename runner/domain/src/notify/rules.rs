@@ -265,13 +265,14 @@ fn announced_before(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_
 pub enum Reach {
     /// Mail to these addresses, unless a rule names others.
     Mail(Vec<String>),
-    Place,
+    /// Whoever is there: a room, or the receiver of a webhook.
+    Channel,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// Channels that are places, or that are not there.
-    pub places: BTreeSet<String>,
+    /// Channels without addresses, and channels that are not there.
+    pub channels: BTreeSet<String>,
     /// Addresses in lower case, with the channel that reaches them and the address as it was written.
     pub mails: BTreeMap<String, (String, String)>,
 }
@@ -288,11 +289,11 @@ impl Targets {
                     }
                     // Told to nobody is not told: it is made, fails, and says so.
                     if addresses.is_empty() && rules.to.is_empty() {
-                        self.places.insert(name.as_str().to_owned());
+                        self.channels.insert(name.as_str().to_owned());
                     }
                 }
-                Some(Reach::Place) | None => {
-                    self.places.insert(name.as_str().to_owned());
+                Some(Reach::Channel) | None => {
+                    self.channels.insert(name.as_str().to_owned());
                 }
             }
         }
@@ -308,14 +309,14 @@ impl Targets {
     }
 
     fn remove(&mut self, others: &Self) {
-        self.places.retain(|place| !others.places.contains(place));
+        self.channels.retain(|channel| !others.channels.contains(channel));
         self.mails.retain(|address, _| !others.mails.contains_key(address));
     }
 
-    /// The channels, each with the addresses that it reaches (none for places).
+    /// The channels, each with the addresses that it reaches (if it sends mail).
     pub fn by_channel(self) -> BTreeMap<String, Vec<String>> {
         let mut channels: BTreeMap<String, Vec<String>> =
-            self.places.into_iter().map(|place| (place, Vec::new())).collect();
+            self.channels.into_iter().map(|channel| (channel, Vec::new())).collect();
         for (channel, address) in self.mails.into_values() {
             channels.entry(channel).or_default().push(address);
         }

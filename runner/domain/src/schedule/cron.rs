@@ -70,7 +70,7 @@ impl Years {
             Self::All => YEARS.contains(&year),
             Self::Some(words) => usize::try_from(year - FIRST_YEAR)
                 .ok()
-                .and_then(|place| Some(words.get(place / 64)? >> (place % 64) & 1 == 1))
+                .and_then(|bit| Some(words.get(bit / 64)? >> (bit % 64) & 1 == 1))
                 .unwrap_or(false),
         }
     }

@@ -613,9 +613,9 @@ proptest! {
     /// Nothing lies between an instant and the next, forwards and backwards, from wherever one asks.
     #[test]
     fn next_and_latest_are_each_others_inverse(
-        place in 0..ZONES.len(), which in 0..CRONS.len() + 2, micros in 0..ORACLE_MINUTES * 60_000_000,
+        zone_index in 0..ZONES.len(), which in 0..CRONS.len() + 2, micros in 0..ORACLE_MINUTES * 60_000_000,
     ) {
-        let (zone, from) = ZONES[place];
+        let (zone, from) = ZONES[zone_index];
         let mut spec = ScheduleSpec { timezone: Some(zone.into()), ..Default::default() };
         match which.checked_sub(CRONS.len()) {
             None => spec.cron = Some(CRONS[which].into()),

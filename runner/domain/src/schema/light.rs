@@ -175,10 +175,10 @@ impl<'s> Weigher<'s> {
 
     /// Where a reference leads to that names one of the definitions, as generators of schemas write it.
     fn target(&self, reference: &str) -> Option<&'s Value> {
-        ["$defs", "definitions"].into_iter().find_map(|place| {
-            let name = reference.strip_prefix("#/")?.strip_prefix(place)?.strip_prefix('/')?;
+        ["$defs", "definitions"].into_iter().find_map(|keyword| {
+            let name = reference.strip_prefix("#/")?.strip_prefix(keyword)?.strip_prefix('/')?;
             let plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '-' | '.');
-            let all: &'s Map<String, Value> = self.root.get(place)?.as_object()?;
+            let all: &'s Map<String, Value> = self.root.get(keyword)?.as_object()?;
             name.chars().all(plain).then(|| all.get(name))?
         })
     }

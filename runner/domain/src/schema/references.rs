@@ -62,7 +62,7 @@ fn subschemas<'s>(schema: &'s Map<String, Value>, seen: &mut dyn FnMut(&'s Value
 }
 
 /// Where a value lies in memory.
-fn place(value: &Value) -> usize {
+fn address_of(value: &Value) -> usize {
     std::ptr::from_ref(value).addr()
 }
 
@@ -88,7 +88,7 @@ impl References {
         let mut left = vec![root];
         while let Some(schema) = left.pop() {
             let Value::Object(fields) = schema else { continue };
-            if known.insert(place(schema)) {
+            if known.insert(address_of(schema)) {
                 subschemas(fields, &mut |one| left.push(one));
                 left.extend(references.targets(root, schema)?);
             }
@@ -125,7 +125,7 @@ impl References {
                     self.dynamic.entry(name.to_owned()).or_default().push(pointer.clone());
                 }
                 if own(fields).next().is_some() {
-                    self.bases.insert(place(value), base);
+                    self.bases.insert(address_of(value), base);
                 }
                 for (key, inner) in fields {
                     pointer.push('/');
@@ -174,7 +174,7 @@ impl References {
         let Value::Object(fields) = schema else {
             return Ok(Vec::new());
         };
-        let base = self.bases.get(&place(schema)).copied().unwrap_or_default();
+        let base = self.bases.get(&address_of(schema)).copied().unwrap_or_default();
         let mut targets = Vec::new();
         for (keyword, reference) in own(fields) {
             let target = self.target(root, base, reference).ok_or_else(|| {
@@ -189,7 +189,7 @@ impl References {
                 let all = self.dynamic.get(name).into_iter().flatten();
                 targets.extend(
                     all.filter_map(|pointer| root.pointer(pointer))
-                        .filter(|other| place(other) != place(target)),
+                        .filter(|other| address_of(other) != address_of(target)),
                 );
             }
         }

@@ -50,7 +50,7 @@ impl<T: DeserializeOwned> Gathered<T> {
                 None => gathered.faults.push(fault),
             }
             match taken {
-                Some(place) => gathered.damaged.push(neighbourhood(&place)),
+                Some(pointer) => gathered.damaged.push(neighbourhood(&pointer)),
                 None => break,
             }
         }
@@ -91,9 +91,9 @@ impl<T> Gathered<T> {
     /// Adds what is wrong with the part that could be read, but for what may follow from the rest.
     pub fn add(&mut self, found: Faults) {
         for fault in found.0 {
-            let concerned = |place: &String| {
+            let concerned = |pointer: &String| {
                 let below = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
-                below(&fault.pointer, place) || below(place, &fault.pointer)
+                below(&fault.pointer, pointer) || below(pointer, &fault.pointer)
             };
             if !self.damaged.iter().any(concerned) {
                 self.faults.push(fault);
@@ -153,15 +153,15 @@ mod tests {
     use super::*;
     use crate::spec::GroupSpec;
 
-    fn places(spec: Value) -> (Vec<String>, bool) {
+    fn pointers(spec: Value) -> (Vec<String>, bool) {
         let gathered = Gathered::<GroupSpec>::read(&spec);
-        let places = gathered.faults.0.iter().map(|fault| fault.pointer.clone()).collect();
-        (places, gathered.rest.is_some())
+        let pointers = gathered.faults.0.iter().map(|fault| fault.pointer.clone()).collect();
+        (pointers, gathered.rest.is_some())
     }
 
     #[test]
     fn all_that_cannot_be_read_is_named() {
-        let (found, rest) = places(json!({
+        let (found, rest) = pointers(json!({
             "histroy": true, "labels": {"a": 1}, "depends_on": [{"group": "x", "need": "never"}, 7],
             "schedules": {"s": {"cron": 5}, "t": {"every": "soon"}},
             "tasks": {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn one_fault_is_one_fault() {
-        for (spec, place) in [
+        for (spec, pointer) in [
             (json!({"tasks": {"t": {"script": 5}}}), "/tasks/t/script"),
             (json!({"tasks": 5}), "/tasks"),
             (json!({"tasks": {"t": {"queue": "q"}}, "x": 1}), "/x"),
@@ -201,12 +201,12 @@ mod tests {
             let mut gathered = Gathered::<GroupSpec>::read(&spec);
             // What is said of the rest of a task, or of the whole, would be a consequence.
             let mut more = Faults::default();
-            more.add(place, "a consequence");
-            more.add(neighbourhood(place), "another");
-            more.add(format!("{}/deep/er", neighbourhood(place)), "a third");
+            more.add(pointer, "a consequence");
+            more.add(neighbourhood(pointer), "another");
+            more.add(format!("{}/deep/er", neighbourhood(pointer)), "a third");
             gathered.add(more);
             assert_eq!(gathered.faults.0.len(), 1, "{spec} {:?}", gathered.faults);
-            assert_eq!(gathered.faults.0[0].pointer, place);
+            assert_eq!(gathered.faults.0[0].pointer, pointer);
             let mut more = Faults::default();
             more.add("/other", "of its own");
             gathered.add(more);

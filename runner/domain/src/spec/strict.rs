@@ -36,24 +36,24 @@ pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
 
 /// Reads a value from any format, YAML for one.
 pub fn read_strict<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, StrictError> {
-    let mut place = Place {
+    let mut position = Position {
         keys: Vec::new(),
         duplicate: None,
     };
-    Strict(&mut place)
+    Strict(&mut position)
         .deserialize(deserializer)
-        .map_err(|error| match place.duplicate {
+        .map_err(|error| match position.duplicate {
             Some(fault) => StrictError::Duplicate(fault),
             None => StrictError::Malformed(error.to_string()),
         })
 }
 
-struct Place {
+struct Position {
     keys: Vec<String>,
     duplicate: Option<Fault>,
 }
 
-impl Place {
+impl Position {
     fn enter<E: Error>(&mut self, key: String) -> Result<(), E> {
         if self.keys.len() >= NESTING_MAX {
             return Err(E::custom(format!("nested more than {NESTING_MAX} levels deep")));
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-struct Strict<'p>(&'p mut Place);
+struct Strict<'p>(&'p mut Position);
 
 impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;

@@ -65,7 +65,7 @@ pub fn unread(
     let templates = templates_of(spec);
     let mentioned = |key: &str| templates.iter().any(|text| text.contains(key));
     let mut found = Faults::default();
-    let mut check = |keys: &Map<String, Value>, place: &str, known: Option<&BTreeSet<String>>, who: &str| {
+    let mut check = |keys: &Map<String, Value>, pointer: &str, known: Option<&BTreeSet<String>>, who: &str| {
         let Some(known) = known else { return };
         for key in keys.keys().filter(|key| !known.contains(*key) && !mentioned(key)) {
             let meant = known
@@ -75,7 +75,7 @@ pub fn unread(
             let meant = meant.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
             let shown: String = key.chars().take(60).collect();
             found.add(
-                format!("{place}/{}", pointer_token(key)),
+                format!("{pointer}/{}", pointer_token(key)),
                 format!("{who} a param named `{shown}`{meant}"),
             );
         }
@@ -91,10 +91,10 @@ pub fn unread(
         None => {
             check(&spec.params, "/params", all, "no script of this group has");
             for (name, task) in &spec.tasks {
-                let place = format!("/tasks/{}/params", pointer_token(name));
+                let pointer = format!("/tasks/{}/params", pointer_token(name));
                 check(
                     &task.params,
-                    &place,
+                    &pointer,
                     of_task(task),
                     "the script of this task does not have",
                 );
@@ -103,9 +103,9 @@ pub fn unread(
         Some(submission) => {
             check(&submission.params, "/params", all, "no script of this group has");
             for (name, params) in &submission.task_params {
-                let place = format!("/task_params/{}", pointer_token(name));
+                let pointer = format!("/task_params/{}", pointer_token(name));
                 let known = spec.tasks.get(name).and_then(of_task);
-                check(params, &place, known, "the script of this task does not have");
+                check(params, &pointer, known, "the script of this task does not have");
             }
         }
     }

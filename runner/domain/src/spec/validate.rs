@@ -145,13 +145,13 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     let known = |taken: &Name| ancestry.check_known(taken);
     templates.check_value(&Value::Object(spec.params.clone()), "/params", &known, &mut faults);
     for (task_name, task) in &spec.tasks {
-        let place = format!("/tasks/{}", pointer_token(task_name));
+        let pointer = format!("/tasks/{}", pointer_token(task_name));
         let tasks = |taken: &Name| ancestry.check(task_name, taken);
         let checker = task::Checker {
             templates: &templates,
             tasks: &tasks,
         };
-        task::check(&place, (name, spec), task, catalog, &checker, &mut faults);
+        task::check(&pointer, (name, spec), task, catalog, &checker, &mut faults);
     }
     graph::check_tasks(spec, &mut faults);
     graph::check_groups(name, spec, catalog, &mut faults);
@@ -207,15 +207,15 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
         );
     }
     for (name, schedule) in &spec.schedules {
-        let place = format!("/schedules/{}", pointer_token(name));
+        let pointer = format!("/schedules/{}", pointer_token(name));
         match Schedule::compile(schedule, zone, now) {
-            Err(fault) => faults.push(fault.below(&place)),
+            Err(fault) => faults.push(fault.below(&pointer)),
             // A history may be filled by a schedule that is over, and one that has done its duty may be put again.
             Ok(compiled) if compiled.enabled() && !compiled.fires() => {
                 let made_up_later = spec.history && compiled.has_grid();
                 if !made_up_later && !catalog.has_schedule(name, schedule) {
-                    let place = format!("{place}{}", never_fires_by(schedule));
-                    faults.add(place, "the schedule never fires: its last instant is in the past");
+                    let pointer = format!("{pointer}{}", never_fires_by(schedule));
+                    faults.add(pointer, "the schedule never fires: its last instant is in the past");
                 }
             }
             Ok(_) => {}
@@ -233,10 +233,10 @@ fn never_fires_by(schedule: &ScheduleSpec) -> &'static str {
     }
 }
 
-fn check_description(description: Option<&str>, place: &str, faults: &mut Faults) {
+fn check_description(description: Option<&str>, pointer: &str, faults: &mut Faults) {
     if description.is_some_and(|text| text.chars().nth(DESCRIPTION_MAX_CHARS).is_some()) {
         faults.add(
-            format!("{place}/description"),
+            format!("{pointer}/description"),
             format!("`description` must have at most {DESCRIPTION_MAX_CHARS} characters"),
         );
     }
@@ -273,23 +273,23 @@ pub fn check_labels(labels: &std::collections::BTreeMap<String, String>, faults:
     }
 }
 
-fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults: &mut Faults) {
+fn check_notify(rules: &NotifyRules, pointer: &str, catalog: &dyn Catalog, faults: &mut Faults) {
     if rules.on.is_empty() {
-        faults.add(format!("{place}/on"), "give at least one event, for example `failed`");
+        faults.add(format!("{pointer}/on"), "give at least one event, for example `failed`");
     }
     if rules.channels.is_empty() && rules.to.is_empty() {
-        faults.add(place, "give at least one of `channels` and `to`");
+        faults.add(pointer, "give at least one of `channels` and `to`");
     }
     if rules.channels.len() + rules.to.len() > TOLD_MAX {
         faults.add(
-            place,
+            pointer,
             format!("there must be at most {TOLD_MAX} channels and addresses"),
         );
     }
     for (index, channel) in rules.channels.iter().enumerate() {
         if !catalog.channel(channel) {
             faults.add(
-                format!("{place}/channels/{index}"),
+                format!("{pointer}/channels/{index}"),
                 format!("there is no channel `{channel}`"),
             );
         }
@@ -298,7 +298,7 @@ fn check_notify(rules: &NotifyRules, place: &str, catalog: &dyn Catalog, faults:
         if !crate::notify::channel::is_address(address) {
             let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
             faults.add(
-                format!("{place}/to/{index}"),
+                format!("{pointer}/to/{index}"),
                 format!("`{shown}` is not a valid e-mail address"),
             );
         }

@@ -25,12 +25,12 @@ use super::value::invalid;
 pub const MADE_MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Values that one rendering may look at as parts of others, as in a comparison: some tenths of a second's work. A list or
 /// a map counts as several, and so much of a string as one.
-pub const LOOKS_MAX: usize = 20_000_000;
+pub const EXAMINED_MAX: usize = 20_000_000;
 /// The same of a rendering in place: a fraction of a millisecond's work.
 const LIGHT_MADE_MAX_BYTES: usize = 64 * 1024;
-const LIGHT_LOOKS_MAX: usize = 20_000;
-const LOOKS_OF_LIST: usize = 8;
-const LOOK_BYTES: usize = 256;
+const LIGHT_EXAMINED_MAX: usize = 20_000;
+const EXAMINED_PER_LIST: usize = 8;
+const EXAMINED_BYTES: usize = 256;
 /// What an entry of a list takes.
 pub(super) const ENTRY_BYTES: usize = 24;
 /// The name under which filters find the budget; no template can write it.
@@ -39,7 +39,7 @@ pub(super) const NAME: &str = " budget";
 #[derive(Debug)]
 pub(super) struct Budget {
     made: AtomicUsize,
-    looks: AtomicUsize,
+    examined: AtomicUsize,
     exceeded: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl Default for Budget {
     fn default() -> Self {
         Self {
             made: AtomicUsize::new(MADE_MAX_BYTES),
-            looks: AtomicUsize::new(LOOKS_MAX),
+            examined: AtomicUsize::new(EXAMINED_MAX),
             exceeded: AtomicBool::new(false),
         }
     }
@@ -66,7 +66,7 @@ fn too_much() -> Error {
 }
 
 fn too_many() -> Error {
-    invalid(format!("the template examines more than {LOOKS_MAX} values"))
+    invalid(format!("the template examines more than {EXAMINED_MAX} values"))
 }
 
 fn take(left: &AtomicUsize, amount: usize) -> Option<()> {
@@ -81,7 +81,7 @@ impl Budget {
     pub(super) fn light() -> Self {
         Self {
             made: AtomicUsize::new(LIGHT_MADE_MAX_BYTES),
-            looks: AtomicUsize::new(LIGHT_LOOKS_MAX),
+            examined: AtomicUsize::new(LIGHT_EXAMINED_MAX),
             exceeded: AtomicBool::new(false),
         }
     }
@@ -108,13 +108,13 @@ impl Budget {
     }
 
     /// Before so many values are looked at.
-    pub(super) fn look(&self, values: usize) -> Result<(), Error> {
-        take(&self.looks, values).ok_or_else(|| self.exceed(too_many))
+    pub(super) fn examine(&self, values: usize) -> Result<(), Error> {
+        take(&self.examined, values).ok_or_else(|| self.exceed(too_many))
     }
 
     /// Before a text is read from its beginning to its end.
     pub(super) fn read(&self, text: &str) -> Result<(), Error> {
-        self.look(1 + text.len() / LOOK_BYTES)
+        self.examine(1 + text.len() / EXAMINED_BYTES)
     }
 
     /// Looks at all of a value, and gives the bytes that it takes as text, at least: not more than `max`.
@@ -133,7 +133,11 @@ impl Budget {
                 *bytes = bytes.saturating_add(text.len() + 2);
             }
             None => {
-                self.look(if value.as_object().is_some() { LOOKS_OF_LIST } else { 1 })?;
+                self.examine(if value.as_object().is_some() {
+                    EXAMINED_PER_LIST
+                } else {
+                    1
+                })?;
                 *bytes = bytes.saturating_add(PLAIN_BYTES);
             }
         }
@@ -158,7 +162,7 @@ impl Budget {
     }
 
     /// Before all of a value is looked at.
-    pub(super) fn looked(&self, value: &Value) -> Result<(), Error> {
+    pub(super) fn examine_value(&self, value: &Value) -> Result<(), Error> {
         self.walk(value, usize::MAX).map(drop)
     }
 
@@ -184,7 +188,7 @@ impl Budget {
             ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
                 let mut count = 0;
                 for _ in value.try_iter()? {
-                    self.look(1)?;
+                    self.examine(1)?;
                     count += 1;
                 }
                 Ok(count)

@@ -31,7 +31,7 @@ enum Cost {
     /// Lists of what it and the other arguments have.
     Joins,
     /// Looks at all of its arguments.
-    Looks,
+    Examines,
 }
 
 impl Cost {
@@ -55,7 +55,7 @@ impl Cost {
                 let items = budget.entries(value)?;
                 // Each is compared some log(n) times.
                 for _ in 0..=items.checked_ilog2().unwrap_or(0) {
-                    budget.looked(value)?;
+                    budget.examine_value(value)?;
                 }
                 Ok(())
             }
@@ -68,7 +68,7 @@ impl Cost {
                 {
                     let bytes = budget.walk(value, usize::MAX)?;
                     budget.make(bytes)?;
-                    budget.look((bytes / 512).saturating_mul(items))?;
+                    budget.examine((bytes / 512).saturating_mul(items))?;
                 }
                 Ok(())
             }
@@ -83,7 +83,7 @@ impl Cost {
                 }
                 _ => Ok(()),
             }),
-            Self::Looks => args.iter().try_for_each(|arg| budget.looked(arg)),
+            Self::Examines => args.iter().try_for_each(|arg| budget.examine_value(arg)),
         }
     }
 }
@@ -131,7 +131,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
         Cost::Sums => "sum" filters::sum;
         Cost::Reads => "length" filters::length, "count" filters::length, "first" filters::first,
             "last" filters::last, "int" filters::int, "float" filters::float;
-        Cost::Looks => "attr" filters::attr;
+        Cost::Examines => "attr" filters::attr;
     }
     charged! { add_test:
         Cost::Reads => "lower" tests::is_lower, "upper" tests::is_upper, "startingwith" tests::is_startingwith,

@@ -52,8 +52,8 @@ fn compare(state: &State, sign: &str, left: &Value, right: &Value) -> Result<boo
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     let budget = Budget::of(state);
-    budget.looked(left)?;
-    budget.looked(right)?;
+    budget.examine_value(left)?;
+    budget.examine_value(right)?;
     Ok(match sign {
         "==" => equal(left, right)?,
         "!=" => !equal(left, right)?,

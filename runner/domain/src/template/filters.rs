@@ -91,7 +91,7 @@ fn made(budget: &Budget, text: String) -> Result<String, Error> {
 
 fn tojson(state: &State, value: Value) -> Result<String, Error> {
     let budget = Budget::of(state);
-    budget.looked(&value)?;
+    budget.examine_value(&value)?;
     let json = to_json(&value, &mut { OUTPUT_MAX_BYTES }, super::DEPTH_MAX)?;
     made(&budget, json.to_string())
 }
@@ -108,7 +108,7 @@ fn pprint(state: &State, value: Value) -> Result<String, Error> {
         }
     }
     let budget = Budget::of(state);
-    budget.looked(&value)?;
+    budget.examine_value(&value)?;
     let mut page = Page(String::new());
     write!(page, "{value:#?}").map_err(|_| too_large())?;
     made(&budget, page.0)
@@ -133,7 +133,7 @@ fn join(state: &State, value: Value, joiner: Option<String>, attribute: Option<S
     let joiner = joiner.unwrap_or_default();
     let mut out = String::new();
     for (index, item) in value.try_iter()?.enumerate() {
-        budget.look(1)?;
+        budget.examine(1)?;
         if index > 0 {
             out.push_str(&joiner);
         }

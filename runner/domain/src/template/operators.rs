@@ -17,7 +17,7 @@ pub(super) const FILTER: &str = "_op";
 /// What stands after a slice; after a key, a subscript that is computed, and the like; after what is spread. A word may
 /// follow.
 pub(super) const COPIED: &str = "|_copied ";
-pub(super) const LOOKED: &str = "|_looked ";
+pub(super) const EXAMINED: &str = "|_examined ";
 pub(super) const SPREAD: &str = "|_spread ";
 
 /// Signs of one precedence each, from the one that binds least. What grows begins a chain that is rewritten; the others
@@ -63,8 +63,8 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.add_filter("_copied", |state: &State, value: Value| {
         Budget::of(state).copied(&value).map(|()| value)
     });
-    env.add_filter("_looked", |state: &State, value: Value| {
-        Budget::of(state).looked(&value).map(|()| value)
+    env.add_filter("_examined", |state: &State, value: Value| {
+        Budget::of(state).examine_value(&value).map(|()| value)
     });
     env.add_filter("_spread", |state: &State, value: Value| {
         Budget::of(state).entries(&value).map(|_| value)

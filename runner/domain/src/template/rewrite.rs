@@ -7,7 +7,7 @@
 //! | `a + b - c`, `a ~ b`, `a * b / c` | `(a)\|_op('+', b, '-', c)`, and so on, each precedence for itself |
 //! | `f(*a)`, `f(**a)` | `f(*(a)\|_spread)`, `f(**(a)\|_spread)` |
 //! | `a[x:y]` | `a[x:y]\|_copied` |
-//! | `{a.b: c}`, `a[b.c]`, `loop.changed(a.b)` | `{(a.b)\|_looked: c}`, `a[(b.c)\|_looked]`, `loop.changed((a.b)\|_looked)` |
+//! | `{a.b: c}`, `a[b.c]`, `loop.changed(a.b)` | `{(a.b)\|_examined: c}`, `a[(b.c)\|_examined]`, `loop.changed((a.b)\|_examined)` |
 //!
 //! The tokens of a bracket's inside are read once, from left to right, with what is open of each precedence; minijinja's
 //! grammar (`compiler/parser.rs`) says which binds how. Whatever is written is an opening bracket before, and a filter
@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use super::compare;
-use super::operators::{self, CLASSES, COPIED, LOOKED, SPREAD};
+use super::operators::{self, CLASSES, COPIED, EXAMINED, SPREAD};
 use super::scan::{Code, Kind, Token};
 
 /// A text made of another, with what it takes to tell places in the other by places in it.
@@ -293,7 +293,7 @@ impl Rewriting<'_, '_> {
             self.insert(at, &format!("){SPREAD}"));
         } else if let Some(first) = item.filter(|first| wrapped && !plain(*first)) {
             self.insert(tokens[first].start, "(");
-            self.insert(at, &format!("){LOOKED}"));
+            self.insert(at, &format!("){EXAMINED}"));
         }
     }
 

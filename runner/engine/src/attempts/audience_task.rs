@@ -12,7 +12,6 @@ use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::AudienceSpec;
-use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Scope;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::EndedAttempt;
@@ -20,7 +19,7 @@ use heddle_store::offer::{TaskOffer, written_out};
 use serde_json::{Map, Value, json};
 
 use super::Attempts;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Ending, Step};
 use crate::{EngineError, RunContext};
 
 /// The offer of an attempt.
@@ -45,8 +44,8 @@ impl Attempts {
         asked: &AudienceSpec,
         scope: &Scope,
         params: Map<String, Value>,
-    ) -> Result<Result<Offer, Ending>, EngineError> {
-        let invalid = |said: String| Ok(Err(Ending::fatal(ErrorKind::Invalid, said)));
+    ) -> Step<Offer> {
+        let invalid = |said: String| -> Step<Offer> { Err(Ending::invalid(said).into()) };
         let audience = match or_trouble(|| self.templates.render(&asked.audience, scope))? {
             Ok(Value::String(audience)) => audience,
             Ok(other) => return invalid(format!("audience: {other} is not an audience")),
@@ -64,7 +63,7 @@ impl Attempts {
             }
         }
         match offer_of(asked, &audience, params, self.node.now()) {
-            Ok(offer) => Ok(Ok(offer)),
+            Ok(offer) => Ok(offer),
             Err(faults) => invalid(format!("audience: {faults}")),
         }
     }

@@ -20,7 +20,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{ByteSize, SubmissionSpec};
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::Templates;
-use heddle_sandbox::{AttemptRequest, Grants, HostPattern, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
+use heddle_sandbox::{AttemptRequest, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::{Done, End, Ending, Report};
+use crate::runs::ending::{Done, End, Ending, Report, Stop};
+use crate::runs::grants::grants;
 use crate::runs::held::HeldAttempt;
 use crate::runs::notices::tells_start;
 use crate::runs::params::constant_params;
@@ -98,17 +99,6 @@ fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
     }
 }
 
-/// What a script may reach.
-fn grants_of(context: &RunContext, at: AttemptKey) -> Grants {
-    let spec = &context.revision.plan.tasks[at.key.task as usize].spec;
-    let hosts = spec.allow_hosts.iter();
-    Grants {
-        allow_hosts: hosts.filter_map(|host| host.parse::<HostPattern>().ok()).collect(),
-        sql: spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
-        secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
-    }
-}
-
 /// How a script's attempt has ended, without secrets; `None`: it was stopped, and nobody asks how.
 fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: Outcome) -> Option<Ending> {
     Some(match outcome {
@@ -173,11 +163,11 @@ impl Attempts {
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
-            match constant_params(&self.node, &context, at.key.task) {
-                Ok(Ok(params)) => return self.start_script(context, at, held, &script, params, None),
-                Ok(Err(ending)) => return self.report(context, at, held, End::plain(ending)),
+            match constant_params(&context, at.key.task) {
+                Ok(params) => return self.start_script(context, at, held, &script, params, None),
+                Err(Stop::Ending(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // Below, there is somebody who waits.
-                Err(_) => {}
+                Err(Stop::Engine(_)) => {}
             }
         }
         let attempts = self.clone();
@@ -305,12 +295,13 @@ impl Attempts {
             index: at.key.item.unwrap_or(0),
             count,
         });
+        let spec = &context.revision.plan.tasks[at.key.task as usize].spec;
         let request = AttemptRequest {
             context: self.runs.context_of(&context, at, item),
             params,
             batch: None,
             limits: limits_of(&context, at),
-            grants: grants_of(&context, at),
+            grants: grants(&spec.allow_hosts, &spec.sql, &spec.secrets),
             host: Arc::new(Host::new(self.clone(), context.clone(), at, &held)),
         };
         let attempts = self.clone();

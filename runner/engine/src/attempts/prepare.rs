@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::executor::Executor;
-use heddle_domain::params;
 use heddle_domain::plan::{ITEMS_MAX, PlanTask, TaskIndex};
 use heddle_domain::run::{AttemptKey, JOINED_OUTPUT_BYTES_MAX, TaskKey};
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::{ForEach, HttpSpec, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
+use heddle_domain::{Faults, params};
 use heddle_sandbox::Script;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ use super::outside::Outside;
 use super::query_task::Query;
 use crate::node::catalog::ScriptFacts;
 use crate::node::templates::templates_of;
-use crate::runs::ending::{End, Ending, Step};
+use crate::runs::ending::{End, Ending, Step, apart};
 use crate::runs::params::given_params;
 use crate::{EngineError, RunContext};
 
@@ -67,18 +67,16 @@ fn checked_params(script: &ScriptFacts, effective: Map<String, Value>) -> Step<S
             faults
         })?;
         if !faults.is_empty() {
-            return Ok(Err(invalid(format!("params: {faults}"))));
+            return Err(invalid(format!("params: {faults}")).into());
         }
     }
-    Ok(Ok(serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into())))
+    Ok(serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into()))
 }
 
 impl Attempts {
     pub(crate) async fn prepare(&self, context: &RunContext, at: AttemptKey) -> Result<Prepared, EngineError> {
-        match self.prepare_steps(context, at).await? {
-            Ok(prepared) => Ok(prepared),
-            Err(ending) => Ok(Prepared::End(End::plain(ending))),
-        }
+        let prepared = apart(self.prepare_steps(context, at).await)?;
+        Ok(prepared.unwrap_or_else(|ending| Prepared::End(End::plain(ending))))
     }
 
     async fn prepare_steps(&self, context: &RunContext, at: AttemptKey) -> Step<Prepared> {
@@ -98,36 +96,22 @@ impl Attempts {
             false => (None, None),
         };
         let item = match at.key.item {
-            Some(item) => match self.runs.item(context, at, item).await? {
-                Ok(found) => Some(found),
-                Err(ending) => return Ok(Err(ending)),
-            },
+            Some(item) => Some(self.runs.item(context, at, item).await?),
             None => None,
         };
-        let scope = match self.scope(context, task, at, item.as_ref()).await? {
-            Ok(scope) => scope,
-            Err(ending) => return Ok(Err(ending)),
-        };
-        let (run, task_run) = match given_params(context, index) {
-            Ok(given) => given,
-            Err(ending) => return Ok(Err(ending)),
-        };
+        let unscoped = self.scope(context, task, at, item.as_ref()).await?;
+        let (run, task_run) = given_params(context, index)?;
         let plan = &context.revision.plan;
         let script = context.resolution.scripts[index as usize].clone();
         let none = Map::new();
         let defaults = script.as_ref().map_or(&none, |script| &script.defaults);
-        let visible = match or_trouble(|| params::shared(&plan.spec.params, &run, &scope, &self.templates))? {
-            Ok(visible) => visible,
-            Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
-        };
-        let unscoped = scope;
-        let scope = unscoped.with_params(&visible);
-        if at.key.item.is_none() {
-            match self.prepare_task(task, &scope).await? {
-                Ok(None) => {}
-                Ok(Some(end)) => return Ok(Ok(Prepared::End(end))),
-                Err(ending) => return Ok(Err(ending)),
-            }
+        let wrong = |faults: Faults| invalid(format!("params: {faults}"));
+        let visible = or_trouble(|| params::shared(&plan.spec.params, &run, &unscoped, &self.templates))?;
+        let scope = unscoped.with_params(&visible.map_err(wrong)?);
+        if at.key.item.is_none()
+            && let Some(end) = self.prepare_task(task, &scope).await?
+        {
+            return Ok(Prepared::End(end));
         }
         let layers = params::Layers {
             defaults,
@@ -136,21 +120,14 @@ impl Attempts {
             run: &run,
             task_run: &task_run,
         };
-        let effective = match or_trouble(|| params::effective(layers, &unscoped, &self.templates))? {
-            Ok(effective) => effective,
-            Err(faults) => return Ok(Err(invalid(format!("params: {faults}")))),
-        };
+        let effective = or_trouble(|| params::effective(layers, &unscoped, &self.templates))?.map_err(wrong)?;
         match (&task.executor, script) {
-            (Executor::Script(_), None) => Ok(Err(invalid("the script of the task was deleted"))),
             (Executor::Script(_), Some(script)) => {
-                let params = match checked_params(&script, effective)? {
-                    Ok(params) => params,
-                    Err(ending) => return Ok(Err(ending)),
-                };
+                let params = checked_params(&script, effective)?;
                 // It may have to be compiled.
                 drop(turns);
                 let script = self.runs.load_script(&script).await?;
-                Ok(script.map(|script| Prepared::Script { script, params, item }))
+                Ok(Prepared::Script { script, params, item })
             }
             _ => {
                 let scope = scope.with_params(&effective);
@@ -165,15 +142,15 @@ impl Attempts {
         if let Some(when) = &task.spec.when {
             match or_trouble(|| self.templates.eval_condition(when, scope))? {
                 Ok(true) => {}
-                Ok(false) => return Ok(Err(Ending::Skipped(format!("when: {when}")))),
-                Err(error) => return Ok(Err(invalid(format!("when: {error}")))),
+                Ok(false) => return Err(Ending::Skipped(format!("when: {when}")).into()),
+                Err(error) => return Err(invalid(format!("when: {error}")).into()),
             }
         }
         if !task.mapped {
-            return Ok(Ok(None));
+            return Ok(None);
         }
         let workers = self.workers_of(task).await?;
-        Ok(or_trouble(|| self.expand(task, scope, workers))?.map(Some))
+        Ok(Some(or_trouble(|| self.expand(task, scope, workers))??))
     }
 
     /// What is no script.
@@ -187,11 +164,12 @@ impl Attempts {
     ) -> Step<Prepared> {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         match &task.executor {
-            Executor::Script(_) => Ok(Err(invalid("the script of the task was deleted"))),
+            Executor::Script(_) => Err(invalid("the script of the task was deleted").into()),
             Executor::Http(spec) => self.prepare_call(context, at, spec, scope, effective, item),
-            Executor::Query(spec) => Ok(or_trouble(|| Query::render(spec, task, scope, &self.templates))?
-                .map(|query| Prepared::Outside(Box::new(query)))
-                .map_err(invalid)),
+            Executor::Query(spec) => {
+                let query = or_trouble(|| Query::render(spec, task, scope, &self.templates))?.map_err(invalid)?;
+                Ok(Prepared::Outside(Box::new(query)))
+            }
             Executor::Group(group) => {
                 let spec = SubmissionSpec {
                     params: effective,
@@ -199,18 +177,18 @@ impl Attempts {
                     force: true,
                     ..SubmissionSpec::default()
                 };
-                Ok(Ok(Prepared::SubRun {
+                Ok(Prepared::SubRun {
                     group: group.as_str().to_owned(),
                     spec,
-                }))
+                })
             }
             Executor::Queue(_) => {
                 let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
-                Ok(Ok(Prepared::Queue { params }))
+                Ok(Prepared::Queue { params })
             }
             Executor::Audience(asked) => {
                 let offer = self.prepare_offer(asked, scope, effective).await?;
-                Ok(offer.map(|offer| Prepared::Offer(Box::new(offer))))
+                Ok(Prepared::Offer(Box::new(offer)))
             }
         }
     }
@@ -238,10 +216,9 @@ impl Attempts {
         let traced = self.runs.tracer_of(run);
         let parent = traced.map(|_| crate::runs::trace::traceparent(run, at));
         let key = &told.idempotency_key;
-        let rendered = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
-        Ok(rendered
-            .map(|request| Prepared::Outside(Box::new(HttpCall { request, context: body })))
-            .map_err(invalid))
+        let request = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
+        let request = request.map_err(invalid)?;
+        Ok(Prepared::Outside(Box::new(HttpCall { request, context: body })))
     }
 
     /// How many workers are connected to a task's queue, if it has an item for each.
@@ -339,19 +316,13 @@ impl Attempts {
         };
         let mut upstream = BTreeMap::new();
         for (task, output) in self.outputs(context, &named).await? {
-            let value: Value = match serde_json::from_str(&output) {
-                Ok(value) => value,
-                Err(error) => {
-                    return Ok(Err(invalid(format!(
-                        "output of {}: {error}",
-                        plan.tasks[task as usize].name
-                    ))));
-                }
-            };
-            upstream.insert(plan.tasks[task as usize].name.clone(), Arc::new(value));
+            let name = &plan.tasks[task as usize].name;
+            let value: Value =
+                serde_json::from_str(&output).map_err(|error| invalid(format!("output of {name}: {error}")))?;
+            upstream.insert(name.clone(), Arc::new(value));
         }
         let facts = &context.facts;
-        Ok(Ok(Scope::new(Given {
+        Ok(Scope::new(Given {
             logical_time: facts.logical_time,
             data_interval: facts.interval,
             zone: Some(plan.zone),
@@ -366,7 +337,7 @@ impl Attempts {
                 }
                 _ => None,
             },
-        })))
+        }))
     }
 
     /// Outputs of settled tasks as JSON texts: `null` without one, an array for a mapped task.

@@ -6,17 +6,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::RunState;
-use heddle_store::live::{EndedAttempt, Grant, QueueRow, QueueTarget};
+use heddle_store::live::{EndedAttempt, QueueRow, QueueTarget};
 
 use super::Attempts;
 use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
-use crate::runs::apply::{After, applied, progress_of};
+use crate::runs::apply::{applied, progress_of};
 use crate::runs::ending::{End, Ending};
-use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::queued::{FilledQueues, Put, target_of};
 use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again.
@@ -99,6 +100,13 @@ impl Attempts {
             .collect();
         let mut completion = self.node.completion().await?;
         let locked = completion.lock(&keys).await?;
+        let timed: Vec<(RunId, AttemptKey)> = batch
+            .iter()
+            .filter(|entry| entry.target.queue_timeout_ms.is_some())
+            .map(|entry| (entry.run, entry.at))
+            .filter(|key| locked.owned.contains_key(key))
+            .collect();
+        let due = completion.take_claim_timers(&timed).await?;
         let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         let mut ordinals: HashMap<RunId, usize> = HashMap::new();
         for entry in batch {
@@ -120,23 +128,16 @@ impl Attempts {
                     .waiters
                     .queues
                     .row(entry.at, *ordinal, entry.target.clone(), Some(entry.params.clone()));
-            rows.push((entry.run, entry.priority, row));
+            // It has waited since it became ready, for slots of pools and for this node.
+            let within = entry.target.queue_timeout_ms.map(TimeDelta::milliseconds);
+            let ready_at = due
+                .get(&(entry.run, entry.at))
+                .zip(within)
+                .map(|(&due, time)| due - time);
+            rows.push((entry.run, entry.priority, QueueRow { ready_at, ..row }));
             *ordinal += 1;
         }
-        let rows: Vec<(RunId, i16, &QueueRow)> =
-            rows.iter().map(|(run, priority, row)| (*run, *priority, row)).collect();
-        completion.put_queued(&rows).await?;
-        let after = match back.is_empty() {
-            true => After::default(),
-            false => {
-                self.runs
-                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none())
-                    .await?
-            }
-        };
-        completion.commit().await?;
-        self.runs.acted(after);
-        self.runs.wake_claimers(&filled);
-        Ok(())
+        let put = Put { rows, back, filled };
+        self.runs.put_into_queues(completion, &contexts, locked, put).await
     }
 }

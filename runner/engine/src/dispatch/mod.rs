@@ -282,6 +282,9 @@ impl Dispatcher {
         }
         match dispatch.node.store.assignment(id).await? {
             Some(row) if row.uid == uid && row.state == state => Ok(row),
+            Some(row) if row.uid == uid && row.state == AssignmentState::Assigned => Err(DispatchError::Conflict(
+                "the task that offered this has ended or was cancelled; the assignment is being revoked".into(),
+            )),
             Some(row) if row.uid == uid => Err(DispatchError::Conflict(format!(
                 "the assignment is already {}",
                 row.state.as_str()
@@ -326,7 +329,7 @@ impl Dispatch {
         let now = self.node.now();
         self.node
             .store
-            .look_up_users(uids, now - self.config.horizon.chrono(), now)
+            .user_facts(uids, now - self.config.horizon.chrono(), now)
             .await
     }
 }

@@ -43,14 +43,11 @@ impl Reaper {
 impl Service for Reaper {
     const FAILED: &'static str = "cannot end expired assignments; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Holds);
 
     fn node(&self) -> &Arc<Node> {
         &self.dispatch.node
-    }
-
-    fn again_after(&self) -> Duration {
-        EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {

@@ -11,8 +11,7 @@ use heddle_domain::Time;
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{
-    AttemptRequest, AttemptResult, Batch, Context, Grants, HostPattern, Interval, Limits, Message, Outcome, Script,
-    World,
+    AttemptRequest, AttemptResult, Batch, Context, Interval, Limits, Message, Outcome, Script, World,
 };
 use heddle_store::StoreError;
 use heddle_store::message::{BatchTerms, Claimed, Finish, Finished, HeldMessage, MessageBatch};
@@ -27,7 +26,8 @@ use super::outcome::{MessageEnd, every, finish_of, read_effects};
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Ending, apart};
+use crate::runs::grants::grants;
 
 /// About how many bytes of payload a batch has at most.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -324,7 +324,7 @@ impl Drainer {
         let version = version.and_then(|version| i32::try_from(version).ok());
         let problem = match own.node.catalog.script(name.as_str(), version).await? {
             None => format!("there is no script `{shown}`"),
-            Some(facts) => match own.runs.load_script(&facts).await? {
+            Some(facts) => match apart(own.runs.load_script(&facts).await)? {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
                 Ok(script) => match script.world() {
                     World::Source(_) => format!("the script `{shown}` does not export `handle`"),
@@ -436,15 +436,7 @@ impl Drainer {
                 timeout: Some(spec.timeout.std()),
                 ..defaults
             },
-            grants: Grants {
-                allow_hosts: spec
-                    .allow_hosts
-                    .iter()
-                    .filter_map(|host| host.parse::<HostPattern>().ok())
-                    .collect(),
-                sql: spec.sql.iter().map(|name| name.as_str().to_owned()).collect(),
-                secrets: spec.secrets.iter().map(|name| name.as_str().to_owned()).collect(),
-            },
+            grants: grants(&spec.allow_hosts, &spec.sql, &spec.secrets),
             host: Arc::new(ConsumerHost::new(
                 own.runs.clone(),
                 self.row.name.clone(),

@@ -313,6 +313,7 @@ impl Drain {
 impl Service for Drain {
     const FAILED: &'static str = "cannot look for messages that are due; trying again";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Messages);
 
     fn node(&self) -> &Arc<Node> {
@@ -320,10 +321,6 @@ impl Service for Drain {
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 

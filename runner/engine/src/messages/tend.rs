@@ -32,13 +32,10 @@ pub(crate) struct Days {
 impl Service for Days {
     const FAILED: &'static str = "cannot maintain the days of messages; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = TEND_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.node
-    }
-
-    fn again_after(&self) -> Duration {
-        TEND_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {

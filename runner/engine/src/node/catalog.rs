@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Name;
 use heddle_domain::executor::Executor;
@@ -100,6 +101,8 @@ pub struct Revision {
     pub schedules: BTreeMap<String, Schedule>,
     /// Its enabled schedules as one sequence of instants.
     pub calendar: Calendar,
+    /// The instants that a backfill without a step is for: of the disabled ones, if there are no others.
+    pub past: Calendar,
     /// The progress of a run of it that has not begun, as bytes.
     pub(crate) waiting: Vec<u8>,
     /// The state in which a run of it begins: progress and what is ready at once.
@@ -124,6 +127,11 @@ impl Revision {
         let need = self.pools.get(at.key.task as usize)?.as_ref()?;
         let expands = at.key.item.is_none() && self.plan.task(at.key.task)?.mapped;
         (!expands).then(|| need.clone())
+    }
+
+    /// Within which time somebody has to claim an attempt that has become ready.
+    pub(crate) fn claim_within(&self, at: AttemptKey) -> Option<TimeDelta> {
+        Some(self.plan.task(at.key.task)?.spec.queue_timeout?.chrono())
     }
 
     /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
@@ -300,8 +308,11 @@ impl Catalog {
 
     fn keep_revision(&self, row: RevisionRow, group_name: String) -> Result<Arc<Revision>, EngineError> {
         let id = row.id;
-        let schedule::Compiled { schedules, calendar } =
-            schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
+        let schedule::Compiled {
+            schedules,
+            calendar,
+            past,
+        } = schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
         let spec: GroupSpec = serde_json::from_value(row.spec)
             .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
         let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
@@ -341,6 +352,7 @@ impl Catalog {
             plan,
             schedules,
             calendar,
+            past,
         });
         self.revisions.insert(id, revision.clone());
         Ok(revision)

@@ -82,14 +82,11 @@ impl Follower {
 impl Service for Follower {
     const FAILED: &'static str = "cannot read changes of other nodes; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = FOLLOW_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Changes);
 
     fn node(&self) -> &Arc<Node> {
         &self.node
-    }
-
-    fn again_after(&self) -> Duration {
-        FOLLOW_EVERY
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -133,13 +130,10 @@ impl Ear {
 impl Service for Ear {
     const FAILED: &'static str = "cannot receive notifications of other nodes; polling continues";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = LISTEN_AGAIN_AFTER;
 
     fn node(&self) -> &Arc<Node> {
         &self.node
-    }
-
-    fn again_after(&self) -> Duration {
-        LISTEN_AGAIN_AFTER
     }
 
     async fn woken(&mut self) {

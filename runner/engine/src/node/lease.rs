@@ -239,6 +239,7 @@ impl Keeper {
 impl Service for Keeper {
     const FAILED: &'static str = "cannot renew the lease of this node; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
 
     fn node(&self) -> &Arc<Node> {
         &self.node
@@ -246,10 +247,6 @@ impl Service for Keeper {
 
     fn first_after(&self) -> Duration {
         self.every()
-    }
-
-    fn again_after(&self) -> Duration {
-        self.wait()
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {

@@ -71,7 +71,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use heddle_domain::id::{RunId, uuid_v7, uuid_v7_at_place};
+use heddle_domain::id::{RunId, uuid_v7, uuid_v7_nth};
 use heddle_domain::{Chance, Clock, Time};
 use heddle_store::live::Completion;
 use heddle_store::{Store, StoreError};
@@ -111,7 +111,7 @@ pub(crate) struct Node {
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) chance: Arc<dyn Chance>,
     /// How many ids of runs it has made, for their order; see [`Node::new_run_id`].
-    run_places: AtomicU32,
+    runs_numbered: AtomicU32,
     /// Which short ways are taken beside the general ones.
     pub(crate) short_ways: ShortWays,
     pub(crate) state: State,
@@ -137,7 +137,7 @@ impl Node {
             store,
             clock,
             chance,
-            run_places: AtomicU32::default(),
+            runs_numbered: AtomicU32::default(),
             short_ways,
             state: State::default(),
             signals: Signals::default(),
@@ -165,8 +165,8 @@ impl Node {
     /// The same for a run. Those of one instant are in the order in which they are asked for, and so are what nodes claim and
     /// what lists show of runs that were made together.
     pub(crate) fn new_run_id(&self, now: Time) -> RunId {
-        let place = self.run_places.fetch_add(1, Ordering::Relaxed);
-        RunId(uuid_v7_at_place(now, place, self.chance.bits()))
+        let nth = self.runs_numbered.fetch_add(1, Ordering::Relaxed);
+        RunId(uuid_v7_nth(now, nth, self.chance.bits()))
     }
 
     /// The lease that the node holds, or has held last.

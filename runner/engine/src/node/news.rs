@@ -186,16 +186,13 @@ impl Teller {
 impl Service for Teller {
     const FAILED: &'static str = "cannot notify other nodes; they poll";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = NEVER;
 
     fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
     fn first_after(&self) -> Duration {
-        NEVER
-    }
-
-    fn again_after(&self) -> Duration {
         NEVER
     }
 

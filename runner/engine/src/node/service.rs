@@ -50,6 +50,8 @@ pub(crate) trait Service: Send + 'static {
     /// What the log says when a tick fails.
     const FAILED: &'static str;
     const NEEDS: Needs;
+    /// How long to wait after a tick that failed.
+    const AGAIN_AFTER: Duration;
     /// The signal that brings a tick about before its time.
     const WOKEN_BY: Option<Signal> = None;
     /// The node that it works for.
@@ -59,9 +61,6 @@ pub(crate) trait Service: Send + 'static {
     fn first_after(&self) -> Duration {
         Duration::ZERO
     }
-
-    /// How long to wait after a tick that failed.
-    fn again_after(&self) -> Duration;
 
     /// Waits for what brings a tick about before its time: the service's signal, unless it waits for something else. It is
     /// dropped when the time comes first, so it must not lose what it has heard.
@@ -104,7 +103,7 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
         failed = ticked.is_err();
         wait = ticked.unwrap_or_else(|error| {
             tracing::warn!(error = %Chain(&error), "{}", S::FAILED);
-            service.again_after()
+            S::AGAIN_AFTER
         });
     }
 }
@@ -168,6 +167,7 @@ mod tests {
     impl Service for Scripted {
         const FAILED: &'static str = "on purpose";
         const NEEDS: Needs = Needs::Active;
+        const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
         fn node(&self) -> &Arc<Node> {
             unreachable!("no node is needed")
@@ -175,10 +175,6 @@ mod tests {
 
         async fn woken(&mut self) {
             self.signals.raised(Signal::Notices).await;
-        }
-
-        fn again_after(&self) -> Duration {
-            Duration::from_millis(1)
         }
 
         async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {

@@ -9,16 +9,12 @@ use std::str::FromStr;
 pub enum ShortWay {
     /// The end of a single-task run in one statement.
     SingleTaskEnd,
-    /// The same of one that a worker has done.
-    SingleTaskClaim,
     /// Runs made by one statement, without a transaction around it.
     PlainRuns,
     /// A backfill's next run in one statement.
     BackfillStep,
     /// An attempt that begins at once, without a task of its own that prepares it.
     BeginAtOnce,
-    /// Params handed on as they were given.
-    ParamsAsGiven,
     /// A row in a queue that is written with the transition that makes the task run ready.
     QueuedAtOnce,
     /// A batch of messages recorded by one statement.
@@ -30,13 +26,11 @@ pub enum ShortWay {
 }
 
 impl ShortWay {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 8] = [
         Self::SingleTaskEnd,
-        Self::SingleTaskClaim,
         Self::PlainRuns,
         Self::BackfillStep,
         Self::BeginAtOnce,
-        Self::ParamsAsGiven,
         Self::QueuedAtOnce,
         Self::PlainMessages,
         Self::QuietPoll,
@@ -47,11 +41,9 @@ impl ShortWay {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SingleTaskEnd => "single_task_end",
-            Self::SingleTaskClaim => "single_task_claim",
             Self::PlainRuns => "plain_runs",
             Self::BackfillStep => "backfill_step",
             Self::BeginAtOnce => "begin_at_once",
-            Self::ParamsAsGiven => "params_as_given",
             Self::QueuedAtOnce => "queued_at_once",
             Self::PlainMessages => "plain_messages",
             Self::QuietPoll => "quiet_poll",

@@ -133,14 +133,11 @@ impl Notifier {
 impl Service for Arc<Notifier> {
     const FAILED: &'static str = "cannot create or send notifications; trying again";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
     const WOKEN_BY: Option<Signal> = Some(Signal::Notices);
 
     fn node(&self) -> &Arc<Node> {
         &self.node
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -170,16 +167,13 @@ impl Stalls {
 impl Service for Stalls {
     const FAILED: &'static str = "cannot check for stalled queues; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = STALLS_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
     }
 
     fn first_after(&self) -> Duration {
-        self.every()
-    }
-
-    fn again_after(&self) -> Duration {
         self.every()
     }
 

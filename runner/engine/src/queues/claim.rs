@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::Queues;
 use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Ending, Step, apart};
+use crate::runs::params::constant_params;
 use crate::runs::queued::millis;
 use crate::{EngineError, RunContext};
 
@@ -199,7 +200,7 @@ impl Queues {
             let Some(context) = contexts.get(&key.run) else {
                 continue;
             };
-            let claim = match self.tell(context, &claimed).await? {
+            let claim = match apart(self.tell(context, &claimed).await)? {
                 Ok(claim) => claim,
                 Err(ending) => {
                     refused.push((key, ending));
@@ -226,28 +227,21 @@ impl Queues {
         Ok(claims)
     }
 
-    async fn tell(
-        &self,
-        context: &RunContext,
-        claimed: &QueueClaimed,
-    ) -> Result<Result<QueueClaim, Ending>, EngineError> {
+    async fn tell(&self, context: &RunContext, claimed: &QueueClaimed) -> Step<QueueClaim> {
         let at = claimed.claim.at;
         let params = match &claimed.params {
             Some(params) => params.clone(),
-            None => match crate::runs::params::constant_params(&self.node, context, at.key.task)? {
-                Ok(params) => params,
-                Err(ending) => return Ok(Err(ending)),
-            },
+            None => constant_params(context, at.key.task)?,
         };
         let Some(params) = self.runs.cut_batch(context, params).await? else {
             // Of a batch of messages that were all cancelled meanwhile there is nothing to be done.
-            return Ok(Err(Ending::Succeeded("null".to_owned())));
+            return Err(Ending::Succeeded("null".to_owned()).into());
         };
         let item = match at.key.item {
-            Some(index) => match self.runs.item(context, at, index).await? {
-                Ok((item, count)) => Some(MapItem { item, index, count }),
-                Err(ending) => return Ok(Err(ending)),
-            },
+            Some(index) => {
+                let (item, count) = self.runs.item(context, at, index).await?;
+                Some(MapItem { item, index, count })
+            }
             None => None,
         };
         let mut told = self.runs.context_of(context, at, item);
@@ -255,13 +249,13 @@ impl Queues {
         let raw =
             |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
         let context_text = serde_json::to_string(&told).map_err(|error| EngineError::Unreadable(error.to_string()))?;
-        Ok(Ok(QueueClaim {
+        Ok(QueueClaim {
             claim: claimed.claim,
             group: told.group,
             task: told.task,
             params: raw(params)?,
             context: raw(context_text)?,
             lease_expires_at: claimed.lease_expires_at,
-        }))
+        })
     }
 }

@@ -50,13 +50,10 @@ pub(crate) struct Minutes(pub(crate) Arc<Queues>);
 impl Service for Minutes {
     const FAILED: &'static str = "cannot write the statistics of queues; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = NOTE_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
-    }
-
-    fn again_after(&self) -> Duration {
-        NOTE_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {

@@ -146,16 +146,13 @@ pub(crate) struct LostWakeups(pub(crate) Arc<Queues>);
 impl Service for LostWakeups {
     const FAILED: &'static str = "cannot read queues; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 

@@ -1,4 +1,4 @@
-//! What no worker ends: claims whose leases have run out, task runs that nobody has claimed in time.
+//! What no worker ends: claims whose leases have run out, task runs in queues that nobody has claimed in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,14 +46,11 @@ impl Reaper {
 impl Service for Reaper {
     const FAILED: &'static str = "cannot take back expired claims; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = REAP_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Claims);
 
     fn node(&self) -> &Arc<Node> {
         &self.queues.node
-    }
-
-    fn again_after(&self) -> Duration {
-        REAP_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {

@@ -10,18 +10,16 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
-use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, EndedAttempt, Locked, SingleTaskEnd};
+use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, Locked};
 
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
-use crate::node::short_ways::ShortWay;
 use crate::runs::apply::Applied;
 use crate::runs::apply::applied;
 use crate::runs::contexts::Contexts;
-use crate::runs::ending::{End, Ending};
+use crate::runs::ending::Ending;
 use crate::runs::queued::millis;
-use crate::runs::single_task;
 use crate::{EngineError, RunContext};
 
 /// How long to wait before a transaction that failed is tried again, and how often that is done.
@@ -78,17 +76,12 @@ impl From<EngineError> for ClaimRefused {
 /// Where a claim's answer will come, or why it is refused at once.
 type Begun = Result<Answered<bool>, ClaimRefused>;
 
-/// A run's end, and what is known of the run.
-type SingleTask = (SingleTaskEnd, Arc<RunContext>);
-
 /// A claim that ends.
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
     /// Its queue, if the run is known and the claim does not go back there.
     queue: Option<Arc<str>>,
-    /// The run's end as well, if the claim is all of it.
-    single_task: Option<SingleTask>,
 }
 
 /// Ends claims; each answer tells whether it was the caller's to end.
@@ -116,45 +109,23 @@ impl Commits for Settlements {
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
-        let (mut single_task, mut general, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells, one after the
+        // other.
         let mut seen = HashSet::with_capacity(gathered.len());
-        for asked in gathered {
-            let Settling {
-                claim,
-                single_task: end,
-                ..
-            } = &asked.request;
-            if !seen.insert((claim.run, claim.at)) {
-                // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells, one
-                // after the other.
-                later.push(vec![asked]);
-            } else if end.is_some() {
-                single_task.push(asked);
-            } else {
-                general.push(asked);
-            }
-        }
-        let mut batches = chunks(single_task, Self::POLICY.batch_max);
-        batches.extend(chunks(general, Self::POLICY.batch_max));
-        batches.extend(later);
+        let (first, repeats): (Vec<_>, Vec<_>) = gathered
+            .into_iter()
+            .partition(|asked| seen.insert((asked.request.claim.run, asked.request.claim.at)));
+        let mut batches = chunks(first, Self::POLICY.batch_max);
+        batches.extend(repeats.into_iter().map(|asked| vec![asked]));
         batches
     }
 
     async fn commit(&self, batch: &mut [Settling]) -> Committed<Self> {
-        let single_task: Option<Vec<(ClaimKey, &SingleTask)>> = batch
+        let ends: Vec<(ClaimKey, Ending)> = batch
             .iter()
-            .map(|settling| Some((settling.claim, settling.single_task.as_ref()?)))
+            .map(|settling| (settling.claim, settling.ending.clone()))
             .collect();
-        let accepted = match single_task {
-            Some(rows) => self.0.settle_single_task(&rows).await?,
-            None => {
-                let ends: Vec<(ClaimKey, Ending)> = batch
-                    .iter()
-                    .map(|settling| (settling.claim, settling.ending.clone()))
-                    .collect();
-                self.0.settle(&ends, false, None).await?
-            }
-        };
+        let accepted = self.0.settle(&ends, false, None).await?;
         let own = |settling: &Settling| accepted.contains(&(settling.claim.run, settling.claim.at));
         for queue in batch
             .iter()
@@ -194,14 +165,12 @@ impl Queues {
     /// Hands claims to the settler, in one piece: so they end in one transaction.
     async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
         let contexts = self.runs.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
-        let now = self.node.now();
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             let context = contexts.get(&claim.run);
             match self.ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
                     settlings.push(Settling {
-                        single_task: context.and_then(|context| self.single_task_of(context, &claim, &ending, now)),
                         queue: context.and_then(|context| queue_of(context, claim.at, &ending)),
                         claim,
                         ending,
@@ -376,23 +345,6 @@ impl Queues {
         })
     }
 
-    /// The run's end, if this claim is all that there is to know of it.
-    fn single_task_of(
-        &self,
-        context: &Arc<RunContext>,
-        claim: &ClaimKey,
-        ending: &Ending,
-        now: Time,
-    ) -> Option<SingleTask> {
-        // A tracer wants to hear when the attempt began, which this statement does not read.
-        if self.runs.seen.tracer.get().is_some() || !self.node.short_ways.take(ShortWay::SingleTaskClaim) {
-            return None;
-        }
-        let ended = ended(claim);
-        let row = single_task::row(&self.runs, context, ended, &End::plain(ending.clone()), now, None)?.ok()?;
-        Some((row, context.clone()))
-    }
-
     /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself. What no worker has
     /// seen does not count against the rate limit of its queue, `unseen`.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
@@ -438,31 +390,5 @@ impl Queues {
         let accepted = std::mem::take(&mut after.accepted).into_iter().collect();
         self.runs.acted(after);
         Ok(accepted)
-    }
-
-    /// The same for claims each of which is all of its run: one statement.
-    async fn settle_single_task(
-        self: &Arc<Self>,
-        ends: &[(ClaimKey, &SingleTask)],
-    ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let rows: Vec<(ClaimKey, &SingleTaskEnd)> =
-            ends.iter().map(|(key, single_task)| (*key, &single_task.0)).collect();
-        let (owned, followed) = self.node.store.complete_single_task_claims(&rows).await?;
-        let of: HashMap<RunId, AttemptKey> = rows.iter().map(|(key, _)| (key.run, key.at)).collect();
-        let accepted = owned.iter().filter_map(|run| Some((*run, *of.get(run)?))).collect();
-        self.runs.acted(single_task::after(
-            owned,
-            followed,
-            ends.iter().map(|(_, single_task)| &*single_task.1),
-        ));
-        Ok(accepted)
-    }
-}
-
-fn ended(claim: &ClaimKey) -> EndedAttempt {
-    EndedAttempt {
-        run: claim.run,
-        at: claim.at,
-        lease: claim.lease,
     }
 }

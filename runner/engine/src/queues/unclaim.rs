@@ -8,16 +8,14 @@
 
 use std::sync::Arc;
 
-use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
-use heddle_store::live::{ClaimKey, Grant, QueueClaimed, QueueRow};
+use heddle_store::live::{ClaimKey, QueueClaimed, QueueRow};
 
 use super::Queues;
 use crate::EngineError;
-use crate::runs::apply::applied;
-use crate::runs::apply::{After, progress_of};
+use crate::runs::apply::{applied, progress_of};
 use crate::runs::ending::Ending;
-use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::queued::{FilledQueues, Put, target_of};
 
 impl Queues {
     /// Takes claims back that were made a moment ago, in one transaction.
@@ -53,21 +51,8 @@ impl Queues {
             };
             rows.push((run, context.facts.priority, row));
         }
-        let rows: Vec<(RunId, i16, &QueueRow)> =
-            rows.iter().map(|(run, priority, row)| (*run, *priority, row)).collect();
-        completion.put_queued(&rows).await?;
         completion.refund_queue(queue, rows.len()).await?;
-        let after = match back.is_empty() {
-            true => After::default(),
-            false => {
-                self.runs
-                    .apply_locked(&mut completion, &contexts, back, locked, &mut Grant::none())
-                    .await?
-            }
-        };
-        completion.commit().await?;
-        self.runs.acted(after);
-        self.runs.wake_claimers(&filled);
-        Ok(())
+        let put = Put { rows, back, filled };
+        self.runs.put_into_queues(completion, &contexts, locked, put).await
     }
 }

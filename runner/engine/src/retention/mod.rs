@@ -83,16 +83,13 @@ impl Rounds {
 impl Service for Rounds {
     const FAILED: &'static str = "cannot remove expired data; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.pruner.node
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 

@@ -177,7 +177,8 @@ impl Runs {
                 queued.push(self.waiters.queues.row(at, queued.len(), target, None));
                 continue;
             }
-            let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at));
+            let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at))
+                .within(context.revision.claim_within(at));
             row.hand(grant);
             if row.is_handed() {
                 after.taken.push((run, at));
@@ -224,7 +225,11 @@ impl Runs {
             error,
             skipped: None,
             gated,
-            timed: context.facts.deadline_at.is_some() || plan.tasks.iter().any(|task| task.retry.is_some()),
+            timed: context.facts.deadline_at.is_some()
+                || plan
+                    .tasks
+                    .iter()
+                    .any(|task| task.retry.is_some() || task.spec.queue_timeout.is_some()),
             notices,
         })
     }
@@ -354,7 +359,7 @@ impl Runs {
                         }
                         Err(SubmitError::Engine(error)) => return Err(error),
                         Err(error) => {
-                            done.result = Ending::fatal(ErrorKind::Invalid, format!("enqueue of `{group}`: {error}"));
+                            done.result = Ending::fatal(ErrorKind::Fatal, format!("enqueue of `{group}`: {error}"));
                             return Ok(());
                         }
                     }

@@ -109,6 +109,7 @@ impl Service for Claimer {
     const FAILED: &'static str = "cannot claim task runs; trying again";
     // A node that may not work has no room, and notes that there is more to claim.
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
@@ -116,10 +117,6 @@ impl Service for Claimer {
 
     fn first_after(&self) -> Duration {
         POLL_BUSY
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     /// By work; and, while there is more than there was room for, by attempts that have ended.

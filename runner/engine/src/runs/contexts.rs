@@ -115,7 +115,7 @@ impl Runs {
             Some((_, items)) => items,
             None => {
                 let Some(text) = self.node.store.map_items(context.facts.id, task).await? else {
-                    return Ok(Err(Ending::invalid("its items were deleted")));
+                    return Err(Ending::invalid("its items were deleted").into());
                 };
                 let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
                     .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
@@ -124,9 +124,8 @@ impl Runs {
                 items
             }
         };
-        Ok(match items.get(item as usize) {
-            Some(value) => Ok((value.clone(), items.len() as u32)),
-            None => Err(Ending::invalid("the item does not exist")),
-        })
+        let value = items.get(item as usize);
+        let value = value.ok_or_else(|| Ending::invalid("the item does not exist"))?;
+        Ok((value.clone(), items.len() as u32))
     }
 }

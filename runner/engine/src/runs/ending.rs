@@ -115,5 +115,38 @@ impl End {
     }
 }
 
-/// An early end, or a value.
-pub(crate) type Step<T> = Result<Result<T, Ending>, EngineError>;
+/// What a step on an attempt's way came to.
+pub(crate) type Step<T> = Result<T, Stop>;
+
+/// Why an attempt gets no further.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It ends like this.
+    Ending(Ending),
+    /// Heddle itself failed: it is tried again, or fails as our own fault.
+    Engine(EngineError),
+}
+
+impl From<Ending> for Stop {
+    fn from(ending: Ending) -> Self {
+        Self::Ending(ending)
+    }
+}
+
+impl<E> From<E> for Stop
+where
+    EngineError: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+/// For those who handle endings themselves, and pass on what Heddle failed at.
+pub(crate) fn apart<T>(step: Step<T>) -> Result<Result<T, Ending>, EngineError> {
+    match step {
+        Ok(value) => Ok(Ok(value)),
+        Err(Stop::Ending(ending)) => Ok(Err(ending)),
+        Err(Stop::Engine(error)) => Err(error),
+    }
+}

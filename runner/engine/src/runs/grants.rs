@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use heddle_domain::Chain;
 use heddle_domain::state::NOT_GRANTED;
-use heddle_sandbox::ConnectionTarget;
+use heddle_domain::{Chain, Name};
+use heddle_sandbox::{ConnectionTarget, Grants, HostPattern};
 
 use crate::{EngineError, Runs};
 
@@ -16,6 +16,19 @@ const ROWS_MAX: u32 = 10_000;
 
 /// What a script was granted, or why not; or what kept Heddle from finding out.
 pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
+
+/// What a script may reach, of what its task or topic names.
+pub(crate) fn grants(allow_hosts: &[String], sql: &[Name], secrets: &[Name]) -> Grants {
+    let names = |names: &[Name]| names.iter().map(|name| name.as_str().to_owned()).collect();
+    Grants {
+        allow_hosts: allow_hosts
+            .iter()
+            .filter_map(|host| host.parse::<HostPattern>().ok())
+            .collect(),
+        sql: names(sql),
+        secrets: names(secrets),
+    }
+}
 
 /// The same address, for sessions in which nothing can be written. (A script's own `SET` ends with its statement.)
 fn read_only(url: &str) -> String {

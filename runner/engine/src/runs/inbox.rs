@@ -83,6 +83,7 @@ pub(crate) struct Inbox(pub(crate) Arc<Runs>);
 impl Service for Inbox {
     const FAILED: &'static str = "cannot process timers and results of sub-runs; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Inbox);
 
     fn node(&self) -> &Arc<Node> {
@@ -90,10 +91,6 @@ impl Service for Inbox {
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 
@@ -138,14 +135,11 @@ impl Reaper {
 impl Service for Reaper {
     const FAILED: &'static str = "cannot take over the work of lost nodes; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = REAP_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Orphans);
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
-    }
-
-    fn again_after(&self) -> Duration {
-        REAP_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
@@ -204,7 +198,7 @@ impl Runs {
         taken.extend(due.iter().map(|(run, _)| *run));
         let mut events: HashMap<RunId, Cause> = HashMap::new();
         let mut deadlines = Vec::new();
-        let mut timeouts = Vec::new();
+        let (mut timeouts, mut unclaimed) = (Vec::new(), Vec::new());
         for (_, due) in due {
             match due? {
                 Due::Retry(run, at) => {
@@ -214,12 +208,14 @@ impl Runs {
                 }
                 Due::Deadline(run) => deadlines.push(run),
                 Due::Timeout(run, at) => timeouts.push(EndedAttempt { run, at, lease: 0 }),
+                Due::Unclaimed(run, at, due) => unclaimed.push((run, at, due)),
             }
         }
         let mut runs: Vec<RunId> = events
             .keys()
             .copied()
             .chain(timeouts.iter().map(|ended| ended.run))
+            .chain(unclaimed.iter().map(|late| late.0))
             .collect();
         runs.sort_unstable();
         runs.extend(&deadlines);
@@ -247,9 +243,13 @@ impl Runs {
             })
             .collect();
         let late = self.apply(&mut completion, &contexts, late, &mut grant).await?;
+        let unclaimed = self
+            .end_unclaimed(&mut completion, &contexts, &unclaimed, &mut grant)
+            .await?;
         completion.commit().await?;
         self.acted(after);
         self.acted(late);
+        self.acted(unclaimed);
         if !missed.is_empty() {
             self.node.signals.raise(Signal::Notices);
         }

@@ -15,9 +15,9 @@ use heddle_domain::run::AttemptKey;
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 
-/// How much of one attempt may wait.
-const LINES_MAX: usize = 16_384;
-const BYTES_MAX: usize = 4 << 20;
+/// How much of one attempt may wait: the log of a task at its default limit, when its lines have some thirty bytes each.
+const LINES_MAX: usize = 32_768;
+const BYTES_MAX: usize = 8 << 20;
 
 /// How much of all attempts of a node together.
 const NODE_LINES_MAX: usize = 131_072;
@@ -28,7 +28,7 @@ const ALWAYS_LINES: usize = 64;
 const ALWAYS_BYTES: usize = 32 << 10;
 
 /// How many lines an attempt may write at once, and then per second.
-const BURST: i64 = 20_000;
+const BURST: i64 = 32_768;
 const PER_SECOND: i64 = 2_000;
 const STEP_MICROS: i64 = 1_000_000 / PER_SECOND;
 

@@ -101,16 +101,13 @@ impl LogWriter {
 impl Service for LogWriter {
     const FAILED: &'static str = "cannot write log lines; trying again";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = FLUSH_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
     }
 
     fn first_after(&self) -> Duration {
-        FLUSH_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         FLUSH_EVERY
     }
 

@@ -38,6 +38,7 @@ pub(crate) mod single_task;
 pub(crate) mod submit;
 pub mod trace;
 pub(crate) mod transition;
+pub(crate) mod unclaimed;
 pub(crate) mod watch;
 
 use std::collections::HashMap;

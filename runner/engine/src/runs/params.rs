@@ -8,35 +8,11 @@ use heddle_domain::{Faults, params};
 use serde_json::{Map, Value};
 
 use crate::RunContext;
-use crate::node::Node;
-use crate::node::short_ways::ShortWay;
 use crate::runs::ending::{Ending, Step};
 
 /// Params of a task without templates: a merge.
-pub(crate) fn constant_params(node: &Node, context: &RunContext, task: TaskIndex) -> Step<String> {
-    if node.short_ways.take(ShortWay::ParamsAsGiven)
-        && let Some(params) = params_as_given(context, task)
-    {
-        return Ok(Ok(params));
-    }
-    Ok(or_trouble(|| merged_params(context, task))?)
-}
-
-/// The run's params as they were given, if they are all there is, and nothing has to be checked.
-fn params_as_given(context: &RunContext, task: TaskIndex) -> Option<String> {
-    let plan = &context.revision.plan;
-    let script = context.resolution.scripts[task as usize].as_ref();
-    let defaults = script.map(|script| &script.defaults);
-    let nothing = plan.tasks[task as usize].spec.params.is_empty()
-        && plan.spec.params.is_empty()
-        && defaults.is_none_or(Map::is_empty);
-    if !nothing || context.facts.task_params.is_some() {
-        return None;
-    }
-    let fits = context.resolution.fits.get(task as usize).copied().unwrap_or(true);
-    let unchecked = script.is_none_or(|script| script.schema.is_none());
-    let given = context.facts.params != "{}";
-    (unchecked || (!given && fits)).then(|| context.facts.params.clone())
+pub(crate) fn constant_params(context: &RunContext, task: TaskIndex) -> Step<String> {
+    Ok(or_trouble(|| merged_params(context, task))??)
 }
 
 fn merged_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending> {

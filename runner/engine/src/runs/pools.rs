@@ -22,6 +22,7 @@ pub(crate) struct Admitter(pub(crate) Arc<Runs>);
 impl Service for Admitter {
     const FAILED: &'static str = "cannot assign slots of pools; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Pools);
 
     fn node(&self) -> &Arc<Node> {
@@ -29,10 +30,6 @@ impl Service for Admitter {
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 

@@ -58,8 +58,8 @@ pub(crate) struct Reports {
 /// An outcome on its way into the database.
 pub(crate) struct Outcome {
     report: Report,
-    /// It is all that there is to know of its run: the short way is enough.
-    single_task: bool,
+    /// The end of its run, if it is all that there is to know of that: the short way is enough.
+    single_task: Option<SingleTaskEnd>,
     /// Once it is being recorded: its attempt's place among those that are in hand.
     known: Option<Known>,
 }
@@ -68,7 +68,7 @@ impl From<Report> for Outcome {
     fn from(report: Report) -> Self {
         Self {
             report,
-            single_task: false,
+            single_task: None,
             known: None,
         }
     }
@@ -136,16 +136,13 @@ impl Commits for Outcomes {
             let (run, at) = (report.run, report.at);
             runs.held.release(run, at);
             let is_dropped = matches!(report.end, End::Dropped);
-            let is_single_task = is_single_task(runs, report);
+            asked.request.single_task = single_task_end(runs, &asked.request.report);
             let runs = runs.clone();
             asked.request.known = Some(Known { runs, run, at });
-            match (is_dropped, is_single_task) {
+            match (is_dropped, &asked.request.single_task) {
                 (true, _) => {}
-                (false, true) => {
-                    asked.request.single_task = true;
-                    single_task.push(asked);
-                }
-                (false, false) => general.push(asked),
+                (false, Some(_)) => single_task.push(asked),
+                (false, None) => general.push(asked),
             }
         }
         runs.node.signals.raise(Signal::Freed);
@@ -160,11 +157,12 @@ impl Commits for Outcomes {
             // Without the lease nothing can be recorded: other nodes run these again.
             return Err(EngineError::Unavailable);
         }
-        let single_task = batch.iter().all(|outcome| outcome.single_task);
+        let single_task: Option<Vec<&SingleTaskEnd>> =
+            batch.iter().map(|outcome| outcome.single_task.as_ref()).collect();
         let reports: Vec<&Report> = batch.iter().map(|outcome| &outcome.report).collect();
         let after = match single_task {
-            true => record_single_task(runs, &reports).await?,
-            false => record_general(runs, &reports).await?,
+            Some(ends) => record_single_task(runs, &reports, &ends).await?,
+            None => record_general(runs, &reports).await?,
         };
         Ok((vec![(); batch.len()], after))
     }
@@ -200,7 +198,7 @@ impl Commits for Outcomes {
             lines: Vec::new(),
             ..report
         };
-        let single_task = is_single_task(runs, &report);
+        let single_task = single_task_end(runs, &report);
         Some(Outcome {
             report,
             single_task,
@@ -229,30 +227,36 @@ fn is_unrecordable(end: &End) -> bool {
     matches!(end, End::Done(done) if matches!(&done.result, Ending::Failed { kind: ErrorKind::Invalid, .. }))
 }
 
-/// Whether a report's outcome is all that there is to know of its run.
-fn is_single_task(runs: &Runs, report: &Report) -> bool {
-    runs.node.short_ways.take(ShortWay::SingleTaskEnd)
-        && single_task::end_of(runs, &report.context, report.at, &report.end, report.finished_at).is_some()
+/// The end of a report's run, if its outcome is all that there is to know of that.
+fn single_task_end(runs: &Runs, report: &Report) -> Option<SingleTaskEnd> {
+    if !runs.node.short_ways.take(ShortWay::SingleTaskEnd) {
+        return None;
+    }
+    let ended = EndedAttempt {
+        run: report.run,
+        at: report.at,
+        lease: runs.lease(),
+    };
+    single_task::end_of(
+        runs,
+        &report.context,
+        ended,
+        &report.end,
+        report.finished_at,
+        runs.node.identity.id,
+    )
 }
 
-async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, EngineError> {
-    let lease = runs.lease();
-    let node = Some(runs.node.identity.id);
-    let mut rows = Vec::with_capacity(reports.len());
-    for report in reports {
-        let ended = EndedAttempt {
-            run: report.run,
-            at: report.at,
-            lease,
-        };
-        let row = single_task::row(runs, &report.context, ended, &report.end, report.finished_at, node);
-        rows.extend(row.transpose()?);
-    }
+async fn record_single_task(
+    runs: &Arc<Runs>,
+    reports: &[&Report],
+    rows: &[&SingleTaskEnd],
+) -> Result<After, EngineError> {
     let lines = lines_of(reports);
     let (owned, followed) = runs
         .node
         .store
-        .complete_single_task(&rows, &lines, lease, runs.node.identity.id)
+        .complete_single_task(rows, &lines, runs.lease(), runs.node.identity.id)
         .await?;
     if owned.len() < rows.len() {
         tracing::info!(
@@ -260,13 +264,13 @@ async fn record_single_task(runs: &Arc<Runs>, reports: &[&Report]) -> Result<Aft
             "outcomes were refused, because other nodes had taken over the attempts"
         );
     }
-    let spans = spans_of(runs, reports, &rows, &owned);
+    let spans = spans_of(runs, reports, rows, &owned);
     let after = single_task::after(owned, followed, reports.iter().map(|report| &*report.context));
     Ok(After { spans, ..after })
 }
 
 /// What a tracer hears of runs of one task that have ended.
-fn spans_of(runs: &Runs, reports: &[&Report], rows: &[SingleTaskEnd], owned: &[RunId]) -> Vec<Span> {
+fn spans_of(runs: &Runs, reports: &[&Report], rows: &[&SingleTaskEnd], owned: &[RunId]) -> Vec<Span> {
     if runs.seen.tracer.get().is_none() {
         return Vec::new();
     }

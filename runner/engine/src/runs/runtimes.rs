@@ -328,13 +328,10 @@ pub(crate) struct Rechecker(pub(crate) Arc<Runs>);
 impl Service for Rechecker {
     const FAILED: &'static str = "cannot check scripts of older runtimes with the runtime of this version";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {

@@ -13,7 +13,7 @@ use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
 use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::ending::{Ending, Step};
+use crate::runs::ending::{Ending, Step, apart};
 use crate::{Engine, EngineError, Runs};
 
 /// How long to wait after scripts could not be loaded.
@@ -41,14 +41,11 @@ impl Warmer {
 impl Service for Warmer {
     const FAILED: &'static str = "cannot load scripts in advance; each one is loaded when a run needs it";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
     const WOKEN_BY: Option<Signal> = Some(Signal::Scripts);
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -81,6 +78,7 @@ impl Preparer {
 impl Service for Preparer {
     const FAILED: &'static str = "cannot prepare the Python runtime in advance; it is prepared when a script needs it";
     const NEEDS: Needs = Needs::Nothing;
+    const AGAIN_AFTER: Duration = NEVER;
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
@@ -88,10 +86,6 @@ impl Service for Preparer {
 
     fn first_after(&self) -> Duration {
         Self::POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
-        NEVER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -142,16 +136,15 @@ impl Runs {
             }
         };
         match self.scripts.sandbox.load_kept(&script.code, kept, fetch).await {
-            Ok(loaded) => Ok(Ok(loaded)),
+            Ok(loaded) => Ok(loaded),
             Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
-            Err(error @ LoadError::Compile(CompileError::Internal(_))) => Err(EngineError::Unreadable(format!(
-                "script {}@{} could not be loaded: {error}",
-                script.name, script.version
-            ))),
-            Err(error) => Ok(Err(Ending::failed(
-                ErrorKind::Failed,
-                format!("script {}@{} could not be loaded: {error}", script.name, script.version),
-            ))),
+            Err(error) => {
+                let said = format!("script {}@{} could not be loaded: {error}", script.name, script.version);
+                Err(match error {
+                    LoadError::Compile(CompileError::Internal(_)) => EngineError::Unreadable(said).into(),
+                    _ => Ending::failed(ErrorKind::Failed, said).into(),
+                })
+            }
         }
     }
 
@@ -165,7 +158,7 @@ impl Runs {
             let Some(facts) = self.node.catalog.script(&name, None).await? else {
                 continue;
             };
-            match self.load_script(&facts).await? {
+            match apart(self.load_script(&facts).await)? {
                 Ok(_) => loaded += 1,
                 Err(Ending::Failed { message, .. }) => {
                     tracing::warn!(script = name, message, "cannot load a script; its runs fail")
@@ -189,7 +182,8 @@ enum LoadTrouble {
 impl Engine {
     /// Makes a script runnable on this node; the runs error says why that cannot be.
     pub async fn load_script(&self, script: &ScriptFacts) -> Result<Result<Script, String>, EngineError> {
-        Ok(self.runs.load_script(script).await?.map_err(|ending| match ending {
+        let loaded = apart(self.runs.load_script(script).await)?;
+        Ok(loaded.map_err(|ending| match ending {
             Ending::Failed { message, .. } => message,
             _ => String::new(),
         }))

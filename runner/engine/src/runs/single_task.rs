@@ -1,9 +1,9 @@
-//! Runs of one task run whose outcome is theirs: most runs of most groups. Their end is written by one statement, which
-//! reads no progress; used by the recorder for own attempts, by the settler for those of workers.
+//! Runs of one task run whose outcome is theirs: most runs of most groups. The recorder writes their end by one
+//! statement, which reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, Progress, decide};
+use heddle_domain::run::decide;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_store::live::{EndedAttempt, SingleTaskEnd};
 use uuid::Uuid;
@@ -11,23 +11,26 @@ use uuid::Uuid;
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, attempt_row, bytes_of, event_of};
 use crate::runs::ending::End;
-use crate::{EngineError, RunContext, Runs};
+use crate::{RunContext, Runs};
 
 /// How a run ends with this outcome, if that is all that there is to know of it: it consists of one task run, of which
 /// this is the first attempt, and nobody but the caller waits for its end.
 pub(crate) fn end_of(
     runs: &Runs,
     context: &RunContext,
-    at: AttemptKey,
+    ended: EndedAttempt,
     end: &End,
     finished_at: Time,
-) -> Option<(RunState, Progress)> {
+    node: Uuid,
+) -> Option<SingleTaskEnd> {
     let plan = &context.revision.plan;
     let End::Done(done) = end else { return None };
     let alone = plan.tasks.len() == 1
         && !plan.tasks[0].mapped
-        && at.attempt == 1
+        && ended.at.attempt == 1
         && done.effects.is_empty()
+        // It may have a timer, which the statement knows nothing of.
+        && plan.tasks[0].spec.queue_timeout.is_none()
         && !context.facts.has_parent
         && context.facts.deadline_at.is_none()
         && !context
@@ -38,37 +41,20 @@ pub(crate) fn end_of(
     }
     let mut progress = context.revision.start.1.clone();
     let mut state = RunState::Running;
-    let events = [event_of(at, end)];
+    let events = [event_of(ended.at, end)];
     let actions = decide(plan, &mut state, &mut progress, &events, finished_at, &mut || 0).ok()?;
-    let state = actions.finished?;
-    (!runs.tells_end(context, state)).then_some((state, progress))
-}
-
-/// The same as a row to be written.
-pub(crate) fn row(
-    runs: &Runs,
-    context: &RunContext,
-    ended: EndedAttempt,
-    end: &End,
-    finished_at: Time,
-    node: Option<Uuid>,
-) -> Option<Result<SingleTaskEnd, EngineError>> {
-    let (state, progress) = end_of(runs, context, ended.at, end, finished_at)?;
-    let End::Done(done) = end else { return None };
+    let state = actions.finished.filter(|state| !runs.tells_end(context, *state))?;
     let error = match state {
         RunState::Failed => progress.error().map(str::to_owned),
         _ => None,
     };
-    let progress = match bytes_of(ended.run, &progress) {
-        Ok(progress) => progress,
-        Err(error) => return Some(Err(error)),
-    };
-    Some(Ok(SingleTaskEnd {
-        attempt: attempt_row(ended, done.clone(), finished_at, finished_at, node),
+    Some(SingleTaskEnd {
+        attempt: attempt_row(ended, done.clone(), finished_at, finished_at, Some(node)),
         state,
-        progress,
+        // What cannot be written is for the general way to tell.
+        progress: bytes_of(ended.run, &progress).ok()?,
         error,
-    }))
+    })
 }
 
 /// What follows from such ends, after their commit.

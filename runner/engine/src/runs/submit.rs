@@ -342,7 +342,10 @@ impl Runs {
         for &at in ready {
             match self.target_at_once(revision, at) {
                 Some(target) => queued.push(self.waiters.queues.row(at, queued.len(), target, None)),
-                None => rows.push(ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))),
+                None => rows.push(
+                    ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))
+                        .within(revision.claim_within(at)),
+                ),
             }
         }
         (rows, queued)
@@ -429,6 +432,26 @@ pub(crate) struct Layout {
     pub(crate) callback: Option<String>,
     pub(crate) source: Option<Uuid>,
     pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
+}
+
+impl Layout {
+    /// A run of a schedule, a backfill or an upstream: nobody has said more of it than its time.
+    pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
+        Self {
+            trigger,
+            priority: None,
+            logical_time,
+            interval,
+            params: "{}".to_owned(),
+            task_params: None,
+            labels: labels_of(revision, &Default::default()),
+            key: None,
+            dedupe: None,
+            callback: None,
+            source: None,
+            parent: None,
+        }
+    }
 }
 
 /// A run's labels: the group's, then the run's own.

@@ -38,7 +38,7 @@ use crate::node::catalog::{Resolution, Revision};
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::notices::new_notices;
-use crate::runs::submit::{Layout, labels_of};
+use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// How many schedules one transaction fires.
@@ -62,14 +62,11 @@ pub(crate) struct Scheduler(pub(crate) Arc<Schedules>);
 impl Service for Scheduler {
     const FAILED: &'static str = "cannot fire schedules; trying again";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = AGAIN_AFTER;
     const WOKEN_BY: Option<Signal> = Some(Signal::Schedules);
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
-    }
-
-    fn again_after(&self) -> Duration {
-        AGAIN_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
@@ -113,16 +110,13 @@ impl LookAhead {
 impl Service for LookAhead {
     const FAILED: &'static str = "cannot read revisions of schedules in advance";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = AHEAD_EVERY;
 
     fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
     fn first_after(&self) -> Duration {
-        AHEAD_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         AHEAD_EVERY
     }
 
@@ -314,9 +308,9 @@ impl Schedules {
         let mut place = None;
         for instant in firing.instants {
             place = Some(*batch.places.entry((due.group_id, instant)).or_insert_with(|| {
-                let (run, context) = self
-                    .runs
-                    .lay_out(revision, resolution, scheduled(revision, instant), now);
+                let interval = revision.calendar.data_interval(instant);
+                let layout = Layout::of_time(Trigger::Schedule, revision, instant, interval);
+                let (run, context) = self.runs.lay_out(revision, resolution, layout, now);
                 batch.runs.push(run);
                 batch.contexts.push(context);
                 batch.runs.len() - 1
@@ -345,24 +339,6 @@ impl Batch {
             awaits: None,
             fired_at: None,
         });
-    }
-}
-
-/// A schedule's run for an instant.
-fn scheduled(revision: &Revision, instant: Time) -> Layout {
-    Layout {
-        trigger: Trigger::Schedule,
-        priority: None,
-        logical_time: instant,
-        interval: revision.calendar.data_interval(instant),
-        params: "{}".to_owned(),
-        task_params: None,
-        labels: labels_of(revision, &Default::default()),
-        key: None,
-        dedupe: None,
-        callback: None,
-        source: None,
-        parent: None,
     }
 }
 

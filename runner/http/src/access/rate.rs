@@ -99,10 +99,10 @@ impl<K: Eq + Hash + Clone> StateStore for Table<K> {
         });
         match known {
             EntryResult::Retained(answer) => answer,
-            EntryResult::Vacant(place) => {
+            EntryResult::Vacant(entry) => {
                 let (taken, full_at) = measure(None)?;
                 // It fails if the key was removed meanwhile, which nobody does.
-                let _ = place.insert(full_at);
+                let _ = entry.insert(full_at);
                 Ok(taken)
             }
             // Nothing is removed above, and no time is set for waiting.

@@ -164,30 +164,30 @@ pub(crate) async fn on_claims(
     let keyed: Vec<(usize, ClaimKey, ClaimAction)> = words
         .into_iter()
         .enumerate()
-        .filter_map(|(place, word)| Some((place, key_of(word.id, &word.token)?, word.action)))
+        .filter_map(|(index, word)| Some((index, key_of(word.id, &word.token)?, word.action)))
         .collect();
     let keys: Vec<ClaimKey> = keyed.iter().map(|word| word.1).collect();
     let forbidden = forbidden(engine, &keys, &queues).await?;
     let mut answers: Vec<Result<Option<Time>, Refusal>> = (0..count).map(|_| Err(wrong())).collect();
     let (mut beats, mut ends) = (Vec::new(), Vec::new());
-    for (place, key, action) in keyed {
+    for (index, key, action) in keyed {
         if let Some(queue) = forbidden.get(&key.id) {
-            answers[place] = Err(Refusal::Forbidden(format!("this token is not for the queue `{queue}`")));
+            answers[index] = Err(Refusal::Forbidden(format!("this token is not for the queue `{queue}`")));
             continue;
         }
         match action {
             ClaimAction::Heartbeat { lease, report } => {
                 let claim = key;
-                beats.push((place, Beat { claim, lease, report }));
+                beats.push((index, Beat { claim, lease, report }));
             }
-            ClaimAction::Complete(output) => ends.push((place, (key, ClaimEnd::Completed(output.to_string())))),
+            ClaimAction::Complete(output) => ends.push((index, (key, ClaimEnd::Completed(output.to_string())))),
             ClaimAction::Fail {
                 message,
                 fatal,
                 retry_after,
             } => {
                 ends.push((
-                    place,
+                    index,
                     (
                         key,
                         ClaimEnd::Failed {
@@ -198,19 +198,19 @@ pub(crate) async fn on_claims(
                     ),
                 ));
             }
-            ClaimAction::Release => ends.push((place, (key, ClaimEnd::Released))),
+            ClaimAction::Release => ends.push((index, (key, ClaimEnd::Released))),
         }
     }
     if !beats.is_empty() {
-        let (places, beats): (Vec<usize>, Vec<_>) = beats.into_iter().unzip();
-        for (place, answer) in places.into_iter().zip(engine.heartbeat(beats).await?) {
-            answers[place] = answer.map(Some).map_err(refusal);
+        let (indexes, beats): (Vec<usize>, Vec<_>) = beats.into_iter().unzip();
+        for (index, answer) in indexes.into_iter().zip(engine.heartbeat(beats).await?) {
+            answers[index] = answer.map(Some).map_err(refusal);
         }
     }
     if !ends.is_empty() {
-        let (places, ends): (Vec<usize>, Vec<_>) = ends.into_iter().unzip();
-        for (place, answer) in places.into_iter().zip(engine.end_claims(ends).await) {
-            answers[place] = answer.map(|()| None).map_err(refusal);
+        let (indexes, ends): (Vec<usize>, Vec<_>) = ends.into_iter().unzip();
+        for (index, answer) in indexes.into_iter().zip(engine.end_claims(ends).await) {
+            answers[index] = answer.map(|()| None).map_err(refusal);
         }
     }
     Ok(answers)

@@ -21,8 +21,8 @@ pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
         return Err("this node is still starting, or is stopping".into());
     }
     if !engine.is_healthy() {
-        let look = tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes());
-        return Err(match look.await {
+        let answer = tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes());
+        return Err(match answer.await {
             Ok(Ok(false) | Err(heddle_store::StoreError::ReadOnly(_))) => {
                 "this node has lost its lease: the database is read-only".into()
             }

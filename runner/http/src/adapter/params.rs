@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::Refusal;
 
 /// How many runs one call looks at, and how many of them one statement reads.
-pub(crate) const LOOKED_AT: usize = 2_000;
+pub(crate) const READ_MAX: usize = 2_000;
 const PIECE: usize = 250;
 
 /// What a param has to be; `None`: whatever it is, it has to be given.
@@ -30,7 +30,7 @@ pub(crate) async fn runs(
 ) -> Result<(Vec<RunRow>, Option<String>), Refusal> {
     let wanted = readings(wanted);
     let mut found = Vec::new();
-    for _ in 0..LOOKED_AT.div_ceil(PIECE) {
+    for _ in 0..READ_MAX.div_ceil(PIECE) {
         let page = engine.store().runs(filter, PIECE as i64).await?;
         for row in page.items {
             filter.before = Some(RunId(row.id));

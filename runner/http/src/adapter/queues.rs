@@ -8,7 +8,7 @@ use super::Refusal;
 
 /// Where a page of a queue's task runs begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// At the beginning of what is held.
     #[default]
     Start,
@@ -20,17 +20,17 @@ enum Place {
     Behind(QueueCursor),
 }
 
-fn parse(cursor: &str) -> Option<Place> {
+fn parse(cursor: &str) -> Option<Position> {
     let mut parts = cursor.split('.');
-    let place = match parts.next()? {
-        "held" => Place::Held(
+    let position = match parts.next()? {
+        "held" => Position::Held(
             parts.next()?.parse().ok()?,
             parts.next()?.parse().ok()?,
             parts.next()?.parse().ok()?,
         ),
         "waiting" => match parts.next() {
-            None => Place::Waiting,
-            Some(priority) => Place::Behind(QueueCursor {
+            None => Position::Waiting,
+            Some(priority) => Position::Behind(QueueCursor {
                 priority: priority.parse().ok()?,
                 turn: parts.next()?.parse().ok()?,
                 key: (
@@ -42,7 +42,7 @@ fn parse(cursor: &str) -> Option<Place> {
         },
         _ => return None,
     };
-    parts.next().is_none().then_some(place)
+    parts.next().is_none().then_some(position)
 }
 
 fn numbers(task: &QueuedTask) -> (uuid::Uuid, i16, i32) {
@@ -64,8 +64,8 @@ pub(crate) async fn tasks(
     cursor: Option<&str>,
     limit: i64,
 ) -> Result<List<QueueTask>, Refusal> {
-    let place = match cursor {
-        None => Place::Start,
+    let position = match cursor {
+        None => Position::Start,
         Some(cursor) => parse(cursor).ok_or_else(|| {
             Refusal::Invalid(
                 heddle_domain::Fault::at(
@@ -78,15 +78,15 @@ pub(crate) async fn tasks(
         })?,
     };
     let store = engine.store();
-    let mut found = match place {
-        Place::Start => store.queue_held(queue, None, limit + 1).await?,
-        Place::Held(run, task, item) => store.queue_held(queue, Some((run, task, item)), limit + 1).await?,
-        Place::Waiting | Place::Behind(_) => Vec::new(),
+    let mut found = match position {
+        Position::Start => store.queue_held(queue, None, limit + 1).await?,
+        Position::Held(run, task, item) => store.queue_held(queue, Some((run, task, item)), limit + 1).await?,
+        Position::Waiting | Position::Behind(_) => Vec::new(),
     };
     let wanted = limit + 1 - found.len() as i64;
     if wanted > 0 {
-        let after = match place {
-            Place::Behind(cursor) => Some(cursor),
+        let after = match position {
+            Position::Behind(cursor) => Some(cursor),
             _ => None,
         };
         found.extend(store.queue_waiting(queue, after, wanted).await?);
@@ -127,14 +127,17 @@ mod tests {
     #[test]
     fn a_cursor_is_read_as_it_was_given() {
         let run = uuid::Uuid::from_u128(7);
-        assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Place::Held(run, 3, -1)));
-        let place = QueueCursor {
+        assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Position::Held(run, 3, -1)));
+        let cursor = QueueCursor {
             priority: -10,
             turn: 99,
             key: (run, 3, 5),
         };
-        assert_eq!(parse(&format!("waiting.-10.99.{run}.3.5")), Some(Place::Behind(place)));
-        assert_eq!(parse("waiting"), Some(Place::Waiting));
+        assert_eq!(
+            parse(&format!("waiting.-10.99.{run}.3.5")),
+            Some(Position::Behind(cursor))
+        );
+        assert_eq!(parse("waiting"), Some(Position::Waiting));
         for none in ["", "held", "waiting.1", "held.x.1.1", &format!("held.{run}.3.-1.4")] {
             assert_eq!(parse(none), None, "{none}");
         }

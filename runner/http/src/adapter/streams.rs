@@ -344,7 +344,7 @@ pub(crate) async fn events(
                 if ended || engine.is_leaving() {
                     return None;
                 }
-                let looked = match engine.store().run_detail(run).await {
+                let detail = match engine.store().run_detail(run).await {
                     Ok(Some(detail)) => views::full(&engine, detail).await.ok(),
                     Ok(None) => {
                         ended = true;
@@ -352,14 +352,14 @@ pub(crate) async fn events(
                     }
                     Err(_) => None,
                 };
-                let Some(looked) = looked else {
+                let Some(detail) = detail else {
                     watch.moved(POLL_EVERY).await;
                     continue;
                 };
-                ended = looked.state.is_final();
+                ended = detail.state.is_final();
                 let (seen, count, resumed) = &mut follower;
                 let before = *count;
-                waiting.extend(seen.events(&looked, engine.clock().now(), count));
+                waiting.extend(seen.events(&detail, engine.clock().now(), count));
                 // Nothing has changed since the event that is resumed from.
                 if resumed.take().is_some_and(|shown| shown.digest == seen.digest()) {
                     waiting.clear();

@@ -12,7 +12,7 @@ use crate::access::Access;
 use crate::adapter;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, answer, ok, typed};
+use crate::request::{Outcome, Request, answer, list_of, ok, typed};
 use crate::table::{Method, Route};
 
 /// A long function, since it is a list: what each route is called, takes and answers.
@@ -159,10 +159,7 @@ async fn audit(request: Request) -> Outcome {
         .store
         .audit_list(&filter, request.cursor_as()?, request.limit()?)
         .await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn retention(request: Request) -> Outcome {

@@ -8,7 +8,7 @@ use heddle_store::audience::{AudienceRow, Members};
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Route};
 
 /// How many members one answer has, unless fewer are asked for.
@@ -77,10 +77,10 @@ fn group(request: &Request) -> Result<String, Problem> {
     Ok(audience.to_owned())
 }
 
-fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
+fn uids(given: Vec<String>, pointer: &str) -> Result<Vec<String>, Problem> {
     if given.len() > NAMED_MAX {
         return Err(Problem::invalid(Fault::at(
-            place,
+            pointer,
             format!("there must be at most {NAMED_MAX} users in one call"),
         )));
     }
@@ -89,7 +89,7 @@ fn uids(given: Vec<String>, place: &str) -> Result<Vec<String>, Problem> {
     for (index, uid) in given.iter().enumerate() {
         match bare_uid(uid) {
             Ok(uid) => uids.push(uid.to_owned()),
-            Err(detail) => faults.add(format!("{place}/{index}"), detail),
+            Err(detail) => faults.add(format!("{pointer}/{index}"), detail),
         }
     }
     faults.or(uids).map_err(Problem::invalid)
@@ -105,10 +105,7 @@ async fn list(request: Request) -> Outcome {
         .store
         .audiences(uid, request.cursor(), request.limit()?)
         .await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn members_of(request: &Request, audience: String, limit: i64) -> Result<heddle_api::Members, Problem> {

@@ -96,8 +96,8 @@ async fn start(mut request: Request) -> Outcome {
         BackfillStarted::Planned(plan) => ok(&plan),
         BackfillStarted::Made(backfill) => {
             let mut response = answer(StatusCode::ACCEPTED, &*backfill)?;
-            if let Ok(place) = HeaderValue::from_str(&format!("/v1/backfills/{}", backfill.id)) {
-                response.headers_mut().insert(header::LOCATION, place);
+            if let Ok(location) = HeaderValue::from_str(&format!("/v1/backfills/{}", backfill.id)) {
+                response.headers_mut().insert(header::LOCATION, location);
             }
             Ok(response)
         }

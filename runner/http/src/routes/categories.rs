@@ -7,7 +7,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, no_content, ok, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: CategoryRow) -> Category {
@@ -59,10 +59,7 @@ const DESCRIPTION_CHARS_MAX: usize = 10_000;
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.categories(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn save(mut request: Request) -> Outcome {

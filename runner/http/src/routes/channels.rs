@@ -8,7 +8,7 @@ use super::notifications::whole;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Pace, Route};
 
 fn shown(row: ChannelRow) -> Channel {
@@ -41,7 +41,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail(
             "Secrets, passwords and the URLs of chat robots are stored encrypted and never shown again. If a change \
             omits such a value, or sends it as an answer showed it, the value stays the same. An empty secret removes \
-            it.",
+            it. An `email` channel needs `smtp`, `from` and `to`; only `heddle dev` accepts one without them.",
         )
         .takes_spec(of::<ChannelSpec>())
         .answers_put(of::<Channel>())
@@ -61,8 +61,12 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a channel",
             delete,
         )
-        .detail("Groups that name the channel continue to run. Notifications to it fail and say why.")
-        .answers_empty(204),
+        .detail(
+            "Notifications that are still to be sent to the channel fail and say why: those of older revisions of \
+            groups, of scripts, and callbacks.",
+        )
+        .answers_empty(204)
+        .problem(409, "Groups use the channel; `detail` names them."),
         Route::new(
             Method::Post,
             "/v1/channels/{name}/test",
@@ -81,16 +85,17 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.channels(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let spec: ChannelSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let app = &request.app;
+    if !app.config.dev {
+        // Files instead of mails are for whoever tries things out.
+        spec.check_mail_server().map_err(Problem::invalid)?;
+    }
     grants::require_common_key(app).await?;
     let done = app
         .store
@@ -114,11 +119,8 @@ async fn get(request: Request) -> Outcome {
 
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "channel")?;
-    if request.app.store.delete_channel(request.by(), &name).await? {
-        no_content()
-    } else {
-        Err(Problem::not_found("channel", &name))
-    }
+    let removal = request.app.store.delete_channel(request.by(), &name).await?;
+    grants::removed(removal, "channel", &name)
 }
 
 async fn test(mut request: Request) -> Outcome {

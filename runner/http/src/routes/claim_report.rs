@@ -16,12 +16,12 @@ const NOTE_CHARS_MAX: usize = 1_000;
 /// The levels, by their numbers.
 const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
-fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut Faults) -> ReportLine {
+fn read_line(given: heddle_api::ReportLine, pointer: &str, now: Time, faults: &mut Faults) -> ReportLine {
     let level = match given.level.as_deref() {
         None => 2,
         Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
             faults.add(
-                format!("{place}/level"),
+                format!("{pointer}/level"),
                 format!("must be one of {}", LEVELS.join(", ")),
             );
             2
@@ -31,13 +31,13 @@ fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut
         None => now,
         Some(Ok(at)) => at,
         Some(Err(error)) => {
-            faults.add(format!("{place}/at"), error);
+            faults.add(format!("{pointer}/at"), error);
             now
         }
     };
     if given.message.len() > LINE_BYTES_MAX {
         faults.add(
-            format!("{place}/message"),
+            format!("{pointer}/message"),
             format!("must have at most {LINE_BYTES_MAX} bytes"),
         );
     }
@@ -45,7 +45,7 @@ fn read_line(given: heddle_api::ReportLine, place: &str, now: Time, faults: &mut
     let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
     if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
         faults.add(
-            format!("{place}/fields"),
+            format!("{pointer}/fields"),
             format!("must have at most {LINE_BYTES_MAX} bytes"),
         );
     }
@@ -80,7 +80,7 @@ pub(super) fn read(
     let lines = log
         .into_iter()
         .enumerate()
-        .map(|(place, line)| read_line(line, &format!("/log/{place}"), now, faults))
+        .map(|(index, line)| read_line(line, &format!("/log/{index}"), now, faults))
         .collect();
     ClaimReport {
         progress,
@@ -113,7 +113,7 @@ mod tests {
         );
         let wrong = log(json!([{"message": "a", "level": "loud"}, {"message": "b", "at": "now"}]));
         read(Some(1.5), Some("n".repeat(2_000)), Some(wrong), now, &mut faults);
-        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
-        assert_eq!(places, ["/progress", "/note", "/log/0/level", "/log/1/at"]);
+        let pointers: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/progress", "/note", "/log/0/level", "/log/1/at"]);
     }
 }

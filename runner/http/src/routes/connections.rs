@@ -8,7 +8,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: ConnectionRow) -> Connection {
@@ -70,10 +70,7 @@ async fn list(request: Request) -> Outcome {
         .store
         .connections(request.cursor(), request.limit()?)
         .await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn save(mut request: Request) -> Outcome {

@@ -38,7 +38,7 @@ const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// How often a reader looks whether transactions that were open when it asked have ended, and for how long at most.
 const SETTLE_EVERY: Duration = Duration::from_millis(10);
-const SETTLE_TURNS: u32 = 200;
+const SETTLE_ROUNDS: u32 = 200;
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -102,7 +102,7 @@ struct Feed {
     engine: Engine,
     /// A reader that does not follow is done when all transactions below this one have been decided.
     target: Option<u64>,
-    turns: u32,
+    rounds: u32,
     /// How many rows are read next.
     page: i64,
     waiting: VecDeque<Bytes>,
@@ -214,8 +214,8 @@ impl Feed {
                 continue;
             }
             let target = *self.target.get_or_insert(page.next);
-            self.turns += 1;
-            if page.settled >= target || self.turns > SETTLE_TURNS {
+            self.rounds += 1;
+            if page.settled >= target || self.rounds > SETTLE_ROUNDS {
                 self.over = true;
             } else if self.waiting.is_empty() {
                 tokio::time::sleep(SETTLE_EVERY).await;
@@ -271,7 +271,7 @@ async fn events(request: Request) -> Outcome {
         follow: request.flag("follow", false)?,
         engine: request.app.engine.clone(),
         target: None,
-        turns: 0,
+        rounds: 0,
         page: PAGE_FIRST,
         waiting: VecDeque::new(),
         over: false,

@@ -71,18 +71,18 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
         let row = find(request).await?;
         let mut spec = row.spec.clone();
         change(&row, &mut spec)?;
-        let guard = match if_match {
-            Some(IfMatch::Revision(revision)) => IfMatch::Revision(revision),
-            Some(IfMatch::Exists) | None => IfMatch::Revision(row.revision),
+        // The change is made of this revision; one that the caller did not name is refused, and the caller told.
+        let current = if_match.as_ref().is_none_or(|wanted| wanted.is_met_by(row.revision));
+        let guard = match &if_match {
+            Some(wanted) if !current => wanted.clone(),
+            _ => IfMatch::Revisions(vec![row.revision]),
         };
         let name = request.name("name", "group")?;
         let answer = put_spec(request, &name, spec, Some(guard)).await;
         tries += 1;
         match answer {
             Err(problem)
-                if problem.status == axum::http::StatusCode::PRECONDITION_FAILED
-                    && guard == IfMatch::Revision(row.revision)
-                    && tries < TRIES_MAX =>
+                if problem.status == axum::http::StatusCode::PRECONDITION_FAILED && current && tries < TRIES_MAX =>
             {
                 // Whoever named this revision himself is told at the next look.
             }
@@ -113,9 +113,9 @@ async fn switch(mut request: Request, enabled: bool) -> Outcome {
         )));
     }
     change(&request, |row, spec| {
-        let place = format!("/schedules/{}", pointer_token(name.as_str()));
+        let pointer = format!("/schedules/{}", pointer_token(name.as_str()));
         let schedule = spec
-            .pointer_mut(&place)
+            .pointer_mut(&pointer)
             .and_then(Value::as_object_mut)
             .ok_or_else(|| Problem::not_found("schedule", &format!("{}/{name}", row.name)))?;
         schedule.insert("enabled".into(), json!(enabled));

@@ -23,7 +23,7 @@ use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, no_content, ok};
+use crate::request::{Outcome, Request, list_of, no_content, ok};
 use crate::table::{Method, Route};
 
 /// Lines are handed on in blocks of so many, or of so many bytes.
@@ -218,7 +218,7 @@ async fn take_array(mut ingestion: Ingestion, text: &str) -> Outcome {
         let lines = items
             .iter()
             .enumerate()
-            .map(|(place, item)| (first + place as u64, item.get()));
+            .map(|(index, item)| (first + index as u64, item.get()));
         ingestion.push(lines).await?;
     }
     ok(&accepted(ingestion.finish().await?, names_ids))
@@ -309,8 +309,8 @@ fn unmarked(line: &str, number: u64) -> &str {
 
 async fn push_lines(ingestion: &mut Ingestion, first: u64, bytes: &[u8]) -> Result<(), IngestError> {
     let mut lines = Vec::new();
-    for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        let number = first + place as u64;
+    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let number = first + index as u64;
         match std::str::from_utf8(line).map(|text| unmarked(text, number)) {
             Ok(text) if text.trim_ascii().is_empty() => {}
             Ok(text) => lines.push((number, text)),
@@ -417,13 +417,13 @@ impl Reader {
             }
             let mut long = false;
             while let Some(found) = self.rest[self.scanned..].iter().position(|byte| *byte == b'\n') {
-                let place = self.scanned + found;
-                if place - self.end > self.line_bytes_max {
+                let newline = self.scanned + found;
+                if newline - self.end > self.line_bytes_max {
                     long = true;
                     break;
                 }
                 self.lines += 1;
-                self.end = place + 1;
+                self.end = newline + 1;
                 self.scanned = self.end;
                 if self.is_full() {
                     break;
@@ -519,10 +519,7 @@ async fn list(request: Request) -> Outcome {
         .messages(topic.id, filter, after, request.limit()?)
         .await?
         .ok_or_else(|| Problem::invalid_at("", "the search takes too long; add `day` or `sender`"))?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn get(request: Request) -> Outcome {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok};
+use crate::request::{Outcome, Request, list_of, ok};
 use crate::table::{Method, Route};
 
 fn listed(row: NotificationRow) -> Notification {
@@ -130,10 +130,7 @@ async fn list(request: Request) -> Outcome {
         .store
         .notifications(&filter, request.cursor_as()?, request.limit()?)
         .await?;
-    ok(&List {
-        items: page.items.into_iter().map(listed).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, listed)
 }
 
 async fn find(request: &Request, id: Uuid) -> Result<NotificationRow, Problem> {

@@ -19,7 +19,7 @@ use crate::adapter;
 use crate::adapter::claims::{ClaimAction, ClaimSpec, ClaimWord};
 use crate::describe::{Shape, of};
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Pace, Route};
 
 /// How many task runs one call claims, and of how many claims one call speaks.
@@ -262,10 +262,7 @@ fn shown_worker(view: WorkerView) -> Worker {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.queues(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 /// A queue with its workers.
@@ -384,7 +381,7 @@ async fn claim(mut request: Request) -> Outcome {
     if body.tags.len() > TAGS_MAX {
         faults.add("/tags", format!("must have at most {TAGS_MAX} entries"));
     }
-    for (place, _) in body
+    for (index, _) in body
         .tags
         .iter()
         .take(TAGS_MAX)
@@ -392,7 +389,7 @@ async fn claim(mut request: Request) -> Outcome {
         .filter(|(_, tag)| !is_tag(tag))
     {
         faults.add(
-            format!("/tags/{place}"),
+            format!("/tags/{index}"),
             format!("a tag must have 1 to {TAG_CHARS_MAX} characters and no control characters"),
         );
     }
@@ -561,9 +558,9 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     }
     let mut faults = Faults::default();
     let mut words = Vec::with_capacity(body.items.len());
-    for (place, item) in body.items.into_iter().enumerate() {
+    for (index, item) in body.items.into_iter().enumerate() {
         let Some(id) = item.id else {
-            faults.add(format!("/items/{place}/id"), "`id` is missing: the id of the claim");
+            faults.add(format!("/items/{index}/id"), "`id` is missing: the id of the claim");
             continue;
         };
         match verb.word(id, item, request.now) {
@@ -571,7 +568,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
             Err(wrong) => wrong
                 .0
                 .into_iter()
-                .for_each(|fault| faults.push(fault.below(&format!("/items/{place}")))),
+                .for_each(|fault| faults.push(fault.below(&format!("/items/{index}")))),
         }
     }
     faults.or(()).map_err(Problem::invalid)?;

@@ -241,12 +241,12 @@ async fn bulk(mut request: Request) -> Outcome {
         ("/item", body.item.is_some()),
         ("/downstream", body.downstream.is_some()),
     ];
-    if let (false, Some((place, _))) = (
+    if let (false, Some((pointer, _))) = (
         body.action == BulkAction::Clear,
         of_clear.iter().find(|(_, given)| *given),
     ) {
         return Err(Problem::invalid_at(
-            *place,
+            *pointer,
             "only the action `clear` accepts this field",
         ));
     }

@@ -347,19 +347,28 @@ async fn submit(mut request: Request) -> Outcome {
     located(StatusCode::ACCEPTED, &run)
 }
 
-fn refused(problem: &Problem, key: Option<String>) -> BatchItem {
-    BatchItem {
-        status: problem.status.as_u16(),
-        id: None,
-        key,
-        existing: problem.existing.clone(),
-        problem: Some(problem.to_json()),
+/// What became of a submission of a batch.
+fn item_of(result: Result<Uuid, Problem>, key: Option<String>) -> BatchItem {
+    match result {
+        Ok(id) => BatchItem {
+            status: StatusCode::ACCEPTED.as_u16(),
+            id: Some(id),
+            key,
+            existing: None,
+            problem: None,
+        },
+        Err(problem) => BatchItem {
+            status: problem.status.as_u16(),
+            id: None,
+            key,
+            existing: problem.existing.clone(),
+            problem: Some(problem.to_json()),
+        },
     }
 }
 
-async fn batch(mut request: Request) -> Outcome {
-    let name = group_name(&request).await?;
-    let force = request.flag("force", false)?;
+/// The submissions in the body of a batch.
+async fn batch_of(request: &mut Request) -> Result<Vec<Value>, Problem> {
     let bytes_max = request.app.config.batch_bytes_max;
     let mut value = request.json_up_to(bytes_max).await?;
     let Value::Object(body) = &mut value else {
@@ -372,7 +381,7 @@ async fn batch(mut request: Request) -> Outcome {
             format!("unknown field `{unknown}`, expected `runs`"),
         ));
     }
-    let Some(Value::Array(mut runs)) = body.remove("runs") else {
+    let Some(Value::Array(runs)) = body.remove("runs") else {
         return Err(Problem::invalid_at("/runs", "an array of submissions was expected"));
     };
     if runs.len() > Batch::MAX {
@@ -381,10 +390,17 @@ async fn batch(mut request: Request) -> Outcome {
             format!("there must be at most {} runs, not {}", Batch::MAX, runs.len()),
         ));
     }
+    Ok(runs)
+}
+
+async fn batch(mut request: Request) -> Outcome {
+    let name = group_name(&request).await?;
+    let force = request.flag("force", false)?;
+    let mut runs = batch_of(&mut request).await?;
     date_it(&request, &name, &mut runs).await?;
-    let mut items: Vec<Option<BatchItem>> = Vec::with_capacity(runs.len());
-    let mut submissions = Vec::with_capacity(runs.len());
-    let mut keys = Vec::with_capacity(runs.len());
+    // Each submission, or its item in the answer if it is wrong; those that are right, and their keys, in the same order.
+    let mut wrong: Vec<Option<BatchItem>> = Vec::with_capacity(runs.len());
+    let (mut submissions, mut keys) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
     for run in &runs {
         let parsed = if run.is_object() {
             parse_submission(run)
@@ -396,45 +412,30 @@ async fn batch(mut request: Request) -> Outcome {
                 keys.push(submission.key.clone());
                 submission.force |= force;
                 submissions.push(submission);
-                items.push(None);
+                wrong.push(None);
             }
             Err(faults) => {
                 let key = run.get("key").and_then(Value::as_str).map(str::to_owned);
-                items.push(Some(refused(&Problem::invalid(faults), key)));
+                wrong.push(Some(item_of(Err(Problem::invalid(faults)), key)));
             }
         }
     }
     drop(runs);
-    let mut results = if submissions.is_empty() {
-        Vec::new()
-    } else {
-        adapter::runs::submit_batch(&request.app.engine, name, submissions).await?
-    }
-    .into_iter()
-    .zip(keys);
-    let items: Vec<BatchItem> = items
-        .into_iter()
-        .map(|item| match item {
-            Some(item) => item,
-            None => match results.next() {
-                Some((Ok(id), key)) => {
-                    let status = StatusCode::ACCEPTED.as_u16();
-                    BatchItem {
-                        status,
-                        id: Some(id),
-                        key,
-                        existing: None,
-                        problem: None,
-                    }
-                }
-                Some((Err(refusal), key)) => refused(&refusal.into(), key),
-                None => refused(
-                    &Problem::unavailable("internal error: no result for this run; submit it again", 1),
-                    None,
-                ),
-            },
+    let results = match submissions.is_empty() {
+        true => Vec::new(),
+        false => adapter::runs::submit_batch(&request.app.engine, name, submissions).await?,
+    };
+    let mut results = results.into_iter().zip(keys);
+    let items = wrong.into_iter().map(|item| {
+        item.unwrap_or_else(|| match results.next() {
+            Some((result, key)) => item_of(result.map_err(Problem::from), key),
+            None => {
+                let lost = "internal error: no result for this run; submit it again";
+                item_of(Err(Problem::unavailable(lost, 1)), None)
+            }
         })
-        .collect();
+    });
+    let items: Vec<BatchItem> = items.collect();
     let accepted = items.iter().filter(|item| item.id.is_some()).count();
     answer(StatusCode::ACCEPTED, &BatchResults { accepted, items })
 }

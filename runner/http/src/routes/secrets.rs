@@ -7,7 +7,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put, typed};
+use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: SecretRow) -> Secret {
@@ -91,10 +91,7 @@ async fn rotate_keys(mut request: Request) -> Outcome {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.secrets(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn save(mut request: Request) -> Outcome {

@@ -9,7 +9,7 @@ use crate::access::session::{self, SESSION_FOR};
 use crate::access::{self, Access, Caller};
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, answer, no_content, ok};
+use crate::request::{Outcome, Request, answer, list_of, no_content, ok};
 use crate::table::{Method, Route};
 
 fn shown(caller: &Caller) -> Session {
@@ -86,10 +86,7 @@ fn listed(row: SignedInRow) -> SignedIn {
 async fn list(request: Request) -> Outcome {
     let (cursor, limit) = (request.cursor(), request.limit()?);
     let page = request.app.store.signed_in(cursor, request.now, limit).await?;
-    ok(&List {
-        items: page.items.into_iter().map(listed).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, listed)
 }
 
 async fn end(request: Request) -> Outcome {

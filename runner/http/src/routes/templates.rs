@@ -9,7 +9,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, ok, put};
+use crate::request::{Outcome, Request, list_of, ok, put};
 use crate::table::{Method, Route};
 
 fn shown(row: TemplateRow) -> Template {
@@ -53,10 +53,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.templates(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn save(mut request: Request) -> Outcome {
@@ -67,7 +64,7 @@ async fn save(mut request: Request) -> Outcome {
     }
     or_trouble(|| Schema::compile(&schema))?.map_err(|error| match error.split_once(": ") {
         // It begins with the place, where it has one.
-        Some((place, detail)) if place.starts_with('/') => Problem::invalid_at(place, detail),
+        Some((pointer, detail)) if pointer.starts_with('/') => Problem::invalid_at(pointer, detail),
         _ => Problem::invalid_at("", error),
     })?;
     let done = request.app.store.put_template(request.by(), &name, &schema).await?;

@@ -8,7 +8,7 @@ use heddle_store::token::{TokenRow, TokenWrite};
 use crate::access::{Access, TokenSpec, new_token, token_hash};
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, answer, no_content, ok};
+use crate::request::{Outcome, Request, answer, list_of, no_content, ok};
 use crate::table::{Method, Route};
 
 fn shown(row: TokenRow) -> Token {
@@ -66,10 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.tokens(request.cursor(), request.limit()?).await?;
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
+    list_of(page, shown)
 }
 
 async fn create(mut request: Request) -> Outcome {

@@ -225,33 +225,33 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
             },
         }
     }
-    for (place, connection) in spec.sql.iter().enumerate() {
+    for (index, connection) in spec.sql.iter().enumerate() {
         match store.connection(connection).await? {
             None => faults.add(
-                format!("/sql/{place}"),
+                format!("/sql/{index}"),
                 format!("there is no connection `{connection}`"),
             ),
             Some(row) if !row.options.grant.allows(name, category) => faults.add(
-                format!("/sql/{place}"),
+                format!("/sql/{index}"),
                 format!("{NOT_GRANTED}connection `{connection}`: this topic may not use it; grant it to `{name}`, or to its category"),
             ),
             Some(_) => {}
         }
     }
-    for (place, secret) in spec.secrets.iter().enumerate() {
+    for (index, secret) in spec.secrets.iter().enumerate() {
         match store.secret(secret).await? {
-            None => faults.add(format!("/secrets/{place}"), format!("there is no secret `{secret}`")),
+            None => faults.add(format!("/secrets/{index}"), format!("there is no secret `{secret}`")),
             Some(row) if !row.grant.allows(name, category) => faults.add(
-                format!("/secrets/{place}"),
+                format!("/secrets/{index}"),
                 format!("{NOT_GRANTED}secret `{secret}`: this topic may not use it; grant it to `{name}`, or to its category"),
             ),
             Some(_) => {}
         }
     }
-    for (place, host) in spec.allow_hosts.iter().enumerate() {
+    for (index, host) in spec.allow_hosts.iter().enumerate() {
         if host.parse::<HostPattern>().is_err() {
             faults.add(
-                format!("/allow_hosts/{place}"),
+                format!("/allow_hosts/{index}"),
                 format!("`{host}` is not a valid host; write for example api.example.com or *.example.com"),
             );
         }
@@ -367,19 +367,21 @@ fn day_view(row: &DayRow) -> Day {
     let counts = row.counts;
     let ended = counts.sent + counts.failed + counts.cancelled;
     let begun = counts.sent + counts.failed + counts.in_hand + counts.retrying > 0;
+    let state = match row.dropped_at {
+        Some(_) => "dropped",
+        None => state_of(counts.total, ended, begun),
+    };
+    let is_drained = counts.total > 0 && matches!(state, "drained" | "dropped");
     Day {
         day: row.day,
-        state: match row.dropped_at {
-            Some(_) => "dropped".to_owned(),
-            None => state_of(counts.total, ended, begun).to_owned(),
-        },
+        state: state.to_owned(),
         total: counts.total,
         sent: counts.sent,
         failed: counts.failed,
         cancelled: counts.cancelled,
         in_hand: counts.in_hand,
         retrying: counts.retrying,
-        drained_at: row.drained_at.map(Moment),
+        drained_at: row.drained_at.filter(|_| is_drained).map(Moment),
         dropped_at: row.dropped_at.map(Moment),
         buckets: None,
     }

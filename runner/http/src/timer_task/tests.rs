@@ -10,11 +10,11 @@ fn meant(rows: &[TimerTaskRow]) -> Result<Meant, Problem> {
 
 fn rows(text: &str) -> Vec<TimerTaskRow> {
     let tree = read_tree(text).expect("a tree");
-    let id = |place: usize| 100 + place as i64;
+    let id = |index: usize| 100 + index as i64;
     tree.into_iter()
         .enumerate()
-        .map(|(place, task)| TimerTaskRow {
-            task_id: id(place),
+        .map(|(index, task)| TimerTaskRow {
+            task_id: id(index),
             parent: task.parent.map(id),
             definition: Value::Object(task.fields),
         })
@@ -96,8 +96,8 @@ fn what_is_wrong_is_said() {
             let rows: Vec<TimerTaskRow> = tree
                 .into_iter()
                 .enumerate()
-                .map(|(place, task)| TimerTaskRow {
-                    task_id: place as i64,
+                .map(|(index, task)| TimerTaskRow {
+                    task_id: index as i64,
                     parent: task.parent.map(|parent| parent as i64),
                     definition: Value::Object(task.fields),
                 })

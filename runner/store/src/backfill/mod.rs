@@ -98,8 +98,8 @@ pub struct BackfillRow {
 impl BackfillRow {
     /// What becomes of instants that have a run.
     pub fn on_existing(&self) -> Result<OnExisting, StoreError> {
-        let place = ("backfills", "on_existing");
-        StoreError::known(OnExisting::from_number, self.on_existing, place, self.id)
+        let column = ("backfills", "on_existing");
+        StoreError::known(OnExisting::from_number, self.on_existing, column, self.id)
     }
 
     /// The word of its state.

@@ -224,7 +224,7 @@ impl Store {
         by: By<'_>,
         tag: &str,
         onto: (&str, &str),
-        looked_at: &[(i64, i32)],
+        checked: &[(i64, i32)],
     ) -> Result<Retired, StoreError> {
         transaction!(self, control, "retire_runtime", |tx| {
             let row = sqlx::query!("SELECT retired_at FROM heddle.runtimes WHERE tag = $1 FOR UPDATE", tag)
@@ -234,7 +234,7 @@ impl Store {
                 return Ok(Retired::Missing);
             };
             let others = in_use(&mut tx, tag, (0, 0), i64::MAX).await?;
-            let is_other = |found: &VersionInUse| !looked_at.contains(&(found.script_id, found.version));
+            let is_other = |found: &VersionInUse| !checked.contains(&(found.script_id, found.version));
             if others.iter().any(is_other) {
                 return Ok(Retired::Others);
             }

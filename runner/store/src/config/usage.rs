@@ -38,6 +38,7 @@ const USERS_NAMED_MAX: i64 = 20;
 /// Where a group's spec names a thing of a kind: JSON paths with the variable `$name`.
 pub(crate) const SECRETS: &str = "$.tasks.*.secrets[*] ? (@ == $name)";
 pub(crate) const CONNECTIONS: &str = "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)";
+pub(crate) const CHANNELS: &str = "$ ? (@.notify.channels[*] == $name || @.tasks.*.notify.channels[*] == $name)";
 pub(crate) const POOLS: &str = "$.tasks.*.pools.keyvalue().key ? (@ == $name)";
 
 /// The groups whose current specs name a thing.
@@ -94,12 +95,33 @@ fn connections(spec: &Value) -> BTreeSet<&str> {
     named
 }
 
-/// Holds the pools, templates, secrets and connections that a group's spec names against deletion, until the caller's
+/// The channels that the rules of a group's spec name, and those of its tasks.
+fn channels(spec: &Value) -> BTreeSet<&str> {
+    let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
+    let rules = tasks.chain([spec]).map(|ruled| &ruled["notify"]["channels"]);
+    rules
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
+}
+
+/// Holds the channels, pools, templates, secrets and connections that a group's spec names against deletion, until the caller's
 /// transaction ends. `false`: not all of them are there any more.
 ///
 /// Locks: KEY SHARE on rows of one table after another, in the order of names; changes of these rows go on beside it.
 pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
     let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<String>>();
+    let channels = owned(channels(spec));
+    if !channels.is_empty() {
+        let held = sqlx::query_scalar!(
+            "SELECT name FROM heddle.channels WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+            &channels
+        );
+        if held.fetch_all(&mut *connection).await?.len() < channels.len() {
+            return Ok(false);
+        }
+    }
     let pools = owned(named_by_tasks(spec, "pools"));
     if !pools.is_empty() {
         let held = sqlx::query_scalar!(
@@ -150,8 +172,8 @@ mod tests {
 
     #[test]
     fn what_a_spec_names() {
-        let spec = json!({"template": "t1", "tasks": {
-            "a": {"pools": {"p2": 1, "p1": 2}, "secrets": ["s"], "audience": {"audience": "gid_x", "template": "t2"}},
+        let spec = json!({"template": "t1", "notify": {"channels": ["h", "g"]}, "tasks": {
+            "a": {"notify": {"channels": ["h", "i"]}, "pools": {"p2": 1, "p1": 2}, "secrets": ["s"], "audience": {"audience": "gid_x", "template": "t2"}},
             "b": {"pools": {"p1": 1}, "sql": ["c", "c"]},
             "d": {"query": {"connection": "e", "sql": "select 1"}},
         }});
@@ -159,6 +181,8 @@ mod tests {
         assert_eq!(named_by_tasks(&spec, "secrets"), BTreeSet::from(["s"]));
         assert_eq!(connections(&spec), BTreeSet::from(["c", "e"]));
         assert_eq!(templates(&spec), BTreeSet::from(["t1", "t2"]));
-        assert!(templates(&json!({})).is_empty() && named_by_tasks(&json!({}), "pools").is_empty());
+        assert_eq!(channels(&spec), BTreeSet::from(["g", "h", "i"]));
+        assert!(templates(&json!({})).is_empty() && channels(&json!({})).is_empty());
+        assert!(named_by_tasks(&json!({}), "pools").is_empty());
     }
 }

@@ -45,6 +45,11 @@ pub(crate) use server::{Connector, Plans};
 pub(crate) use session::PgSession;
 pub(crate) use watch::{Watch, keep_watch};
 
+/// One column of rows, as an array for `UNNEST`. Texts and bytes are borrowed, not copied.
+pub(crate) fn column<'r, Row, Value>(rows: &'r [Row], value_of: impl Fn(&'r Row) -> Value) -> Vec<Value> {
+    rows.iter().map(value_of).collect()
+}
+
 /// How long connecting may take, with authentication and set-up, and how long a free connection is waited for.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 

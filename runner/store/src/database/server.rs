@@ -230,7 +230,7 @@ const VERSION_MIN: i32 = 140_000;
 
 impl Store {
     /// Looks at what a session cannot set for itself and nodes suffer from.
-    pub async fn look_at_server(&self) -> Result<ServerReport, StoreError> {
+    pub async fn server_report(&self) -> Result<ServerReport, StoreError> {
         let mut session = self.control.acquire().await?;
         let row = sqlx::query!(
             r#"SELECT current_setting('server_version') AS "version!",

@@ -2,7 +2,7 @@
 //!
 //! # The story
 //!
-//! A user who polls is looked up (`look.sql`): what is held is given again. Otherwise the node proposes an occurrence,
+//! A user who polls is looked up (`user_facts.sql`): what is held is given again. Otherwise the node proposes an occurrence,
 //! and a *take* decides in one transaction: it writes the user's hold, whose primary key is the user (`hold_users.sql`),
 //! then judges it and takes stock (`give.sql`), and deletes the holds that were refused. Many users' takes ride in one
 //! transaction, so a hot occurrence's row is updated once for all of them. Ends go the same way (`end_holds.sql`): the
@@ -29,7 +29,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::dispatch::task_offer::close_done;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
@@ -158,9 +158,9 @@ fn state_of(assignment: Uuid, state: i16) -> Result<AssignmentState, StoreError>
 
 impl Store {
     /// Looks users up; `reach` is where the horizon ends.
-    pub async fn look_up_users(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
+    pub async fn user_facts(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
         let (floor, ceiling) = id_range(reach, now);
-        let rows = sqlx::query_file!("src/sql/look.sql", uids, reach, floor, ceiling)
+        let rows = sqlx::query_file!("src/sql/user_facts.sql", uids, reach, floor, ceiling)
             .fetch_all(&self.pool)
             .await?;
         let facts = rows.into_iter().map(|row| {
@@ -432,19 +432,14 @@ async fn take_in(
     horizon: heddle_domain::Span,
     now: Time,
 ) -> Result<Vec<Verdict>, StoreError> {
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            proposals.iter().map(|$row| $value).collect::<Vec<_>>()
-        };
-    }
     let held = sqlx::query_file_scalar!(
         "src/sql/hold_users.sql",
-        &column!(row => row.uid.clone()),
-        &column!(row => row.id),
-        &column!(row => row.offer_id),
-        &column!(row => row.version),
-        &column!(row => row.audience.clone()),
-        &column!(row => row.occurrence),
+        &column(proposals, |row| row.uid.as_str()) as &[&str],
+        &column(proposals, |row| row.id),
+        &column(proposals, |row| row.offer_id),
+        &column(proposals, |row| row.version),
+        &column(proposals, |row| row.audience.as_str()) as &[&str],
+        &column(proposals, |row| row.occurrence),
         now
     )
     .fetch_all(&mut *connection)
@@ -494,17 +489,12 @@ async fn take_in(
 
 /// Ends holds within a transaction.
 pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            ends.iter().map(|$row| $value).collect::<Vec<_>>()
-        };
-    }
     let rows = sqlx::query_file!(
         "src/sql/end_holds.sql",
-        &column!(row => row.id),
-        &column!(row => row.uid.clone()),
-        &column!(row => row.state.number()),
-        &column!(row => row.result.clone()) as &[Option<String>],
+        &column(ends, |row| row.id),
+        &column(ends, |row| row.uid.as_str()) as &[&str],
+        &column(ends, |row| row.state.number()),
+        &column(ends, |row| row.result.as_deref()) as &[Option<&str>],
         now
     )
     .fetch_all(&mut *connection)

@@ -317,10 +317,10 @@ impl Completion {
         .await?;
         rows.into_iter()
             .map(|row| {
-                let place = ("offer_settlements", "error_kind");
+                let column = ("offer_settlements", "error_kind");
                 let kind = row
                     .error_kind
-                    .map(|kind| StoreError::known(ErrorKind::from_number, kind, place, format!("of run {}", row.run)));
+                    .map(|kind| StoreError::known(ErrorKind::from_number, kind, column, format!("of run {}", row.run)));
                 Ok(OfferSettlement {
                     offer_id: row.offer_id,
                     ended: EndedAttempt {

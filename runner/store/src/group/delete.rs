@@ -56,7 +56,7 @@ impl Store {
             let Some(row) = current(&mut tx, name).await? else {
                 return Ok(GroupDelete::Missing);
             };
-            if matches!(if_match, Some(IfMatch::Revision(revision)) if revision != row.revision) {
+            if if_match.as_ref().is_some_and(|wanted| !wanted.is_met_by(row.revision)) {
                 return Ok(GroupDelete::Stale(row.revision));
             }
             let upstreams = sqlx::query_scalar!(

@@ -104,31 +104,35 @@ impl Store {
             let now = span::now(&mut tx).await?;
             let mut found = Vec::new();
             let mut next = cursor.map(str::to_owned);
-            // Of a state that is common the first look finds enough.
-            let first = limit.min(READ_MAX);
-            for look_at in [first, READ_MAX - first] {
-                if look_at == 0 {
+            // Of a state that is common the first look finds enough; of one that is not a second one would be made anyway.
+            let common = [None, Some(RunState::Succeeded)];
+            let first = match filter.last_states.iter().any(|state| common.contains(state)) {
+                true => limit.min(READ_MAX),
+                false => READ_MAX,
+            };
+            for to_read in [first, READ_MAX - first] {
+                if to_read == 0 {
                     break;
                 }
-                let groups = ids(&mut tx, filter, asked, next.as_deref(), look_at + 1).await?;
-                let looked_at = &groups[..groups.len().min(usize::try_from(look_at).unwrap_or(0))];
-                let these: Vec<i64> = looked_at.iter().map(|(id, _)| *id).collect();
+                let groups = ids(&mut tx, filter, asked, next.as_deref(), to_read + 1).await?;
+                let read = &groups[..groups.len().min(usize::try_from(to_read).unwrap_or(0))];
+                let these: Vec<i64> = read.iter().map(|(id, _)| *id).collect();
                 let states = last_states(&mut tx, &these, now).await?;
                 next = None;
-                let mut last = looked_at.len();
-                for (place, (id, _)) in looked_at.iter().enumerate() {
+                let mut last = read.len();
+                for (index, (id, _)) in read.iter().enumerate() {
                     if filter.last_states.contains(&states.get(id).copied()) {
                         found.push(*id);
                     }
                     if found.len() as i64 == limit {
-                        last = place + 1;
+                        last = index + 1;
                         break;
                     }
                 }
                 if last == groups.len() {
                     break;
                 }
-                next = looked_at[..last].last().map(|(_, name)| name.clone());
+                next = read[..last].last().map(|(_, name)| name.clone());
                 if found.len() as i64 == limit {
                     break;
                 }

@@ -63,12 +63,22 @@ pub struct ScriptUse {
 }
 
 /// What `If-Match` asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IfMatch {
     /// Any revision (`*`): the group has to exist.
     Exists,
-    /// It stands at this revision.
-    Revision(i32),
+    /// It stands at one of these revisions.
+    Revisions(Vec<i32>),
+}
+
+impl IfMatch {
+    /// Whether it is met by a group that exists, at this revision.
+    pub fn is_met_by(&self, revision: i32) -> bool {
+        match self {
+            Self::Exists => true,
+            Self::Revisions(revisions) => revisions.contains(&revision),
+        }
+    }
 }
 
 async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {
@@ -315,27 +325,6 @@ impl Store {
             tx.commit().await?;
             Ok(Some((row, true)))
         })
-    }
-
-    /// The times in which a group was disabled that touch [from, to]; an open one has no end.
-    pub async fn group_disabled(
-        &self,
-        group_id: i64,
-        from: Time,
-        to: Time,
-    ) -> Result<Vec<(Time, Option<Time>)>, StoreError> {
-        Ok(sqlx::query!(
-            "SELECT since, until FROM heddle.group_disabled
-             WHERE group_id = $1 AND since <= $3 AND (until IS NULL OR until >= $2) ORDER BY since",
-            group_id,
-            from,
-            to,
-        )
-        .fetch_all(&self.pool)
-        .await?
-        .into_iter()
-        .map(|row| (row.since, row.until))
-        .collect())
     }
 
     /// How many runs of a group have not ended.

@@ -10,7 +10,7 @@ use crate::transaction::transaction;
 use crate::{Store, StoreError, runtime, schedule, upstream, usage};
 
 /// A group as it shall stand.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GroupWrite<'a> {
     pub name: &'a str,
     /// Validated and in canonical form: equal specs make no new revision.
@@ -184,12 +184,54 @@ async fn put_again(
     })
 }
 
-/// Whether the group is as `If-Match` wants it.
-fn is_met(wanted: IfMatch, before: Option<&GroupRow>) -> bool {
-    match wanted {
-        IfMatch::Exists => before.is_some(),
-        IfMatch::Revision(revision) => before.is_some_and(|before| before.revision == revision),
+/// What a group names, held against deletion until the commit.
+struct Named {
+    links: Vec<GroupLink>,
+    /// The groups that the links name, and the scripts: their ids, in the same order as they are named.
+    upstreams: Vec<i64>,
+    scripts: Vec<i64>,
+}
+
+/// Finds what a group names and holds it; the answer to the PUT, if something is missing.
+async fn hold_named(
+    tx: &mut PgSession,
+    write: &GroupWrite<'_>,
+    group_id: Option<i64>,
+) -> Result<Result<Named, GroupPut>, StoreError> {
+    let mut links = write.links.to_vec();
+    links.retain(|link| link.upstream != write.name);
+    if links.len() < write.links.len() {
+        return Ok(Err(GroupPut::Cycle(vec![write.name.into(), write.name.into()])));
     }
+    let upstreams = match link::resolve(tx, &links).await? {
+        Ok(upstreams) => upstreams,
+        Err(unknown) => return Ok(Err(GroupPut::UnknownGroups(unknown))),
+    };
+    let scripts = match resolve_scripts(tx, write.scripts).await? {
+        Ok(scripts) => scripts,
+        Err(unknown) => return Ok(Err(GroupPut::UnknownScripts(unknown))),
+    };
+    let pinned = write.scripts.iter().zip(&scripts);
+    let pinned: Vec<(i64, i32)> = pinned.filter_map(|(used, id)| Some((*id, used.version?))).collect();
+    if !pinned.is_empty() {
+        runtime::stay(tx, &pinned).await?;
+    }
+    if !usage::hold(tx, write.spec).await? {
+        return Ok(Err(GroupPut::Outdated));
+    }
+    if let Some(cycle) = link::find_cycle(tx, write.name, group_id, &links, &upstreams).await? {
+        return Ok(Err(GroupPut::Cycle(cycle)));
+    }
+    Ok(Ok(Named {
+        links,
+        upstreams,
+        scripts,
+    }))
+}
+
+/// Whether the group is as `If-Match` wants it.
+fn is_met(wanted: &IfMatch, before: Option<&GroupRow>) -> bool {
+    before.is_some_and(|before| wanted.is_met_by(before.revision))
 }
 
 impl Store {
@@ -201,7 +243,8 @@ impl Store {
         transaction!(self, pool, "put_group", |tx| {
             lock_groups(&mut tx).await?;
             let before = current(&mut tx, write.name).await?;
-            if write.if_match.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
+            let wanted = write.if_match.as_ref();
+            if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
                 return Ok(GroupPut::Stale(before.map(|before| before.revision)));
             }
             let stood = before.as_ref().is_none_or(|before| before.enabled);
@@ -215,35 +258,10 @@ impl Store {
                 }
                 return Ok(GroupPut::Done(put));
             }
-            let links: Vec<GroupLink> = write
-                .links
-                .iter()
-                .filter(|link| link.upstream != write.name)
-                .cloned()
-                .collect();
-            if links.len() < write.links.len() {
-                return Ok(GroupPut::Cycle(vec![write.name.into(), write.name.into()]));
-            }
-            let upstreams = match link::resolve(&mut tx, &links).await? {
-                Ok(upstreams) => upstreams,
-                Err(unknown) => return Ok(GroupPut::UnknownGroups(unknown)),
+            let named = match hold_named(&mut tx, &write, before.as_ref().map(|before| before.id)).await? {
+                Ok(named) => named,
+                Err(missing) => return Ok(missing),
             };
-            let scripts = match resolve_scripts(&mut tx, write.scripts).await? {
-                Ok(scripts) => scripts,
-                Err(unknown) => return Ok(GroupPut::UnknownScripts(unknown)),
-            };
-            let pinned = write.scripts.iter().zip(&scripts);
-            let pinned: Vec<(i64, i32)> = pinned.filter_map(|(used, id)| Some((*id, used.version?))).collect();
-            if !pinned.is_empty() {
-                runtime::stay(&mut tx, &pinned).await?;
-            }
-            if !usage::hold(&mut tx, write.spec).await? {
-                return Ok(GroupPut::Outdated);
-            }
-            let id = before.as_ref().map(|before| before.id);
-            if let Some(cycle) = link::find_cycle(&mut tx, write.name, id, &links, &upstreams).await? {
-                return Ok(GroupPut::Cycle(cycle));
-            }
             if let Some(category) = write.category {
                 hold_category(&mut tx, by, category).await?;
             }
@@ -252,8 +270,8 @@ impl Store {
                 None => insert(&mut tx, by, &write).await?,
             };
             let row = GroupRow { enabled, ..row };
-            link::replace(&mut tx, row.id, &links, &upstreams).await?;
-            replace_script_uses(&mut tx, row.id, write.scripts, &scripts).await?;
+            link::replace(&mut tx, row.id, &named.links, &named.upstreams).await?;
+            replace_script_uses(&mut tx, row.id, write.scripts, &named.scripts).await?;
             schedule::sync(&mut tx, &row, by.at).await?;
             upstream::changed(&mut tx, row.id).await?;
             let action = if before.is_some() { "update" } else { "create" };

@@ -69,7 +69,8 @@ async fn count_in(connection: &mut PgSession, topic: i32, day: NaiveDate, ids: &
         "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
          SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)
           GROUP BY heddle.message_bucket(i.id) ORDER BY 3
-         ON CONFLICT (topic, day, bucket) DO UPDATE SET cancelled = o.cancelled + excluded.cancelled",
+         ON CONFLICT (topic, day, bucket) DO UPDATE
+            SET cancelled = o.cancelled + excluded.cancelled, last_at = excluded.last_at",
         topic,
         day,
         ids

@@ -149,14 +149,14 @@ async fn claim_in(
     allowed: Option<f64>,
     only_claims: bool,
 ) -> Result<Claimed, StoreError> {
-    let look = sqlx::query_file!("src/sql/message_look.sql", terms.topic, terms.lease, only_claims)
+    let found = sqlx::query_file!("src/sql/message_work.sql", terms.topic, terms.lease, only_claims)
         .fetch_one(&mut *connection)
         .await?;
-    if !look.alive {
+    if !found.alive {
         return Ok(Claimed::Refused);
     }
-    if let Some(lost) = look.lost {
-        if terms.concurrency.is_none() && look.mine > 0 {
+    if let Some(lost) = found.lost {
+        if terms.concurrency.is_none() && found.mine > 0 {
             // What was left behind is tried alone: a batch that costs nodes takes no other with it.
             return Ok(Claimed::Full);
         }
@@ -165,11 +165,11 @@ async fn claim_in(
     let full = match terms.concurrency {
         // Each node has its share, so that none sends alone while others wait.
         Some(most) => {
-            let nodes = look.nodes.max(1);
+            let nodes = found.nodes.max(1);
             let share = (i64::from(most) + nodes - 1) / nodes;
-            look.in_hand >= i64::from(most) || !terms.queued && look.mine >= share
+            found.in_hand >= i64::from(most) || !terms.queued && found.mine >= share
         }
-        None => look.mine >= AHEAD_MAX,
+        None => found.mine >= AHEAD_MAX,
     };
     if full {
         return Ok(Claimed::Full);
@@ -182,7 +182,7 @@ async fn claim_in(
         Some(allowed) => terms.messages_max.min(allowed as i64),
         None => terms.messages_max,
     };
-    let head = match (look.day, look.slice, look.bucket, look.id, look.sealed) {
+    let head = match (found.day, found.slice, found.bucket, found.id, found.sealed) {
         (Some(day), Some(slice), Some(bucket), Some(id), Some(sealed)) => Some(Head {
             day,
             sealed,
@@ -195,7 +195,7 @@ async fn claim_in(
         }),
         _ => None,
     };
-    match (look.retry_day, head) {
+    match (found.retry_day, head) {
         (Some(day), None) => claim_retries(connection, terms, day, limit).await,
         (Some(day), Some(_)) if terms.retries_first => claim_retries(connection, terms, day, limit).await,
         (_, Some(head)) => claim_slices(connection, terms, head, limit).await,
@@ -560,14 +560,14 @@ async fn next_of_slices(
     messages.truncate(fit);
     // Slices before the last that gave a message are at their end; behind a cut nobody has looked.
     let last = slices[..fit].last().copied();
-    let last_place = fronts.iter().position(|front| Some(front.slice) == last);
-    for (place, front) in fronts.iter_mut().enumerate() {
+    let last_index = fronts.iter().position(|front| Some(front.slice) == last);
+    for (index, front) in fronts.iter_mut().enumerate() {
         if let Some(found) = (0..fit).rev().find(|&index| slices[index] == front.slice) {
             (front.bucket, front.id) = (messages[found].bucket, messages[found].id);
         }
-        front.done = !cut || last_place.is_some_and(|last| place < last);
+        front.done = !cut || last_index.is_some_and(|last| index < last);
     }
-    if let (true, Some(last)) = (cut, last_place) {
+    if let (true, Some(last)) = (cut, last_index) {
         fronts.truncate(last + 1);
     }
     Ok(messages)

@@ -37,6 +37,7 @@ pub struct DayCounts {
 pub struct DayRow {
     pub day: NaiveDate,
     pub counts: DayCounts,
+    /// When a message of it ended last: when it was drained, if it is.
     pub drained_at: Option<Time>,
     pub dropped_at: Option<Time>,
 }
@@ -203,7 +204,7 @@ impl Store {
 
     async fn days_from(&self, topic: i32, from: Option<NaiveDate>, limit: i64) -> Result<Vec<DayRow>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT d.day, d.drained_at, d.dropped_at,
+            r#"SELECT d.day, coalesce(o.last_at, d.drained_at) AS drained_at, d.dropped_at,
                       coalesce(d.total, b.total, 0)::bigint AS "total!", coalesce(d.sent, o.sent, 0)::bigint AS "sent!",
                       coalesce(d.failed, o.failed, 0)::bigint AS "failed!",
                       coalesce(d.cancelled, o.cancelled, 0)::bigint AS "cancelled!",
@@ -211,7 +212,8 @@ impl Store {
                  FROM heddle.message_days d
                  LEFT JOIN LATERAL (SELECT sum(b.total) AS total FROM heddle.message_buckets b
                                      WHERE b.topic = d.topic AND b.day = d.day) AS b ON true
-                 LEFT JOIN LATERAL (SELECT sum(o.sent) AS sent, sum(o.failed) AS failed, sum(o.cancelled) AS cancelled
+                 LEFT JOIN LATERAL (SELECT sum(o.sent) AS sent, sum(o.failed) AS failed, sum(o.cancelled) AS cancelled,
+                                           max(o.last_at) AS last_at
                                       FROM heddle.message_outcomes o WHERE o.topic = d.topic AND o.day = d.day) AS o ON true
                  LEFT JOIN LATERAL (SELECT sum(cardinality(h.ids)) AS count FROM heddle.message_batches h
                                      WHERE h.topic = d.topic AND h.day = d.day) AS h ON true
@@ -250,6 +252,8 @@ impl Store {
             let days = sqlx::query_scalar!(
                 "UPDATE heddle.message_days d
                 SET dropped_at = clock_timestamp(),
+                    drained_at = coalesce((SELECT max(o.last_at) FROM heddle.message_outcomes o
+                                            WHERE o.topic = d.topic AND o.day = d.day), d.drained_at),
                     total = coalesce((SELECT sum(b.total) FROM heddle.message_buckets b
                                        WHERE b.topic = d.topic AND b.day = d.day), 0),
                     sent = coalesce((SELECT sum(o.sent) FROM heddle.message_outcomes o

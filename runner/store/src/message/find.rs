@@ -12,7 +12,7 @@ use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// How long one look-up may read, in milliseconds: one by receiver alone reads whole days.
-const LOOK_MS_MAX: &str = "20000";
+const SEARCH_MS_MAX: &str = "20000";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageSearch {
@@ -170,7 +170,7 @@ impl Store {
                     _ => {
                         sqlx::query_file_as!(
                             RawMessage,
-                            "src/sql/messages_look.sql",
+                            "src/sql/messages_search.sql",
                             topic,
                             day,
                             past,
@@ -199,7 +199,7 @@ impl Store {
             plan_for_days(&mut tx).await?;
             let rows = sqlx::query_file_as!(
                 RawMessage,
-                "src/sql/messages_look.sql",
+                "src/sql/messages_search.sql",
                 topic,
                 day,
                 bucket,
@@ -223,7 +223,7 @@ async fn plan_for_days(connection: &mut PgSession) -> Result<(), StoreError> {
                   set_config('enable_sort', 'off', true) AS "sort!",
                   set_config('enable_bitmapscan', 'off', true) AS "bitmap!",
                   set_config('statement_timeout', $1, true) AS "timeout!""#,
-        LOOK_MS_MAX
+        SEARCH_MS_MAX
     )
     .fetch_one(connection)
     .await?;

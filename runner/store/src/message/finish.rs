@@ -159,7 +159,8 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
             "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, failed)
              SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)
               GROUP BY heddle.message_bucket(i.id) ORDER BY 3
-             ON CONFLICT (topic, day, bucket) DO UPDATE SET failed = o.failed + excluded.failed",
+             ON CONFLICT (topic, day, bucket) DO UPDATE
+                SET failed = o.failed + excluded.failed, last_at = excluded.last_at",
             topic,
             finish.day,
             &given_up

@@ -72,7 +72,7 @@ pub(super) async fn set_aside(
     if messages.is_empty() {
         return Ok(());
     }
-    let of = |place: usize| tried.get(place).cloned().unwrap_or_default();
+    let of = |index: usize| tried.get(index).cloned().unwrap_or_default();
     sqlx::query!(
         "INSERT INTO heddle.message_retries (topic, day, bucket, id, attempt, retry, due_at, error)
          SELECT $1, $2, heddle.message_bucket(f.id), f.id, f.attempt, f.retry, clock_timestamp(), ''
@@ -80,8 +80,8 @@ pub(super) async fn set_aside(
         topic,
         day,
         &messages.iter().map(|message| message.id).collect::<Vec<_>>(),
-        &(0..messages.len()).map(|place| of(place).attempt).collect::<Vec<_>>(),
-        &(0..messages.len()).map(|place| of(place).retry).collect::<Vec<_>>()
+        &(0..messages.len()).map(|index| of(index).attempt).collect::<Vec<_>>(),
+        &(0..messages.len()).map(|index| of(index).retry).collect::<Vec<_>>()
     )
     .execute(connection)
     .await?;

@@ -12,6 +12,7 @@ use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
 use crate::secret::{Sealed, SecretKeys};
 use crate::transaction::transaction;
+use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
 /// How many channels there may be: all are looked at when notices are turned into notifications.
@@ -296,16 +297,26 @@ impl Store {
         kept.open(keys, name).map(Some)
     }
 
-    /// Deletes a channel; `false` if there was none. What is to be told there fails when its time has come.
-    pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<bool, StoreError> {
+    /// Deletes a channel that no group's current spec names. What is to be told there all the same (by the rules of older
+    /// revisions, by scripts, as a callback) fails when its time has come.
+    pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_channel", |tx| {
             let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
                 .fetch_optional(&mut *tx)
                 .await?;
-            let Some(before) = gone else { return Ok(false) };
+            let Some(before) = gone else {
+                return Ok(Removal::Missing);
+            };
+            let groups = usage::groups(&mut tx, usage::CHANNELS, name).await?;
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
+            }
             change::record(&mut tx, by, "delete", Noun::Channel, name, Some(&before), None).await?;
             tx.commit().await?;
-            Ok(true)
+            Ok(Removal::Done)
         })
     }
 }

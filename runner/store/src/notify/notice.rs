@@ -14,7 +14,7 @@ use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
 use uuid::Uuid;
 
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::live::Completion;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -99,11 +99,6 @@ pub(crate) async fn insert_notices_in(
     if rows.is_empty() {
         return Ok(());
     }
-    macro_rules! column {
-        ($one:ident, $notice:ident => $value:expr) => {
-            rows.iter().map(|($one, $notice)| $value).collect::<Vec<_>>()
-        };
-    }
     // Of successes only those are recoveries that follow a failure; and a task's is left to the run's message only where
     // the run had failed too, not where its failure was allowed.
     sqlx::query!(
@@ -118,22 +113,22 @@ pub(crate) async fn insert_notices_in(
              AS n (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers, task_name)
           WHERE n.event <> 'recovered'
              OR EXISTS (SELECT FROM heddle.troubles t WHERE t.group_id = n.group_id AND t.task = n.task_name)",
-        &column!(_one, notice => notice.event.map_or(Event::Callback, Event::Rule).as_str().to_owned()),
-        &column!(one, _notice => one.group_id),
-        &column!(one, _notice => one.revision_id),
-        &column!(one, _notice => one.run.map(|run| run.0)) as &[Option<Uuid>],
-        &column!(_one, notice => notice.task.map(|task| task as i16)) as &[Option<i16>],
-        &column!(_one, notice => notice.item.map(|item| item as i32)) as &[Option<i32>],
-        &column!(_one, notice => notice.attempt.map(|attempt| attempt as i32)) as &[Option<i32>],
-        &column!(_one, notice => notice.due) as &[Option<Time>],
-        &column!(one, _notice => one.about.clone()) as &[Option<String>],
-        &column!(_one, notice => notice.with_run),
+        &column(&rows, |(_one, notice)| notice.event.map_or(Event::Callback, Event::Rule).as_str()) as &[&str],
+        &column(&rows, |(one, _notice)| one.group_id),
+        &column(&rows, |(one, _notice)| one.revision_id),
+        &column(&rows, |(one, _notice)| one.run.map(|run| run.0)) as &[Option<Uuid>],
+        &column(&rows, |(_one, notice)| notice.task.map(|task| task as i16)) as &[Option<i16>],
+        &column(&rows, |(_one, notice)| notice.item.map(|item| item as i32)) as &[Option<i32>],
+        &column(&rows, |(_one, notice)| notice.attempt.map(|attempt| attempt as i32)) as &[Option<i32>],
+        &column(&rows, |(_one, notice)| notice.due) as &[Option<Time>],
+        &column(&rows, |(one, _notice)| one.about.as_deref()) as &[Option<&str>],
+        &column(&rows, |(_one, notice)| notice.with_run),
         // An array of arrays would have to be rectangular.
-        &column!(_one, notice => {
+        &column(&rows, |(_one, notice)| {
             let tasks: Vec<String> = notice.covers.iter().map(|&task| (task as i16).to_string()).collect();
             (!tasks.is_empty()).then(|| tasks.join(","))
         }) as &[Option<String>],
-        &column!(one, notice => one.task_name(notice.task)),
+        &column(&rows, |(one, notice)| one.task_name(notice.task)),
         now
     )
     .execute(connection)

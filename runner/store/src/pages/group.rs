@@ -6,7 +6,7 @@ use heddle_domain::Time;
 use uuid::Uuid;
 
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_BY_SPANS, Span};
+use crate::span::{self, BEGIN_BY_SPANS, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -154,7 +154,9 @@ impl Store {
             let mut left = limit;
             let now = span::now(&mut tx).await?;
             let newest = span::made(before).map_or(now, |made| made.min(now));
+            let mut planning = Planning::default();
             for span in span::spans_of_groups(newest, None) {
+                planning.of(&mut tx, span).await?;
                 let found = ended_runs(&mut tx, group_id, span, before, left).await?;
                 left -= found.len() as i64;
                 runs.extend(found);
@@ -235,11 +237,13 @@ impl Store {
         transaction!(self, pool, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {
             let mut found = Vec::new();
             let mut left: BTreeMap<i64, i64> = groups.iter().map(|group| (*group, each)).collect();
+            let mut planning = Planning::default();
             for span in span::spans_of_groups(span::now(&mut tx).await?, None) {
                 left.retain(|_, left| *left > 0);
                 if left.is_empty() {
                     break;
                 }
+                planning.of(&mut tx, span).await?;
                 let (ids, most): (Vec<i64>, Vec<i64>) = left.iter().unzip();
                 let rows = sqlx::query!(
                     r#"SELECT n.id AS "group!", l.id AS "run!", l.revision_id AS "revision!"

@@ -6,7 +6,7 @@ use heddle_domain::Time;
 use uuid::Uuid;
 
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_BY_SPANS, Span};
+use crate::span::{self, BEGIN_BY_SPANS, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -345,10 +345,12 @@ pub(crate) async fn last_ends(
 ) -> Result<Vec<(i64, Uuid, i16)>, StoreError> {
     let mut left: BTreeSet<i64> = groups.iter().copied().collect();
     let mut ends = Vec::with_capacity(left.len());
+    let mut planning = Planning::default();
     for span in span::spans_of_groups(now, None) {
         if left.is_empty() {
             break;
         }
+        planning.of(session, span).await?;
         let ids: Vec<i64> = left.iter().copied().collect();
         let found = sqlx::query!(
             r#"SELECT n.id AS "group!", l.id AS "run!", l.state AS "state!" FROM UNNEST($1::bigint[]) AS n (id)

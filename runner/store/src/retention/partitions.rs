@@ -115,29 +115,29 @@ impl Store {
 
     /// Whether a run of a day lives or is to be kept; `logs`: for its logs.
     pub async fn is_day_needed(&self, rules: &RunRules, day: Day, now: Time, logs: bool) -> Result<bool, StoreError> {
-        let look = Recheck {
+        let recheck = Recheck {
             rules,
             now,
             runs: !logs,
         };
         let mut connection = self.pool.acquire().await?;
-        is_needed(&mut connection, look, day).await
+        is_needed(&mut connection, recheck, day).await
     }
 
     /// Drops a day's runs, attempts, logs and maps, if all of its runs have ended and are due.
     pub async fn drop_run_day(&self, rules: &RunRules, day: Day, now: Time) -> Result<Dropped, StoreError> {
-        let look = Recheck { rules, now, runs: true };
-        self.drop_partitions(&OF_RUNS, day, Some(look)).await
+        let recheck = Recheck { rules, now, runs: true };
+        self.drop_partitions(&OF_RUNS, day, Some(recheck)).await
     }
 
     /// Drops a day's logs, if those of all its runs are due.
     pub async fn drop_log_day(&self, rules: &RunRules, day: Day, now: Time) -> Result<Dropped, StoreError> {
-        let look = Recheck {
+        let recheck = Recheck {
             rules,
             now,
             runs: false,
         };
-        self.drop_partitions(&[Partitioned::Logs], day, Some(look)).await
+        self.drop_partitions(&[Partitioned::Logs], day, Some(recheck)).await
     }
 
     /// Drops a day of a table whose rows are due by their day alone: events, assignments.
@@ -149,22 +149,22 @@ impl Store {
         &self,
         tables: &[Partitioned],
         day: Day,
-        look: Option<Recheck<'_>>,
+        recheck: Option<Recheck<'_>>,
     ) -> Result<Dropped, StoreError> {
         let dropped = transaction!(self, pool, "drop_partitions", once, |tx| {
             wait_little(&mut tx).await?;
             for &table in tables {
                 sqlx::query(lock_statement(table)).execute(&mut *tx).await?;
             }
-            if let Some(look) = look {
-                if is_needed(&mut tx, look, day).await? {
+            if let Some(recheck) = recheck {
+                if is_needed(&mut tx, recheck, day).await? {
                     return Ok(Dropped::Needed);
                 }
-                if look.runs {
+                if recheck.runs {
                     sqlx::query!(
                         "INSERT INTO heddle.pruned_days (day, at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
                         day.0,
-                        look.now
+                        recheck.now
                     )
                     .execute(&mut *tx)
                     .await?;
@@ -205,8 +205,8 @@ async fn wait_little(tx: &mut Transaction) -> Result<(), StoreError> {
 }
 
 /// Whether a run of a day lives, or is to be kept.
-async fn is_needed(connection: &mut PgSession, look: Recheck<'_>, day: Day) -> Result<bool, StoreError> {
-    let Recheck { rules, now, runs } = look;
+async fn is_needed(connection: &mut PgSession, recheck: Recheck<'_>, day: Day) -> Result<bool, StoreError> {
+    let Recheck { rules, now, runs } = recheck;
     let keep_micros = if runs { &rules.runs_micros } else { &rules.logs_micros };
     let (first, behind) = day.ids();
     Ok(sqlx::query_file_scalar!(

@@ -35,7 +35,7 @@ use serde_json::Value;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::group::GroupRow;
 use crate::live::Completion;
 use crate::{Store, StoreError};
@@ -85,6 +85,9 @@ pub struct Compiled {
     pub schedules: BTreeMap<String, Schedule>,
     /// All that are enabled.
     pub calendar: Calendar,
+    /// What a backfill without a step goes by: the same, or all schedules where none of those that are enabled has instants in
+    /// the past.
+    pub past: Calendar,
 }
 
 /// Reads the schedules of a spec that has been accepted. `anchors` tells since when each stands as it is written,
@@ -105,7 +108,15 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
         schedules.insert(name.clone(), schedule);
     }
     let calendar = Calendar::new(schedules.values().filter(|schedule| schedule.enabled()).cloned());
-    Ok(Compiled { schedules, calendar })
+    let past = match calendar.has_grid() {
+        true => calendar.clone(),
+        false => Calendar::new(schedules.values().cloned()),
+    };
+    Ok(Compiled {
+        schedules,
+        calendar,
+        past,
+    })
 }
 
 fn anchor_of(anchors: &Value, name: &str) -> Option<Time> {
@@ -333,19 +344,14 @@ impl Completion {
 
     /// Moves schedules on that this transaction has taken; see `sql/move_schedules.sql`.
     pub async fn move_schedules(&mut self, moved: &[MovedSchedule]) -> Result<(), StoreError> {
-        macro_rules! column {
-            ($row:ident => $value:expr) => {
-                moved.iter().map(|$row| $value).collect::<Vec<_>>()
-            };
-        }
         sqlx::query_file!(
             "src/sql/move_schedules.sql",
-            &column!(row => row.group_id),
-            &column!(row => row.name.clone()),
-            &column!(row => row.cursor),
-            &column!(row => row.next_fire_at) as &[Option<Time>],
-            &column!(row => row.awaits) as &[Option<Uuid>],
-            &column!(row => row.fired_at) as &[Option<Time>],
+            &column(moved, |row| row.group_id),
+            &column(moved, |row| row.name.as_str()) as &[&str],
+            &column(moved, |row| row.cursor),
+            &column(moved, |row| row.next_fire_at) as &[Option<Time>],
+            &column(moved, |row| row.awaits) as &[Option<Uuid>],
+            &column(moved, |row| row.fired_at) as &[Option<Time>],
         )
         .execute(self.connection())
         .await?;

@@ -3,6 +3,10 @@
 -- Locking: holds in the order of the users, then occurrences in theirs; see hold_users. Who deletes the row of a hold
 -- owns its end: of two that end it at once, the later finds it gone. The count is an initial plan of the DELETE, so all
 -- locks are there before a row is deleted.
+--
+-- What a task run offered, and was taken from it (its run was cancelled, it was overridden), no user ends any more: the
+-- reaper revokes it (Store::withdraw_offers, which tells these by the same rule). Where an attempt has ended on its own the
+-- offer is closed, and what is held of it waits for the next attempt.
 WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),
@@ -12,6 +16,14 @@ locked AS MATERIALIZED (
 gone AS (
     DELETE FROM heddle.holds h USING asked a
      WHERE h.uid = ANY (ARRAY[a.uid]) AND h.id = ANY (ARRAY[a.id]) AND (SELECT count(*) FROM locked) >= 0
+       AND (a.state > 2 OR (
+            SELECT o.run IS NULL
+                OR CASE WHEN o.enabled
+                        THEN EXISTS (SELECT FROM heddle.running r
+                                      WHERE r.run = o.run AND r.task = o.task AND r.item = o.item
+                                        AND r.attempt = o.attempt AND r.lease = 0)
+                        ELSE EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = o.run) END
+              FROM heddle.offers o WHERE o.id = h.offer_id LIMIT 1))
     RETURNING h.*, a.state, a.result
 ),
 judged AS MATERIALIZED (

@@ -5,8 +5,8 @@
 -- order): its settlement is picked up by a transaction of its own; so are the events for followers. A schedule that
 -- awaits a run is not due, so no scheduler holds its row; a change of its group may, but locks no run.
 --
--- complete_single_task and queue_complete_single_task end runs by the same parts, and a test of run/live/complete.rs keeps them alike: sqlx
--- takes a text from one file only. A function of the database for all three costs as much (measured with one and with a
+-- complete_single_task ends runs by the same parts, and a test of run/live/complete.rs keeps them alike: sqlx takes a text
+-- from one file only. A function of the database for both costs as much (measured with one and with a
 -- hundred runs at a time), but its text would stand in a migration, where no macro checks it and no plan shows what it does,
 -- and a change of it would reach the old nodes too that are still at work during an upgrade.
 WITH ended AS (

@@ -16,6 +16,7 @@ WITH stopped AS (
 counted AS (
     INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
     SELECT $1, $2, $3, count(*) FROM stopped HAVING count(*) > 0
-    ON CONFLICT (topic, day, bucket) DO UPDATE SET cancelled = o.cancelled + excluded.cancelled
+    ON CONFLICT (topic, day, bucket) DO UPDATE
+       SET cancelled = o.cancelled + excluded.cancelled, last_at = excluded.last_at
 )
 SELECT count(*) AS "cancelled!" FROM stopped

@@ -23,7 +23,8 @@ left_over AS (
 counted AS (
     INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
     SELECT $1, $2, l.bucket, l.count FROM left_over l WHERE l.count > 0
-    ON CONFLICT (topic, day, bucket) DO UPDATE SET cancelled = o.cancelled + excluded.cancelled
+    ON CONFLICT (topic, day, bucket) DO UPDATE
+       SET cancelled = o.cancelled + excluded.cancelled, last_at = excluded.last_at
 ),
 retries AS (
     -- Their rows are marked, since their slices' frontiers are past them.

@@ -14,6 +14,7 @@ WITH stopped AS (
 counted AS (
     INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, cancelled)
     SELECT $1, $2, c.bucket, count(*) FROM stopped c GROUP BY c.bucket
-    ON CONFLICT (topic, day, bucket) DO UPDATE SET cancelled = o.cancelled + excluded.cancelled
+    ON CONFLICT (topic, day, bucket) DO UPDATE
+       SET cancelled = o.cancelled + excluded.cancelled, last_at = excluded.last_at
 )
 SELECT count(*) AS "cancelled!" FROM stopped

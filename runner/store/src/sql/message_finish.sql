@@ -16,6 +16,7 @@ counted AS (
     SELECT $2, $4, n.bucket, n.count
       FROM UNNEST($5::smallint[], $6::bigint[]) AS n (bucket, count)
      WHERE EXISTS (SELECT FROM taken)
-    ON CONFLICT (topic, day, bucket) DO UPDATE SET sent = o.sent + excluded.sent
+    ON CONFLICT (topic, day, bucket) DO UPDATE
+       SET sent = o.sent + excluded.sent, last_at = excluded.last_at
 )
 SELECT count(*) = 1 AS "taken!" FROM taken

@@ -2,7 +2,7 @@
 --
 -- Locking: the caller holds the runs' rows, or creates the runs in this very transaction, so nobody else makes the same
 -- task run ready. A queue's head is read without a lock: two writers that read the same one only share its turn.
--- What goes back to where it was ($13: since when it is ready) has waited since then.
+-- What is ready for longer ($13: since when) has waited since then: it goes back to where it was, or comes from a pool.
 WITH rows AS MATERIALIZED (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::text[], $6::smallint[],
                          $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::text[],

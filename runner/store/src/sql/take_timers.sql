@@ -8,4 +8,4 @@ DELETE FROM heddle.timers t
        SELECT ctid FROM heddle.timers
         WHERE due_at <= (SELECT clock_timestamp()) AND (run = ANY ($2)) = $3
         ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED))
-RETURNING t.run, t.task, t.item, t.kind, t.attempt
+RETURNING t.run, t.task, t.item, t.kind, t.attempt, t.due_at

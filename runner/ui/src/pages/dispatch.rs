@@ -401,8 +401,8 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) ": " (number(&found["count"])) } } }
         @if ctx.viewer.operates() {
             form.panel.filters method="post" {
-                label.hidden for="add" { (t!(ctx, "add")) } input #add type="text" name="add" placeholder=(t!(ctx, "add"));
-                label.hidden for="remove" { (t!(ctx, "remove")) } input #remove type="text" name="remove" placeholder=(t!(ctx, "remove"));
+                label.hidden for="add" { (t!(ctx, "add")) } input #add.broad type="text" name="add" placeholder=(t!(ctx, "add"));
+                label.hidden for="remove" { (t!(ctx, "remove")) } input #remove.broad type="text" name="remove" placeholder=(t!(ctx, "remove"));
                 button type="submit" { (t!(ctx, "save")) }
             }
         }

@@ -97,21 +97,36 @@ impl View {
         let store = ctx.store();
         let now = ctx.now;
         let (from, to) = (now - TimeDelta::hours(24), now + TimeDelta::hours(24));
-        let (failures, late, stalled, unsent, timed_out, lanes, minutes, counts, nodes) = futures::join!(
-            store.page_failures(now - FAILURES_FOR, FAILURES_MAX),
-            store.page_late(now - LATE_AFTER, 10),
-            store.page_stalled(now - STALLED_AFTER, 1_000),
-            store.page_unsent(now - TimeDelta::hours(24), 500),
-            store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX),
-            store.page_lanes(from, to, LANES_MAX + 1),
-            store.page_minutes(now, 60, MINUTE_MAX),
-            store.page_now(COUNT_MAX),
-            ctx.get("/v1/nodes?limit=100"),
-        );
-        let mut lanes = lanes?;
-        let more_lanes = lanes.len() as i64 > LANES_MAX;
-        lanes.truncate(LANES_MAX as usize);
-        let nodes = nodes?["items"].as_array().cloned().unwrap_or_default();
+        // Three at a time, on as many sessions: what all pages are made of is soon known to each of these, while a session
+        // for each statement would have to learn it for the first time again and again.
+        let failed = async { failing(ctx, store.page_failures(now - FAILURES_FOR, FAILURES_MAX).await?).await };
+        let drawn = async {
+            let mut lanes = store.page_lanes(from, to, LANES_MAX + 1).await?;
+            let more = lanes.len() as i64 > LANES_MAX;
+            lanes.truncate(LANES_MAX as usize);
+            Ok::<_, Trouble>((with_bars(ctx, lanes, from, to).await?, more))
+        };
+        let counted = async {
+            let minutes = store.page_minutes(now, 60, MINUTE_MAX).await?;
+            let counts = store.page_now(COUNT_MAX).await?;
+            let late = store.page_late(now - LATE_AFTER, 10).await?;
+            let stalled = store.page_stalled(now - STALLED_AFTER, 1_000).await?;
+            let unsent = store.page_unsent(now - TimeDelta::hours(24), 500).await?;
+            let timed_out = store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX).await?;
+            let nodes = ctx.get("/v1/nodes?limit=100").await?;
+            Ok::<_, Trouble>((
+                minutes,
+                counts,
+                late,
+                stalled,
+                unsent,
+                slow(ctx, timed_out).await?,
+                nodes,
+            ))
+        };
+        let (failing, (lanes, more_lanes), (minutes, counts, late, stalled, unsent, slow, nodes)) =
+            futures::try_join!(failed, drawn, counted)?;
+        let nodes = nodes["items"].as_array().cloned().unwrap_or_default();
         let lost = nodes
             .iter()
             .filter(|node| node["state"] == "lost")
@@ -122,16 +137,16 @@ impl View {
             })
             .collect();
         Ok(Self {
-            failing: failing(ctx, failures?).await?,
-            late: late?,
-            stalled: stalled?,
-            unsent: unsent?,
+            failing,
+            late,
+            stalled,
+            unsent,
             lost,
-            slow: slow(ctx, timed_out?).await?,
-            lanes: with_bars(ctx, lanes, from, to).await?,
+            slow,
+            lanes,
             more_lanes,
-            minutes: minutes?,
-            now: counts?,
+            minutes,
+            now: counts,
             nodes: nodes
                 .into_iter()
                 .filter(|node| matches!(node["state"].as_str(), Some("active" | "draining")))

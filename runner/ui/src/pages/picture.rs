@@ -6,7 +6,7 @@ use heddle_domain::state::RunState;
 use heddle_store::pages::group::LinkLine;
 use maud::{Markup, html};
 
-use super::group::graph::{HEIGHT, WIDTH, node, zoom_buttons};
+use super::group::graph::{HEIGHT, node, width_of, zoom_buttons};
 use crate::ctx::segment;
 use crate::elements::{empty, legend, state_word};
 use crate::layout::layered;
@@ -134,14 +134,15 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
 
 fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeMap<i64, i16>) -> Markup {
     let pairs: Vec<(usize, usize)> = edges.iter().map(|edge| (edge.0, edge.1)).collect();
-    let layout = layered(nodes.len(), &pairs, WIDTH, HEIGHT);
+    let wide = width_of(nodes.iter().map(|node| node.name.as_str()));
+    let layout = layered(nodes.len(), &pairs, wide, HEIGHT);
     let (width, height) = (layout.width + 4.0, layout.height + 4.0);
     html! {
         div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
             svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "links-label", groups = nodes.len(), links = edges.len())) {
                 @for (from, to, starts) in edges {
                     @let (a, b) = (layout.places[*from], layout.places[*to]);
-                    @let (x1, x2) = (a.x + WIDTH / 2.0, b.x - WIDTH / 2.0);
+                    @let (x1, x2) = (a.x + wide / 2.0, b.x - wide / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
                     path class=(if *starts { "edge starts" } else { "edge" })
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
@@ -151,7 +152,7 @@ fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeM
                     @let end = ends.get(&one.id).and_then(|state| RunState::from_number(*state)).map(RunState::as_str);
                     @let word = if one.enabled { end.map(|end| state_word(ctx, end)).unwrap_or_default() } else { state_word(ctx, "disabled") };
                     a class=(if one.enabled { "node" } else { "node off" }) href={ "/groups/" (segment(&one.name)) } aria-label=(format!("{}: {word}", one.name)) {
-                        (node(&one.name, end, at.x - WIDTH / 2.0, at.y - HEIGHT / 2.0))
+                        (node(&one.name, end, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide))
                     }
                 }
             }

@@ -34,6 +34,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let runs = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
     let title = t!(ctx, "nav-runs");
     let by_param = ctx.q("param").is_some();
+    let none = runs["items"].as_array().is_none_or(Vec::is_empty) && runs["next_cursor"].is_null();
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
         (filters(ctx, None))
@@ -41,7 +42,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         @if by_param && runs["next_cursor"].is_string() { p.muted { (t!(ctx, "param-looked")) } }
         (more(ctx, runs["next_cursor"].as_str()))
         // What is looked for a part at a time is not all that there is to be done something to.
-        @if ctx.viewer.operates() && !by_param { (bulk_form(ctx)) }
+        @if ctx.viewer.operates() && !by_param && !none { (bulk_form(ctx)) }
     };
     Answer::page(Page::new("runs", title, body))
 }
@@ -125,7 +126,7 @@ fn row(ctx: &Ctx, run: &Value) -> Markup {
             td.num data-label=(t!(ctx, "took")) { @if let Some(from) = at("started_at") { (took(ctx, from, at("finished_at"))) } }
             td.tight.muted.side { @if let Some(at) = at("created_at") { (ago(ctx, at)) } }
             td.wide {
-                @if let Some(message) = run["error"]["message"].as_str() { span.error { (line(message)) } }
+                @if let Some(message) = run["error"]["message"].as_str() { span.error title=(message) { (line(message)) } }
                 @if let Some(key) = run["key"].as_str() { " " span.tag { (key) } }
                 @for (name, value) in run["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
             }

@@ -37,7 +37,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
                             td.side { (target(ctx, one)) }
                             td.tight data-label=(t!(ctx, "granularity")) { (one["granularity"].as_str().unwrap_or("day")) }
                             td.tight.side { (one["timezone"].as_str().unwrap_or("UTC")) }
-                            td.num data-label=(t!(ctx, "batch")) { (one["batch"]) }
+                            td.num data-label=(t!(ctx, "batch")) { (number(&one["batch"])) }
                         }
                     } }
                 }
@@ -277,7 +277,7 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         section.panel {
             h2 { (t!(ctx, "buckets")) }
             (buckets(ctx, &one))
-            div.under { (legend_of_messages(ctx, &["pending", "running", "sent", "failed", "cancelled"])) }
+            div.below { (legend_of_messages(ctx, &["pending", "running", "sent", "failed", "cancelled"])) }
         }
     } };
     let body = html! {

@@ -14,7 +14,7 @@ fn channels() -> BTreeMap<String, Reach> {
             "ops-mail".into(),
             Reach::Mail(vec!["ops@example.com".into(), "a@example.com".into()]),
         ),
-        ("hook".into(), Reach::Place),
+        ("hook".into(), Reach::Channel),
         ("s-mail".into(), Reach::Mail(Vec::new())),
     ])
 }

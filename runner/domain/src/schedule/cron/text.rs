@@ -110,12 +110,12 @@ pub fn with_legal_starts(text: &str) -> String {
         return text.to_owned();
     }
     let seconds = usize::from(fields.len() == 5);
-    let mended = fields.iter().zip(&FIELDS[seconds..]).map(|(field, place)| {
+    let mended = fields.iter().zip(&FIELDS[seconds..]).map(|(field, bounds)| {
         let items = field.split(',').map(|item| {
             let digits = item.bytes().take_while(u8::is_ascii_digit).count();
             let (start, rest) = item.split_at(digits);
             match start.parse::<u32>() {
-                Ok(start) if start < place.min && rest.contains('/') => format!("{}{rest}", place.min),
+                Ok(start) if start < bounds.min && rest.contains('/') => format!("{}{rest}", bounds.min),
                 _ => item.to_owned(),
             }
         });
@@ -209,10 +209,10 @@ fn quartz_only(fields: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn read_field(cron: &mut Cron, index: usize, field: &str, reading: Reading) -> Result<(), String> {
-    let place = &FIELDS[index];
-    let field = field.replace('?', "*");
-    let items: Vec<&str> = field.split(',').collect();
+fn read_field(cron: &mut Cron, index: usize, text: &str, reading: Reading) -> Result<(), String> {
+    let field = &FIELDS[index];
+    let text = text.replace('?', "*");
+    let items: Vec<&str> = text.split(',').collect();
     // `L` and its like beside other days have meant different things in different schedulers.
     let alone = match index {
         _ if reading.stored => false,
@@ -221,13 +221,9 @@ fn read_field(cron: &mut Cron, index: usize, field: &str, reading: Reading) -> R
     };
     let mut all = false;
     for item in &items {
-        let wrong = |detail: &str| format!("{} `{}`: {detail}", place.name, cut(item));
+        let wrong = |detail: &str| format!("{} `{}`: {detail}", field.name, cut(item));
         if item.is_empty() {
-            return Err(format!(
-                "{} `{}`: an item of the list is empty",
-                place.name,
-                cut(&field)
-            ));
+            return Err(format!("{} `{}`: an item of the list is empty", field.name, cut(&text)));
         }
         if items.len() > 1 && alone && is_last(index, item) {
             return Err(wrong("`L` must be the whole field, not an item of a list"));
@@ -365,13 +361,13 @@ struct Range {
 }
 
 fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String> {
-    let place = &FIELDS[index];
+    let field = &FIELDS[index];
     let dialect = reading.dialect;
     let (range, step) = match item.split_once('/') {
         Some((range, step)) => {
             let step = digits(step).map_err(|_| "a number must follow `/`".to_owned())?;
-            if step == 0 || (step > place.step_max && !reading.stored) {
-                return Err(format!("the step must be from 1 to {}", place.step_max));
+            if step == 0 || (step > field.step_max && !reading.stored) {
+                return Err(format!("the step must be from 1 to {}", field.step_max));
             }
             (range, Some(step))
         }
@@ -381,8 +377,8 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
     let step = step.unwrap_or(1);
     if range == "*" || (range.is_empty() && steps) {
         return Ok(Range {
-            from: place.min,
-            to: place.max,
+            from: field.min,
+            to: field.max,
             step,
             all: step == 1,
             steps,
@@ -392,7 +388,7 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
         Some((from, to)) => (number_of(index, from, dialect)?, Some(number_of(index, to, dialect)?)),
         None => (number_of(index, range, dialect)?, None),
     };
-    let to = to.unwrap_or(if steps { place.max.max(from) } else { from });
+    let to = to.unwrap_or(if steps { field.max.max(from) } else { from });
     Ok(Range {
         from,
         to,
@@ -404,7 +400,7 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
 
 /// The values of an item, as bits.
 fn bits_of(index: usize, item: &str, reading: Reading) -> Result<Found, String> {
-    let place = &FIELDS[index];
+    let field = &FIELDS[index];
     let Range {
         from,
         to,
@@ -412,12 +408,12 @@ fn bits_of(index: usize, item: &str, reading: Reading) -> Result<Found, String> 
         all,
         steps,
     } = range_of(index, item, reading)?;
-    let size = place.max - place.min + 1;
+    let size = field.max - field.min + 1;
     // `22-2` goes over the end; so does Sunday as 7.
     let to = if to < from { to + size } else { to };
     let bits = (from..=to)
         .step_by(step as usize)
-        .fold(0, |bits, value| bits | 1 << ((value - place.min) % size + place.min));
+        .fold(0, |bits, value| bits | 1 << ((value - field.min) % size + field.min));
     Ok(Found { bits, all, steps })
 }
 
@@ -436,13 +432,13 @@ fn read_years(years: &mut Years, item: &str, reading: Reading) -> Result<bool, S
         Years::Some(words) => words,
     };
     for year in (from..=to).step_by(step as usize) {
-        let place = (year as i32)
+        let bit = (year as i32)
             .checked_sub(FIRST_YEAR)
-            .and_then(|place| usize::try_from(place).ok());
-        if let Some(place) = place
-            && let Some(word) = words.get_mut(place / 64)
+            .and_then(|bit| usize::try_from(bit).ok());
+        if let Some(bit) = bit
+            && let Some(word) = words.get_mut(bit / 64)
         {
-            *word |= 1 << (place % 64);
+            *word |= 1 << (bit % 64);
         }
     }
     *years = Years::Some(words);
@@ -451,12 +447,12 @@ fn read_years(years: &mut Years, item: &str, reading: Reading) -> Result<bool, S
 
 /// A number or a name; weekdays from 0, Sunday, to 7, Sunday again.
 fn number_of(index: usize, text: &str, dialect: CronDialect) -> Result<u32, String> {
-    let place = &FIELDS[index];
+    let field = &FIELDS[index];
     let named = |names: &[&str], first: u32| {
         names
             .iter()
             .position(|name| *name == text || name[..3] == *text)
-            .map(|place| place as u32 + first)
+            .map(|nth| nth as u32 + first)
     };
     let name = match index {
         MONTH => named(&MONTHS, 1),
@@ -469,7 +465,7 @@ fn number_of(index: usize, text: &str, dialect: CronDialect) -> Result<u32, Stri
     let (min, max) = match (index, dialect) {
         (DAY_OF_WEEK, CronDialect::Unix) => (0, 7),
         (DAY_OF_WEEK, CronDialect::Quartz) => (1, 7),
-        _ => (place.min, place.max),
+        _ => (field.min, field.max),
     };
     let kind = match index {
         MONTH => "a number or a month's name",

@@ -15,10 +15,10 @@ pub(super) fn check_tasks(spec: &GroupSpec, faults: &mut Faults) {
     let mut graph = Graph::new();
     for (name, task) in &spec.tasks {
         graph.node(name);
-        let place = format!("/tasks/{}/depends_on", pointer_token(name));
+        let pointer = format!("/tasks/{}/depends_on", pointer_token(name));
         let mut seen = BTreeSet::new();
         for (index, dependency) in task.depends_on.iter().enumerate() {
-            let pointer = format!("{place}/{index}");
+            let pointer = format!("{pointer}/{index}");
             if !spec.tasks.contains_key(dependency) {
                 faults.add(pointer, format!("unknown dependency: there is no task `{dependency}`"));
             } else if !seen.insert(dependency) {
@@ -29,8 +29,8 @@ pub(super) fn check_tasks(spec: &GroupSpec, faults: &mut Faults) {
         }
     }
     if let Some(cycle) = graph.cycle() {
-        let place = format!("/tasks/{}/depends_on", pointer_token(&cycle[0]));
-        faults.add(place, format!("cycle: {}", show_cycle(&cycle)));
+        let pointer = format!("/tasks/{}/depends_on", pointer_token(&cycle[0]));
+        faults.add(pointer, format!("cycle: {}", show_cycle(&cycle)));
     }
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Ancestry<'a> {
 /// For each task, by its place in the order of names, the set of those it waits for; none of those on a cycle or
 /// behind one.
 struct Ancestors<'a> {
-    places: HashMap<&'a Name, usize>,
+    positions: HashMap<&'a Name, usize>,
     sets: Vec<Option<Vec<u64>>>,
 }
 
@@ -58,12 +58,12 @@ impl<'a> Ancestry<'a> {
     /// Whether templates of a task may take another's output: that of a task it waits for, directly or not.
     pub(super) fn check(&self, task: &Name, taken: &Name) -> Result<(), String> {
         self.check_known(taken)?;
-        let Ancestors { places, sets } = self.known.get_or_init(|| Ancestors::of(self.spec));
-        let (Some(&task), Some(&place)) = (places.get(task), places.get(taken)) else {
+        let Ancestors { positions, sets } = self.known.get_or_init(|| Ancestors::of(self.spec));
+        let (Some(&task), Some(&position)) = (positions.get(task), positions.get(taken)) else {
             return Ok(());
         };
         match &sets[task] {
-            Some(set) if set[place / 64] & (1 << (place % 64)) == 0 => Err(format!(
+            Some(set) if set[position / 64] & (1 << (position % 64)) == 0 => Err(format!(
                 "`{taken}` is not a dependency of this task, neither direct nor indirect; add it to `depends_on`"
             )),
             _ => Ok(()),
@@ -81,11 +81,11 @@ impl<'a> Ancestry<'a> {
 
 impl<'a> Ancestors<'a> {
     fn of(spec: &'a GroupSpec) -> Self {
-        let places: HashMap<_, _> = spec
+        let positions: HashMap<_, _> = spec
             .tasks
             .keys()
             .enumerate()
-            .map(|(place, name)| (name, place))
+            .map(|(position, name)| (name, position))
             .collect();
         let needs: Vec<Vec<usize>> = spec
             .tasks
@@ -93,7 +93,7 @@ impl<'a> Ancestors<'a> {
             .map(|task| {
                 task.depends_on
                     .iter()
-                    .filter_map(|name| places.get(name).copied())
+                    .filter_map(|name| positions.get(name).copied())
                     .collect()
             })
             .collect();
@@ -121,7 +121,7 @@ impl<'a> Ancestors<'a> {
                 }
             }
         }
-        Self { places, sets }
+        Self { positions, sets }
     }
 }
 

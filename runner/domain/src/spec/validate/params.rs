@@ -103,7 +103,7 @@ pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut 
 }
 
 /// `place` says where the params of a layer stand in the document. What is missing may still come with a run.
-fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, place: impl Fn(Option<Layer>) -> String) {
+fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, pointer_to: impl Fn(Option<Layer>) -> String) {
     let Some(schema) = &known.schema else { return };
     let (merged, unknown) = layers.constant();
     for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
@@ -116,7 +116,7 @@ fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, place: imp
             .nth(1)
             .map(|token| token.replace("~1", "/").replace("~0", "~"));
         let layer = key.and_then(|key| layers.origin(&key));
-        push_new(faults, fault.below(&place(layer)));
+        push_new(faults, fault.below(&pointer_to(layer)));
     }
 }
 

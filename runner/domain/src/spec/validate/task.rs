@@ -40,15 +40,15 @@ impl Checker<'_> {
 }
 
 pub(super) fn check(
-    place: &str,
+    pointer: &str,
     (group, spec): (&Name, &GroupSpec),
     task: &TaskSpec,
     catalog: &dyn Catalog,
     templates: &Checker<'_>,
     faults: &mut Faults,
 ) {
-    check_description(task.description.as_deref(), place, faults);
-    let executor = Executor::of(task).map_err(|detail| faults.add(place, detail)).ok();
+    check_description(task.description.as_deref(), pointer, faults);
+    let executor = Executor::of(task).map_err(|detail| faults.add(pointer, detail)).ok();
     let surroundings = Surroundings {
         group,
         category: spec.category.as_ref(),
@@ -56,35 +56,39 @@ pub(super) fn check(
         templates,
     };
     for executor in Executor::all_of(task) {
-        executor.check(place, &surroundings, faults);
+        executor.check(pointer, &surroundings, faults);
     }
     if !task.tags.is_empty() && task.queue.is_none() {
-        faults.add(format!("{place}/tags"), "only a task with a `queue` can have tags");
+        faults.add(format!("{pointer}/tags"), "only a task with a `queue` can have tags");
     }
     for (index, _) in task.tags.iter().enumerate().filter(|(_, tag)| !is_tag(tag)) {
         faults.add(
-            format!("{place}/tags/{index}"),
+            format!("{pointer}/tags/{index}"),
             format!("a tag must have 1 to {TAG_CHARS_MAX} characters and no control characters"),
         );
     }
-    templates.value(&Value::Object(task.params.clone()), &format!("{place}/params"), faults);
+    templates.value(
+        &Value::Object(task.params.clone()),
+        &format!("{pointer}/params"),
+        faults,
+    );
     if let Some(Err(detail)) = task.when.as_deref().map(|when| templates.condition(when)) {
-        faults.add(format!("{place}/when"), format!("invalid template: {detail}"));
+        faults.add(format!("{pointer}/when"), format!("invalid template: {detail}"));
     }
     if let Some(Err(fault)) = task.retry.as_ref().map(Policy::compile) {
-        faults.push(fault.below(&format!("{place}/retry")));
+        faults.push(fault.below(&format!("{pointer}/retry")));
     }
-    check_bounds(place, task, faults);
-    check_map(place, task, executor.as_ref(), templates, faults);
-    check_grants(place, (group, spec), task, catalog, faults);
+    check_bounds(pointer, task, faults);
+    check_map(pointer, task, executor.as_ref(), templates, faults);
+    check_grants(pointer, (group, spec), task, catalog, faults);
     if let Some(notify) = &task.notify {
-        check_notify(notify, &format!("{place}/notify"), catalog, faults);
+        check_notify(notify, &format!("{pointer}/notify"), catalog, faults);
     }
 }
 
 /// What it may reach, and how much of what is shared it takes.
 fn check_grants(
-    place: &str,
+    pointer: &str,
     (group, spec): (&Name, &GroupSpec),
     task: &TaskSpec,
     catalog: &dyn Catalog,
@@ -92,24 +96,24 @@ fn check_grants(
 ) {
     for (index, pattern) in task.allow_hosts.iter().enumerate() {
         if let Err(detail) = check_host_pattern(pattern) {
-            faults.add(format!("{place}/allow_hosts/{index}"), detail);
+            faults.add(format!("{pointer}/allow_hosts/{index}"), detail);
         }
     }
     let category = spec.category.as_ref();
     for (index, name) in task.sql.iter().enumerate() {
-        let pointer = format!("{place}/sql/{index}");
+        let pointer = format!("{pointer}/sql/{index}");
         catalog
             .connection(name, group, category)
             .check("SQL connection", name, pointer, faults);
     }
     for (index, name) in task.secrets.iter().enumerate() {
-        let pointer = format!("{place}/secrets/{index}");
+        let pointer = format!("{pointer}/secrets/{index}");
         catalog
             .secret(name, group, category)
             .check("secret", name, pointer, faults);
     }
     for (name, slots) in &task.pools {
-        let pointer = format!("{place}/pools/{}", pointer_token(name));
+        let pointer = format!("{pointer}/pools/{}", pointer_token(name));
         match catalog.pool(name) {
             None => faults.add(pointer, format!("there is no pool `{name}`")),
             Some(_) if *slots == 0 => faults.add(pointer, "a task must take at least one slot"),
@@ -144,22 +148,22 @@ pub(crate) fn check_url(text: &str) -> Result<(), String> {
     }
 }
 
-fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
+fn check_bounds(pointer: &str, task: &TaskSpec, faults: &mut Faults) {
     if matches!(task.timeout, Some(TimeoutSpec::After(span)) if span.is_zero()) {
         faults.add(
-            format!("{place}/timeout"),
+            format!("{pointer}/timeout"),
             "`timeout` must be longer than zero; write `never` for no timeout",
         );
     }
     if task.queue_timeout.is_some_and(|span| span.is_zero()) {
         faults.add(
-            format!("{place}/queue_timeout"),
+            format!("{pointer}/queue_timeout"),
             "`queue_timeout` must be longer than zero",
         );
     }
     if task.max_lost.is_some_and(|lost| lost > LOST_MAX) {
         faults.add(
-            format!("{place}/max_lost"),
+            format!("{pointer}/max_lost"),
             format!("`max_lost` must be at most {LOST_MAX}"),
         );
     }
@@ -171,7 +175,7 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
         if size.is_some_and(|size| !bounds.contains(&size.0)) {
             let (least, most) = (ByteSize(*bounds.start()), ByteSize(*bounds.end()));
             faults.add(
-                format!("{place}/{field}"),
+                format!("{pointer}/{field}"),
                 format!("`{field}` must be from {least} to {most}"),
             );
         }
@@ -184,27 +188,36 @@ fn check_bounds(place: &str, task: &TaskSpec, faults: &mut Faults) {
     ] {
         if length > LIST_MAX {
             faults.add(
-                format!("{place}/{field}"),
+                format!("{pointer}/{field}"),
                 format!("must have at most {LIST_MAX} entries"),
             );
         }
     }
     if task.tags.len() > TAGS_MAX {
-        faults.add(format!("{place}/tags"), format!("must have at most {TAGS_MAX} entries"));
+        faults.add(
+            format!("{pointer}/tags"),
+            format!("must have at most {TAGS_MAX} entries"),
+        );
     }
 }
 
-fn check_map(place: &str, task: &TaskSpec, executor: Option<&Executor>, templates: &Checker<'_>, faults: &mut Faults) {
+fn check_map(
+    pointer: &str,
+    task: &TaskSpec,
+    executor: Option<&Executor>,
+    templates: &Checker<'_>,
+    faults: &mut Faults,
+) {
     if task.for_each.is_some() && task.shards.is_some() {
-        faults.add(place, "a task must not have both `for_each` and `shards`");
+        faults.add(pointer, "a task must not have both `for_each` and `shards`");
     }
     if task.concurrency == Some(0) {
-        faults.add(format!("{place}/concurrency"), "`concurrency` must be at least 1");
+        faults.add(format!("{pointer}/concurrency"), "`concurrency` must be at least 1");
     }
     match &task.for_each {
         None => {}
         Some(ForEach::Template(text)) => {
-            let pointer = format!("{place}/for_each");
+            let pointer = format!("{pointer}/for_each");
             if is_template(text) {
                 templates.value(&Value::String(text.clone()), &pointer, faults);
             } else {
@@ -215,7 +228,7 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<&Executor>, template
             }
         }
         Some(ForEach::Items(items)) => {
-            let pointer = format!("{place}/for_each");
+            let pointer = format!("{pointer}/for_each");
             if items.len() > ITEMS_MAX as usize {
                 faults.add(
                     pointer,
@@ -239,13 +252,13 @@ fn check_map(place: &str, task: &TaskSpec, executor: Option<&Executor>, template
     match task.shards {
         Some(Shards::Count(count)) if !(1..=ITEMS_MAX).contains(&count) => {
             faults.add(
-                format!("{place}/shards"),
+                format!("{pointer}/shards"),
                 format!("`shards` must be from 1 to {ITEMS_MAX}, or `workers`"),
             );
         }
         Some(Shards::Workers(_)) if !matches!(executor, Some(Executor::Queue(_))) => {
             faults.add(
-                format!("{place}/shards"),
+                format!("{pointer}/shards"),
                 "only a task with a `queue` can have `shards: workers`",
             );
         }

@@ -10,14 +10,13 @@ use heddle_domain::id::RunId;
 use heddle_domain::state::Trigger;
 use heddle_store::backfill::{BackfillRound, BackfillRow, Moved, Occupancy};
 use heddle_store::live::{Created, NewRun};
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::Schedules;
 use super::search::{AHEAD_FOR, Source};
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::short_ways::ShortWay;
-use crate::runs::submit::{Layout, labels_of};
+use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// Runs of a round.
@@ -51,15 +50,8 @@ impl Schedules {
             _ => return Ok(false),
         };
         let now = self.node.now();
-        let labels = labels_of(&group.revision, &Default::default());
-        let (run, mut context) = self.lay_out_instant(
-            &row,
-            &group.revision,
-            &group.resolution,
-            (&source.grid, next),
-            labels,
-            now,
-        );
+        let (run, mut context) =
+            self.lay_out_instant(&row, &group.revision, &group.resolution, (&source.grid, next), now);
         if !run.is_plain() {
             return Ok(false);
         }
@@ -92,22 +84,13 @@ impl Schedules {
         revision: &Arc<Revision>,
         resolution: &Arc<Resolution>,
         (grid, at): (&Grid, Time),
-        labels: Option<Value>,
         now: Time,
     ) -> (NewRun, Arc<RunContext>) {
         let layout = Layout {
-            trigger: Trigger::Backfill,
             priority: Some(row.priority),
-            logical_time: at,
-            interval: grid.data_interval(at),
             params: row.params.clone(),
-            task_params: None,
-            labels,
-            key: None,
-            dedupe: None,
-            callback: None,
             source: Some(row.id),
-            parent: None,
+            ..Layout::of_time(Trigger::Backfill, revision, at, grid.data_interval(at))
         };
         let (mut run, context) = self.runs.lay_out(revision, resolution, layout, now);
         run.instant = false;
@@ -124,7 +107,6 @@ impl Schedules {
         now: Time,
     ) -> Result<Made, EngineError> {
         let revision = &group.revision;
-        let labels = labels_of(revision, &Default::default());
         let mut pinned: HashMap<i64, Arc<Resolution>> = HashMap::new();
         let mut laid_out = Vec::with_capacity(make.len());
         for occupancy in &make {
@@ -137,14 +119,7 @@ impl Schedules {
                 },
                 _ => group.resolution.clone(),
             };
-            laid_out.push(self.lay_out_instant(
-                row,
-                revision,
-                &resolution,
-                (&source.grid, occupancy.at),
-                labels.clone(),
-                now,
-            ));
+            laid_out.push(self.lay_out_instant(row, revision, &resolution, (&source.grid, occupancy.at), now));
         }
         let registrations: Vec<(Time, RunId, Option<Uuid>)> = make
             .iter()

@@ -19,13 +19,14 @@ use heddle_domain::backfill::{self, Existing, OnExisting, Verdict};
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use heddle_domain::{Chain, Time};
-use heddle_store::backfill::{BackfillRow, CANCELLING, Moved, Occupancy};
+use heddle_store::backfill::{BackfillRound, BackfillRow, CANCELLING, Moved, Occupancy};
 use heddle_store::live::NewRun;
 use uuid::Uuid;
 
 use super::Schedules;
 use crate::EngineError;
 use crate::node::Node;
+use crate::node::catalog::Group;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use search::search;
@@ -80,14 +81,11 @@ impl Backfiller {
 impl Service for Backfiller {
     const FAILED: &'static str = "cannot continue backfills; trying again";
     const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Backfills);
 
     fn node(&self) -> &Arc<Node> {
         &self.schedules.node
-    }
-
-    fn again_after(&self) -> Duration {
-        POLL_EVERY
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
@@ -150,16 +148,16 @@ impl Schedules {
         if self.backfill_step(id).await? {
             return Ok(RoundEnd::Idle);
         }
-        let Some(mut round) = self.node.store.backfill_round(id).await? else {
+        let Some(round) = self.node.store.backfill_round(id).await? else {
             return Ok(RoundEnd::Busy);
         };
-        let row = round.row.clone();
+        let row = &round.row;
         if row.state == CANCELLING {
             drop(round);
             self.cancel_backfill(id).await?;
             return Ok(RoundEnd::Idle);
         }
-        let mut moved = Moved::of(&row);
+        let mut moved = Moved::of(row);
         let group = match self.node.catalog.group(&row.group_name).await? {
             Some(group) if group.id == row.group_id && !row.group_deleted => group,
             _ => {
@@ -178,6 +176,17 @@ impl Schedules {
             return Ok(RoundEnd::Idle);
         }
         moved.note = None;
+        self.backfill_runs(round, &group, moved).await
+    }
+
+    /// The runs of a round: as many of the next instants as there is room for.
+    async fn backfill_runs(
+        self: &Arc<Self>,
+        mut round: BackfillRound,
+        group: &Group,
+        mut moved: Moved,
+    ) -> Result<RoundEnd, EngineError> {
+        let row = round.row.clone();
         let active = round.active().await?;
         // Behind the row's lock and the count: what is made now is made after the end of whatever has made room for it.
         let now = self.node.now();
@@ -192,7 +201,7 @@ impl Schedules {
         if found.make.is_empty() {
             if found.exhausted && active == 0 {
                 moved.ended = Some(backfill::ended(&round.counts().await?).number());
-                self.sources.remove(&id);
+                self.sources.remove(&row.id);
             } else if moved.skipped == 0 && moved.position == row.position && moved.note == row.note {
                 return Ok(RoundEnd::Idle);
             }
@@ -204,7 +213,7 @@ impl Schedules {
             });
         }
         let made = self
-            .make_runs(&mut round, &row, &group, &source, (found.make, &moved), now)
+            .make_runs(&mut round, &row, group, &source, (found.make, &moved), now)
             .await?;
         round.commit_made().await?;
         let count = made.runs.len();

@@ -67,14 +67,7 @@ impl Schedules {
                 from: row.from_at,
                 step: Span::from_micros(step.unsigned_abs()),
             },
-            None => Grid::Calendar(
-                self.node
-                    .catalog
-                    .revision(row.calendar_revision_id)
-                    .await?
-                    .calendar
-                    .clone(),
-            ),
+            None => Grid::Calendar(self.node.catalog.revision(row.calendar_revision_id).await?.past.clone()),
         };
         let source = Arc::new(Source {
             grid,

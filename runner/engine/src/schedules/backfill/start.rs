@@ -88,7 +88,7 @@ impl Schedules {
             ..SubmissionSpec::default()
         };
         self.runs.layout(Submission::manual(name, given)).await?;
-        let calendar = group.revision.calendar.clone();
+        let calendar = group.revision.past.clone();
         let (zone, priority) = (plan.zone, plan.spec.priority);
         let now = self.node.now();
         let counted = spec.clone();

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::needs::{self, Call, Family};
 use super::{Schedules, unless_unreadable};
-use crate::runs::submit::{Layout, labels_of};
+use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// How many runs one backfilled success brings along in one follower.
@@ -195,18 +195,8 @@ impl Schedules {
             (start.unwrap_or(at), at)
         };
         let layout = Layout {
-            trigger: Trigger::Upstream,
-            priority: None,
-            logical_time: at,
-            interval,
-            params: "{}".to_owned(),
-            task_params: None,
-            labels: labels_of(revision, &Default::default()),
-            key: None,
-            dedupe: None,
-            callback: None,
             source,
-            parent: None,
+            ..Layout::of_time(Trigger::Upstream, revision, at, interval)
         };
         let now = self.node.now();
         Ok(Some(self.runs.lay_out(revision, &group.resolution, layout, now)))

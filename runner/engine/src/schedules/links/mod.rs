@@ -108,6 +108,7 @@ impl Links {
 impl Service for Links {
     const FAILED: &'static str = "cannot start runs of dependent groups; trying again";
     const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = POLL_EVERY;
     const WOKEN_BY: Option<Signal> = Some(Signal::Links);
 
     fn node(&self) -> &Arc<Node> {
@@ -115,10 +116,6 @@ impl Service for Links {
     }
 
     fn first_after(&self) -> Duration {
-        POLL_EVERY
-    }
-
-    fn again_after(&self) -> Duration {
         POLL_EVERY
     }
 

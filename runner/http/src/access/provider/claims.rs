@@ -318,9 +318,9 @@ mod tests {
             other.issuer = "https://id.example/".into();
             assert_eq!(because(&other, "n", now), Err(Wrong::Issuer));
             // One letter of the claims, or of the signature, is another.
-            for place in [token.find('.').unwrap() + 20, token.rfind('.').unwrap() + 20] {
+            for index in [token.find('.').unwrap() + 20, token.rfind('.').unwrap() + 20] {
                 let mut bytes = token.as_bytes().to_vec();
-                bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+                bytes[index] = if bytes[index] == b'A' { b'B' } else { b'A' };
                 let forged = String::from_utf8(bytes).unwrap();
                 assert_eq!(
                     verify(&forged, &key, &config(), "n", now).map(drop),

@@ -247,8 +247,8 @@ impl Remote {
         clock: &Arc<dyn Clock>,
     ) -> Result<Tokens, Astray> {
         let described = self.described(clock).await?;
-        let turn = tokio::time::timeout(ANSWER_TIMEOUT, self.exchanges.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
+        let permit = tokio::time::timeout(ANSWER_TIMEOUT, self.exchanges.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
             return Err(self.away("does not answer fast enough", "too many other sign-ins wait for it"));
         };
         let mut fields = vec![

@@ -35,7 +35,7 @@ use self::statement::{Hot, Part, push_part};
 use super::RunRow;
 use crate::change::Page;
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, Span};
+use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -173,10 +173,14 @@ impl Store {
         transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
             let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
             let mut all: Vec<RunRow> = Vec::new();
-            for (place, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
+            let mut planning = Planning::default();
+            for (index, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
+                if sought.is_of_groups_only() {
+                    planning.of(&mut tx, span).await?;
+                }
                 let part = Part {
                     span: Some(span),
-                    live: place == 0,
+                    live: index == 0,
                     ..whole(limit)
                 };
                 all.extend(named(&mut tx, sought, part).await?);

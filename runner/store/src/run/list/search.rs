@@ -98,7 +98,9 @@ pub(super) async fn search(
                 return Ok(Found { runs, stopped: None });
             }
             looked_at += seen;
-            next_read = (next_read * 4).min(most - looked_at);
+            // Where so few have the labels that as many again would not be enough, the index is the shorter way.
+            let few = labelled && (runs.len() as i64).saturating_mul(most) < wanted.saturating_mul(looked_at);
+            next_read = if few { 0 } else { (next_read * 4).min(most - looked_at) };
             if !by_index && next_read <= 0 {
                 if !labelled {
                     return Ok(Found { runs, stopped: last });

@@ -101,6 +101,18 @@ impl<'f> Sought<'f> {
         asks && self.groups.is_none() && !self.is_reached()
     }
 
+    /// Whether the index of each group's runs is the only way to its runs: nothing else is asked of them.
+    pub(super) fn is_of_groups_only(&self) -> bool {
+        let filter = self.filter;
+        self.groups.is_some()
+            && self.users.is_none()
+            && filter.states.is_empty()
+            && filter.triggers.is_empty()
+            && filter.labels.is_empty()
+            && filter.logical_from.is_none()
+            && filter.logical_to.is_none()
+    }
+
     /// Whether a version of a script is asked for.
     pub(super) fn is_of_versions(&self) -> bool {
         self.filter.scripts.iter().any(|script| script.contains('@'))

@@ -88,8 +88,8 @@ pub(super) fn push_part(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>,
     if arms.is_empty() {
         query.push(format!("SELECT {done} FROM heddle.runs_done l WHERE false"));
     }
-    for (place, arm) in arms.into_iter().enumerate() {
-        if place > 0 {
+    for (index, arm) in arms.into_iter().enumerate() {
+        if index > 0 {
             query.push(" UNION ALL ");
         }
         let columns = match arm.table {

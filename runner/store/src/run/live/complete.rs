@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::create::create_in;
 use super::{AttemptRow, Created, LogRow, NewRun};
+use crate::database::column;
 use crate::transaction::Open;
 use crate::{Store, StoreError};
 
@@ -39,6 +40,30 @@ pub struct Locked {
     pub owned: HashMap<(RunId, AttemptKey), Time>,
     /// The workers that had claimed those of them that were claimed.
     pub workers: HashMap<(RunId, AttemptKey), String>,
+}
+
+impl Locked {
+    /// Takes in a row of a statement that locks: of a run, or of an attempt that was taken.
+    pub(super) fn note(
+        &mut self,
+        run: RunId,
+        (state, progress): (Option<i16>, Option<Vec<u8>>),
+        (task, item, attempt): (Option<i16>, Option<i32>, Option<i32>),
+        started_at: Option<Time>,
+    ) -> Result<(), StoreError> {
+        match (state, progress, task, item, attempt, started_at) {
+            (Some(state), Some(progress), ..) => {
+                let state = state_of(run, state)?;
+                self.runs.insert(run, LockedRun { state, progress });
+            }
+            (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
+                let at = AttemptKey::from_numbers(task, item, attempt);
+                self.owned.insert((run, at), started_at);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// A run of one task run whose outcome ends it; see `sql/complete_single_task.sql`.
@@ -77,46 +102,40 @@ impl Store {
     /// whose group others follow. `lines` are what they logged.
     pub async fn complete_single_task(
         &self,
-        rows: &[SingleTaskEnd],
+        rows: &[&SingleTaskEnd],
         lines: &[LogRow],
         lease: i64,
         node: Uuid,
     ) -> Result<(Vec<RunId>, bool), StoreError> {
-        macro_rules! column {
-            ($row:ident => $value:expr) => {
-                rows.iter().map(|$row| $value).collect::<Vec<_>>()
-            };
-        }
-        macro_rules! line_column {
-            ($line:ident => $value:expr) => {
-                lines.iter().map(|$line| $value).collect::<Vec<_>>()
-            };
-        }
         let owned = sqlx::query_file!(
             "src/sql/complete_single_task.sql",
-            &column!(row => row.attempt.run.0),
-            &column!(row => row.attempt.at.attempt as i32),
-            &column!(row => row.state.number()),
-            &column!(row => row.progress.clone()),
-            &column!(row => row.error.clone()) as &[Option<String>],
-            &column!(row => row.attempt.state.number()),
-            &column!(row => row.attempt.skipped),
-            &column!(row => row.attempt.finished_at),
-            &column!(row => row.attempt.output.clone()) as &[Option<String>],
-            &column!(row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
-            &column!(row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
-            &column!(row => row.attempt.error.as_ref().and_then(|error| error.2.clone())) as &[Option<String>],
-            &column!(row => row.attempt.memory_bytes) as &[Option<i64>],
-            &column!(row => row.attempt.cpu_micros) as &[Option<i64>],
+            &column(rows, |row| row.attempt.run.0),
+            &column(rows, |row| row.attempt.at.attempt as i32),
+            &column(rows, |row| row.state.number()),
+            &column(rows, |row| row.progress.as_slice()) as &[&[u8]],
+            &column(rows, |row| row.error.as_deref()) as &[Option<&str>],
+            &column(rows, |row| row.attempt.state.number()),
+            &column(rows, |row| row.attempt.skipped),
+            &column(rows, |row| row.attempt.finished_at),
+            &column(rows, |row| row.attempt.output.as_deref()) as &[Option<&str>],
+            &column(rows, |row| row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column(rows, |row| row.attempt.error.as_ref().map(|error| error.1.as_str())) as &[Option<&str>],
+            &column(rows, |row| row
+                .attempt
+                .error
+                .as_ref()
+                .and_then(|error| error.2.as_deref())) as &[Option<&str>],
+            &column(rows, |row| row.attempt.memory_bytes) as &[Option<i64>],
+            &column(rows, |row| row.attempt.cpu_micros) as &[Option<i64>],
             lease,
             node,
-            &line_column!(line => line.run.0),
-            &line_column!(line => line.at.attempt as i32),
-            &line_column!(line => line.line),
-            &line_column!(line => line.time),
-            &line_column!(line => line.level),
-            &line_column!(line => line.message.clone()),
-            &line_column!(line => line.fields.clone()) as &[Option<String>]
+            &column(lines, |line| line.run.0),
+            &column(lines, |line| line.at.attempt as i32),
+            &column(lines, |line| line.line),
+            &column(lines, |line| line.time),
+            &column(lines, |line| line.level),
+            &column(lines, |line| line.message.as_str()) as &[&str],
+            &column(lines, |line| line.fields.as_deref()) as &[Option<&str>]
         )
         .fetch_all(&self.pool)
         .await?;
@@ -143,18 +162,8 @@ impl Completion {
             .await?;
         let mut locked = Locked::default();
         for row in rows {
-            let run = RunId(row.run);
-            match (row.state, row.progress, row.task, row.item, row.attempt, row.started_at) {
-                (Some(state), Some(progress), ..) => {
-                    let state = state_of(run, state)?;
-                    locked.runs.insert(run, LockedRun { state, progress });
-                }
-                (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-                    let at = AttemptKey::from_numbers(task, item, attempt);
-                    locked.owned.insert((run, at), started_at);
-                }
-                _ => {}
-            }
+            let at = (row.task, row.item, row.attempt);
+            locked.note(RunId(row.run), (row.state, row.progress), at, row.started_at)?;
         }
         self.dated(locked.owned.values().copied());
         Ok(locked)
@@ -213,12 +222,11 @@ impl Completion {
 
 #[cfg(test)]
 mod tests {
-    //! A run ends by three statements: one for runs in general, two for those of one task run. What an end means is the same
-    //! in all of them, and has to stay so: a column or an effect that only two of them know is a bug of every third run.
+    //! A run ends by one of two statements: one for runs in general, one for those of one task run. What an end means is the
+    //! same in both of them, and has to stay so: a column or an effect that only one of them knows is a bug of many runs.
 
     const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
     const SINGLE_TASK: &str = include_str!("../../sql/complete_single_task.sql");
-    const QUEUED: &str = include_str!("../../sql/queue_complete_single_task.sql");
 
     /// What stands from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
@@ -233,14 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_one_task_end_alike() {
-        assert_eq!(from(SINGLE_TASK, "gone AS ("), from(QUEUED, "gone AS ("));
-    }
-
-    #[test]
     fn no_run_ends_before_it_began() {
         // Its row, its event, and the delays that are counted from its end have one instant, whatever clocks have said.
-        for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at"), (QUEUED, "f.ended_at")] {
+        for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at")] {
             let gone = between(statement, "gone AS (", "\n)").join(" ");
             let dated = format!("greatest({ended}, l.created_at, l.started_at) AS ended_at");
             assert!(gone.contains(&dated), "{gone}");

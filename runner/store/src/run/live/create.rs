@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::pool::PoolNeed;
@@ -16,8 +17,9 @@ use uuid::Uuid;
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use super::refuse::{dedupe_holders, settle_dedupes, settle_instants, settle_keys, settle_parents};
+use super::timers::{NewTimer, claim_timers, put_timers};
 use crate::change::{By, Noun};
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::notice::{NewNotices, insert_notices_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
@@ -32,6 +34,8 @@ pub struct ReadyRow {
     pub(super) handed: bool,
     /// The slots that it waits for before it is ready.
     pub pools: Option<Arc<PoolNeed>>,
+    /// Within which time it has to be claimed.
+    pub claim_within: Option<TimeDelta>,
 }
 
 impl ReadyRow {
@@ -42,7 +46,15 @@ impl ReadyRow {
             turn,
             handed: false,
             pools,
+            claim_within: None,
         }
+    }
+
+    /// It fails unless it is claimed within this time.
+    #[must_use]
+    pub fn within(mut self, time: Option<TimeDelta>) -> Self {
+        self.claim_within = time;
+        self
     }
 }
 
@@ -126,7 +138,10 @@ impl NewRun {
             && self.audited.is_none()
             && self.deadline_at.is_none()
             && self.queued.is_empty()
-            && self.ready.iter().all(|row| row.pools.is_none())
+            && self
+                .ready
+                .iter()
+                .all(|row| row.pools.is_none() && row.claim_within.is_none())
     }
 
     fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
@@ -216,6 +231,11 @@ pub(crate) async fn create_in(
     let now = beginning(&accepted, clock);
     let handed = insert_runs(tx, &accepted, lease, now).await?;
     insert_pooled_of_runs(tx, &accepted).await?;
+    let ready = accepted
+        .iter()
+        .flat_map(|run| run.ready.iter().map(move |row| (run.id, row)));
+    let timers: Vec<NewTimer> = claim_timers(ready, now).collect();
+    put_timers(tx, &timers).await?;
     for run in &accepted {
         let Some(audited) = &run.audited else { continue };
         let by = By {
@@ -276,56 +296,46 @@ async fn insert_runs(
     if runs.is_empty() {
         return Ok(true);
     }
-    macro_rules! column {
-        ($run:ident => $value:expr) => {
-            runs.iter().map(|$run| $value).collect::<Vec<_>>()
-        };
-    }
-    let started: Vec<Option<Time>> = column!(run => (run.state != RunState::Waiting).then_some(now));
+    let started: Vec<Option<Time>> = column(runs, |run| (run.state != RunState::Waiting).then_some(now));
     let rows: Vec<(&NewRun, &ReadyRow)> = runs
         .iter()
         .flat_map(|run| run.unpooled().map(move |row| (*run, row)))
         .collect();
-    macro_rules! row_column {
-        ($run:ident, $row:ident => $value:expr) => {
-            rows.iter().map(|($run, $row)| $value).collect::<Vec<_>>()
-        };
-    }
     let fit = sqlx::query_file_scalar!(
         "src/sql/create_runs.sql",
-        &column!(run => run.id.0),
-        &column!(run => run.group_id),
-        &column!(run => run.revision_id),
-        &column!(run => run.resolution_id) as &[Option<i64>],
-        &column!(run => run.state.number()),
-        &column!(run => run.trigger.number()),
-        &column!(run => run.priority),
-        &column!(run => run.logical_time),
-        &column!(run => run.interval.0),
-        &column!(run => run.interval.1),
-        &column!(run => run.params.clone()),
-        &column!(run => run.task_params.clone()) as &[Option<String>],
-        &column!(run => run.labels.clone()) as &[Option<Value>],
-        &column!(run => run.key.clone()) as &[Option<String>],
-        &column!(run => run.dedupe.as_ref().map(|dedupe| dedupe.0.clone())) as &[Option<Vec<u8>>],
-        &column!(run => run.callback.clone()) as &[Option<String>],
-        &column!(run => run.created_at),
+        &column(runs, |run| run.id.0),
+        &column(runs, |run| run.group_id),
+        &column(runs, |run| run.revision_id),
+        &column(runs, |run| run.resolution_id) as &[Option<i64>],
+        &column(runs, |run| run.state.number()),
+        &column(runs, |run| run.trigger.number()),
+        &column(runs, |run| run.priority),
+        &column(runs, |run| run.logical_time),
+        &column(runs, |run| run.interval.0),
+        &column(runs, |run| run.interval.1),
+        &column(runs, |run| run.params.as_str()) as &[&str],
+        &column(runs, |run| run.task_params.as_deref()) as &[Option<&str>],
+        &column(runs, |run| run.labels.as_ref()) as &[Option<&Value>],
+        &column(runs, |run| run.key.as_deref()) as &[Option<&str>],
+        &column(runs, |run| run.dedupe.as_ref().map(|dedupe| dedupe.0.as_slice())) as &[Option<&[u8]>],
+        &column(runs, |run| run.callback.as_deref()) as &[Option<&str>],
+        &column(runs, |run| run.created_at),
         &started as &[Option<Time>],
-        &column!(run => run.deadline_at) as &[Option<Time>],
-        &column!(run => run.parent.map(|parent| parent.0.0)) as &[Option<Uuid>],
-        &column!(run => run.parent.map(|parent| parent.1.key.task as i16)) as &[Option<i16>],
-        &column!(run => run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
-        &column!(run => run.parent.map(|parent| parent.1.attempt as i32)) as &[Option<i32>],
-        &column!(run => run.source) as &[Option<Uuid>],
-        &column!(run => run.waiting_for.clone()) as &[Option<Value>],
-        &column!(run => run.progress.clone()),
-        &row_column!(run, _row => run.id.0),
-        &row_column!(_run, row => row.at.key.task as i16),
-        &row_column!(_run, row => row.at.key.item_number()),
-        &row_column!(_run, row => row.at.attempt as i32),
-        &row_column!(run, _row => run.priority),
-        &row_column!(_run, row => row.turn),
-        &row_column!(_run, row => row.handed),
+        &column(runs, |run| run.deadline_at) as &[Option<Time>],
+        &column(runs, |run| run.parent.map(|parent| parent.0.0)) as &[Option<Uuid>],
+        &column(runs, |run| run.parent.map(|parent| parent.1.key.task as i16)) as &[Option<i16>],
+        &column(runs, |run| run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
+        &column(runs, |run| run.parent.map(|parent| parent.1.attempt as i32)) as &[Option<i32>],
+        &column(runs, |run| run.source) as &[Option<Uuid>],
+        &column(runs, |run| run.waiting_for.as_ref()) as &[Option<&Value>],
+        &column(runs, |run| run.progress.as_slice()) as &[&[u8]],
+        &column(&rows, |(run, _row)| run.id.0),
+        &column(&rows, |(_run, row)| row.at.key.task as i16),
+        &column(&rows, |(_run, row)| row.at.key.item_number()),
+        &column(&rows, |(_run, row)| row.at.attempt as i32),
+        &column(&rows, |(run, _row)| run.priority),
+        &column(&rows, |(_run, row)| row.turn),
+        &column(&rows, |(_run, row)| row.handed),
         lease,
         now
     )

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Completion;
 use crate::StoreError;
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 
 /// A row of the attempts' history.
 #[derive(Clone, Debug)]
@@ -52,11 +52,6 @@ impl Completion {
         if rows.is_empty() {
             return Ok(());
         }
-        macro_rules! column {
-            ($row:ident => $value:expr) => {
-                rows.iter().map(|$row| $value).collect::<Vec<_>>()
-            };
-        }
         sqlx::query!(
             "INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, node,
                  output, error_kind, error_message, error_trace, memory_bytes, cpu_micros, worker)
@@ -67,22 +62,22 @@ impl Completion {
                            $12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::text[])
                  AS a (run, task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
                        error_message, error_trace, memory_bytes, cpu_micros, worker)",
-            &column!(row => row.run.0),
-            &column!(row => row.at.key.task as i16),
-            &column!(row => row.at.key.item_number()),
-            &column!(row => row.at.attempt as i32),
-            &column!(row => row.state.number()),
-            &column!(row => row.skipped),
-            &column!(row => row.started_at),
-            &column!(row => row.finished_at),
-            &column!(row => row.node) as &[Option<Uuid>],
-            &column!(row => row.output.clone()) as &[Option<String>],
-            &column!(row => row.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
-            &column!(row => row.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
-            &column!(row => row.error.as_ref().and_then(|error| error.2.clone())) as &[Option<String>],
-            &column!(row => row.memory_bytes) as &[Option<i64>],
-            &column!(row => row.cpu_micros) as &[Option<i64>],
-            &column!(row => row.worker.clone()) as &[Option<String>],
+            &column(rows, |row| row.run.0),
+            &column(rows, |row| row.at.key.task as i16),
+            &column(rows, |row| row.at.key.item_number()),
+            &column(rows, |row| row.at.attempt as i32),
+            &column(rows, |row| row.state.number()),
+            &column(rows, |row| row.skipped),
+            &column(rows, |row| row.started_at),
+            &column(rows, |row| row.finished_at),
+            &column(rows, |row| row.node) as &[Option<Uuid>],
+            &column(rows, |row| row.output.as_deref()) as &[Option<&str>],
+            &column(rows, |row| row.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
+            &column(rows, |row| row.error.as_ref().map(|error| error.1.as_str())) as &[Option<&str>],
+            &column(rows, |row| row.error.as_ref().and_then(|error| error.2.as_deref())) as &[Option<&str>],
+            &column(rows, |row| row.memory_bytes) as &[Option<i64>],
+            &column(rows, |row| row.cpu_micros) as &[Option<i64>],
+            &column(rows, |row| row.worker.as_deref()) as &[Option<&str>],
         )
         .execute(&mut *self.tx)
         .await?;
@@ -99,25 +94,20 @@ impl Completion {
 }
 
 pub(crate) async fn insert_logs_in(connection: &mut PgSession, rows: &[LogRow]) -> Result<(), StoreError> {
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            rows.iter().map(|$row| $value).collect::<Vec<_>>()
-        };
-    }
     sqlx::query!(
         "INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message, fields)
          SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::integer[],
                               $6::timestamptz[], $7::smallint[], $8::text[], $9::text[])
          ON CONFLICT DO NOTHING",
-        &column!(row => row.run.0),
-        &column!(row => row.at.key.task as i16),
-        &column!(row => row.at.key.item_number()),
-        &column!(row => row.at.attempt as i32),
-        &column!(row => row.line),
-        &column!(row => row.time),
-        &column!(row => row.level),
-        &column!(row => row.message.clone()),
-        &column!(row => row.fields.clone()) as &[Option<String>],
+        &column(rows, |row| row.run.0),
+        &column(rows, |row| row.at.key.task as i16),
+        &column(rows, |row| row.at.key.item_number()),
+        &column(rows, |row| row.at.attempt as i32),
+        &column(rows, |row| row.line),
+        &column(rows, |row| row.time),
+        &column(rows, |row| row.level),
+        &column(rows, |row| row.message.as_str()) as &[&str],
+        &column(rows, |row| row.fields.as_deref()) as &[Option<&str>],
     )
     .execute(connection)
     .await?;

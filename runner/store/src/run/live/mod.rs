@@ -49,6 +49,7 @@ mod queue;
 mod refuse;
 mod report;
 mod timers;
+mod unclaimed;
 mod write;
 
 pub use claim::{Claimed, RunFacts};
@@ -66,6 +67,7 @@ pub use queue::{
 };
 pub use report::{ClaimReport, ReportLine};
 pub use timers::Due;
+pub use unclaimed::Unclaimed;
 pub use write::{RunWrite, Written};
 
 /// How many rows one transaction of the data plane moves at most.

@@ -30,7 +30,7 @@ use heddle_domain::run::TaskKey;
 use uuid::Uuid;
 
 use super::{NewRun, ReadyRow, RunWrite};
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -45,11 +45,6 @@ async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRo
         .collect();
     if rows.is_empty() {
         return Ok(());
-    }
-    macro_rules! column {
-        ($row:pat => $value:expr) => {
-            rows.iter().map(|$row| $value).collect::<Vec<_>>()
-        };
     }
     // Arrays of arrays have to be rectangular in Postgres: these travel as one array with the length of each part.
     let pools: Vec<String> = rows.iter().flat_map(|row| row.3.pools.iter().cloned()).collect();
@@ -70,12 +65,12 @@ async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRo
            FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[], $6::bigint[],
                        $9::integer[], $10::integer[])
              AS r (run, task, item, attempt, priority, turn, first, last)",
-        &column!(row => row.0.0),
-        &column!(row => row.2.at.key.task as i16),
-        &column!(row => row.2.at.key.item_number()),
-        &column!(row => row.2.at.attempt as i32),
-        &column!(row => row.1),
-        &column!(row => row.2.turn),
+        &column(&rows, |row| row.0.0),
+        &column(&rows, |row| row.2.at.key.task as i16),
+        &column(&rows, |row| row.2.at.key.item_number()),
+        &column(&rows, |row| row.2.at.attempt as i32),
+        &column(&rows, |row| row.1),
+        &column(&rows, |row| row.2.turn),
         &pools,
         &slots,
         &begins,

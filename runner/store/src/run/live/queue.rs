@@ -10,8 +10,8 @@ use heddle_domain::state::{AttemptState, RunState};
 use uuid::Uuid;
 
 use super::BATCH_MAX;
-use super::complete::{Completion, Locked, LockedRun, SingleTaskEnd};
-use crate::database::PgSession;
+use super::complete::{Completion, Locked};
+use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -41,7 +41,7 @@ pub struct QueueRow {
     pub target: QueueTarget,
     /// Rendered; `None`: they can be told from the plan and the run.
     pub params: Option<String>,
-    /// Since when it is ready, if it was in its queue before.
+    /// Since when it is ready, if that is not only now: it was in its queue before, or on the way to it.
     pub ready_at: Option<Time>,
 }
 
@@ -148,26 +148,21 @@ pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &Que
     if rows.is_empty() {
         return Ok(());
     }
-    macro_rules! column {
-        ($row:ident => $value:expr) => {
-            rows.iter().map(|(_, _, $row)| $value).collect::<Vec<_>>()
-        };
-    }
     sqlx::query_file!(
         "src/sql/queue_put.sql",
         &rows.iter().map(|row| row.0.0).collect::<Vec<_>>(),
-        &column!(row => row.at.key.task as i16),
-        &column!(row => row.at.key.item_number()),
-        &column!(row => row.at.attempt as i32),
-        &column!(row => row.target.queue.clone()),
+        &column(rows, |(_, _, row)| row.at.key.task as i16),
+        &column(rows, |(_, _, row)| row.at.key.item_number()),
+        &column(rows, |(_, _, row)| row.at.attempt as i32),
+        &column(rows, |(_, _, row)| row.target.queue.as_str()) as &[&str],
         &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
-        &column!(row => row.turn),
-        &column!(row => row.target.tags.join(TAG_JOINT)),
-        &column!(row => row.target.timeout_ms) as &[Option<i64>],
-        &column!(row => row.target.queue_timeout_ms) as &[Option<i64>],
-        &column!(row => row.params.clone()) as &[Option<String>],
-        &column!(row => row.floor),
-        &column!(row => row.ready_at) as &[Option<Time>]
+        &column(rows, |(_, _, row)| row.turn),
+        &column(rows, |(_, _, row)| row.target.tags.join(TAG_JOINT)),
+        &column(rows, |(_, _, row)| row.target.timeout_ms) as &[Option<i64>],
+        &column(rows, |(_, _, row)| row.target.queue_timeout_ms) as &[Option<i64>],
+        &column(rows, |(_, _, row)| row.params.as_deref()) as &[Option<&str>],
+        &column(rows, |(_, _, row)| row.floor),
+        &column(rows, |(_, _, row)| row.ready_at) as &[Option<Time>]
     )
     .execute(connection)
     .await?;
@@ -279,38 +274,6 @@ impl Store {
             tx.commit().await?;
             Ok(claims)
         })
-    }
-
-    /// Ends claims with the runs of which they are all; answers which were there to be ended, and whether a run succeeded
-    /// whose group others follow. See `sql/queue_complete_single_task.sql`. No run stands twice.
-    pub async fn complete_single_task_claims(
-        &self,
-        rows: &[(ClaimKey, &SingleTaskEnd)],
-    ) -> Result<(Vec<RunId>, bool), StoreError> {
-        macro_rules! column {
-            ($key:ident, $row:ident => $value:expr) => {
-                rows.iter().map(|($key, $row)| $value).collect::<Vec<_>>()
-            };
-        }
-        let owned = sqlx::query_file!(
-            "src/sql/queue_complete_single_task.sql",
-            &column!(key, _row => key.run.0),
-            &column!(key, _row => key.at.attempt as i32),
-            &column!(key, _row => key.lease),
-            &column!(key, _row => key.id),
-            &column!(_key, row => row.state.number()),
-            &column!(_key, row => row.progress.clone()),
-            &column!(_key, row => row.error.clone()) as &[Option<String>],
-            &column!(_key, row => row.attempt.state.number()),
-            &column!(_key, row => row.attempt.finished_at),
-            &column!(_key, row => row.attempt.output.clone()) as &[Option<String>],
-            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.0.number())) as &[Option<i16>],
-            &column!(_key, row => row.attempt.error.as_ref().map(|error| error.1.clone())) as &[Option<String>],
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let followed = owned.iter().any(|row| row.followed);
-        Ok((owned.into_iter().map(|row| RunId(row.run)).collect(), followed))
     }
 
     /// Extends leases; answers those that were, with the times at which they run out now.
@@ -451,12 +414,8 @@ impl Completion {
                 let at = AttemptKey::from_numbers(task, item, attempt);
                 locked.workers.insert((RunId(row.run), at), worker);
             }
-            note(
-                &mut locked,
-                row.run,
-                (row.state, row.progress),
-                (row.task, row.item, row.attempt, row.started_at),
-            )?;
+            let at = (row.task, row.item, row.attempt);
+            locked.note(RunId(row.run), (row.state, row.progress), at, row.started_at)?;
         }
         self.dated(locked.owned.values().copied());
         Ok(locked)
@@ -475,12 +434,8 @@ impl Completion {
         .await?;
         let mut locked = Locked::default();
         for row in rows {
-            note(
-                &mut locked,
-                row.run,
-                (row.state, row.progress),
-                (row.task, row.item, row.attempt, row.started_at),
-            )?;
+            let at = (row.task, row.item, row.attempt);
+            locked.note(RunId(row.run), (row.state, row.progress), at, row.started_at)?;
         }
         self.dated(locked.owned.values().copied());
         Ok(locked)
@@ -525,26 +480,4 @@ pub(super) async fn heartbeat_in(
     .fetch_all(connection)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.lease_expires_at)).collect())
-}
-
-/// A row of the statements that lock: of a run, or of what was taken.
-fn note(
-    locked: &mut Locked,
-    run: Uuid,
-    (state, progress): (Option<i16>, Option<Vec<u8>>),
-    (task, item, attempt, started_at): (Option<i16>, Option<i32>, Option<i32>, Option<Time>),
-) -> Result<(), StoreError> {
-    let run = RunId(run);
-    match (state, progress, task, item, attempt, started_at) {
-        (Some(state), Some(progress), ..) => {
-            let state = super::complete::state_of(run, state)?;
-            locked.runs.insert(run, LockedRun { state, progress });
-        }
-        (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
-            let at = AttemptKey::from_numbers(task, item, attempt);
-            locked.owned.insert((run, at), started_at);
-        }
-        _ => {}
-    }
-    Ok(())
 }

@@ -128,6 +128,9 @@ pub(super) async fn settle_instants(
     Ok(())
 }
 
+/// How many of a group's newest unfinished runs are looked at for params that a deduped run has as well.
+const PLAIN_MAX: i64 = 10_000;
+
 /// Who has a group's params: the run, and whether it is still in the way of those that ask for unfinished ones only.
 type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
 
@@ -171,7 +174,94 @@ pub(super) async fn dedupe_holders(
             refused.insert(index, Created::Exists(RunId(*holder)));
         }
     }
+    refuse_for_plain(tx, runs, refused).await?;
     Ok(holders)
+}
+
+/// Refuses those whose params an unfinished run has that was made without `dedupe`, whatever made it.
+///
+/// Such runs leave no hash: what most runs never need would cost all of them. Whoever is deduped pays, by a look at the
+/// group's newest unfinished runs. Params are compared as they stand there: as this program writes them, or as
+/// `heddle.submit` does. (JSON with a zero character is no `jsonb`, so SQL cannot have submitted it.) No lock is taken: of a
+/// plain run that is made at this very moment one may be the first as well as the other.
+async fn refuse_for_plain(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let asked: Vec<(usize, &NewRun)> = runs
+        .iter()
+        .enumerate()
+        .filter(|(index, run)| run.dedupe.is_some() && !refused.contains_key(index))
+        .map(|(index, run)| (index, *run))
+        .collect();
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let mut groups: Vec<i64> = asked.iter().map(|(_, run)| run.group_id).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let params: Vec<String> = asked.iter().map(|(_, run)| run.params.clone()).collect();
+    let task_params: Vec<Option<String>> = asked.iter().map(|(_, run)| run.task_params.clone()).collect();
+    // Each in both spellings, in the order of `asked`.
+    let spelled = sqlx::query!(
+        r#"SELECT s.place AS "place!", octet_length(s.params) AS "bytes!",
+                  sha256(convert_to(s.params || E'\n' || coalesce(s.task_params, ''), 'UTF8')) AS "digest!"
+             FROM (SELECT place, params, task_params
+                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, place)
+                    UNION
+                   SELECT place, params::jsonb::text, task_params
+                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, place)
+                    WHERE params !~ '(^|[^\\])(\\\\)*\\u0000') AS s
+            ORDER BY s.place"#,
+        &params,
+        &task_params as &[Option<String>]
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut lengths: Vec<i32> = spelled.iter().map(|row| row.bytes).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    // Two inequalities and this order leave the planner one index; by an equality it would also read the runs of all groups.
+    // Digests are compared here: for a join of two sides that it knows nothing of, it may compare each with each.
+    let found = sqlx::query!(
+        r#"SELECT g.group_id AS "group_id!", l.id AS "id!",
+                  sha256(convert_to(l.params || E'\n' || coalesce(l.task_params, ''), 'UTF8')) AS "digest!"
+             FROM UNNEST($1::bigint[]) AS g (group_id)
+            CROSS JOIN LATERAL (SELECT id, params, task_params, dedupe FROM heddle.runs_live
+                                 WHERE group_id >= g.group_id AND group_id <= g.group_id
+                                 ORDER BY group_id DESC, id DESC LIMIT $3) AS l
+            WHERE l.dedupe IS NULL AND octet_length(l.params) = ANY ($2)"#,
+        &groups,
+        &lengths,
+        PLAIN_MAX
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut holders: HashMap<(i64, &[u8]), Uuid> = HashMap::with_capacity(found.len());
+    for row in &found {
+        let oldest = holders.entry((row.group_id, &row.digest)).or_insert(row.id);
+        *oldest = row.id.min(*oldest);
+    }
+    for row in &spelled {
+        let Some((index, run)) = usize::try_from(row.place).ok().and_then(|place| asked.get(place - 1)) else {
+            continue;
+        };
+        if let Some(holder) = holders.get(&(run.group_id, row.digest.as_slice())) {
+            refused.insert(*index, Created::Exists(RunId(*holder)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a run of this batch stands before another, without `dedupe`, and has its params.
+fn has_params_of(earlier: &NewRun, run: &NewRun) -> bool {
+    earlier.dedupe.is_none()
+        && !earlier.instant
+        && earlier.parent.is_none()
+        && earlier.group_id == run.group_id
+        && earlier.params == run.params
+        && earlier.task_params == run.task_params
 }
 
 /// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
@@ -188,15 +278,24 @@ pub(super) async fn settle_dedupes(
         let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
             continue;
         };
-        let place = (run.group_id, hash.clone());
+        let dedupe_key = (run.group_id, hash.clone());
+        let plain = runs[..index]
+            .iter()
+            .enumerate()
+            .find(|(earlier, other)| !refused.contains_key(earlier) && has_params_of(other, run));
+        if let Some((_, holder)) = plain {
+            refused.insert(index, Created::Exists(holder.id));
+            without_keys.extend(run.key.is_some().then_some(run.id.0));
+            continue;
+        }
         // Earlier runs that were in the way have refused it already.
-        match holders.get(&place) {
+        match holders.get(&dedupe_key) {
             Some((holder, _)) if taken.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
                 without_keys.extend(run.key.is_some().then_some(run.id.0));
             }
             _ => {
-                holders.insert(place, (run.id.0, true));
+                holders.insert(dedupe_key, (run.id.0, true));
                 taken.insert(run.id.0);
                 groups.push(run.group_id);
                 new_hashes.push(hash.clone());

@@ -3,15 +3,13 @@
 use std::collections::HashMap;
 
 use heddle_domain::Time;
+use heddle_domain::plan::log_lines_max;
 use uuid::Uuid;
 
 use super::queue::ClaimKey;
 use super::{LogRow, insert_logs_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
-
-/// What a line counts beside its text, as in the log of a script.
-const LINE_OVERHEAD_BYTES: i64 = 32;
 
 /// What a worker reports of one claim.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,24 +46,29 @@ struct Written {
 /// What of the lines goes into the log, and how much of it there is then.
 fn bounded(report: &ClaimReport, mut written: Written, now: Time) -> (Vec<ReportLine>, Written) {
     let mut kept = Vec::with_capacity(report.lines.len());
+    let bytes_max = report.log_bytes_max;
+    let lines_max = log_lines_max(bytes_max.unsigned_abs());
+    // As in the log of a script.
+    let limit = |written: &Written| match (written.bytes > bytes_max, i64::from(written.lines) > lines_max as i64) {
+        (true, _) => Some(format!("{bytes_max} bytes")),
+        (false, true) => Some(format!("{lines_max} lines")),
+        (false, false) => None,
+    };
     for line in &report.lines {
-        if written.bytes > report.log_bytes_max {
+        if limit(&written).is_some() {
             break;
         }
-        let bytes =
-            LINE_OVERHEAD_BYTES + line.message.len() as i64 + line.fields.as_ref().map_or(0, String::len) as i64;
-        written.bytes += bytes;
+        written.bytes += line.message.len() as i64 + line.fields.as_ref().map_or(0, String::len) as i64;
         written.lines += 1;
-        if written.bytes > report.log_bytes_max {
-            kept.push(ReportLine {
+        kept.push(match limit(&written) {
+            Some(limit) => ReportLine {
                 at: now,
                 level: 3,
-                message: format!("log truncated: it reached its limit of {} bytes", report.log_bytes_max),
+                message: format!("log truncated: it reached its limit of {limit}"),
                 fields: None,
-            });
-        } else {
-            kept.push(line.clone());
-        }
+            },
+            None => line.clone(),
+        });
     }
     (kept, written)
 }
@@ -117,10 +120,10 @@ impl Store {
                 let (kept, after) = bounded(report, before, now);
                 lines.push(after.lines);
                 bytes.push(after.bytes);
-                rows.extend(kept.into_iter().enumerate().map(|(place, line)| LogRow {
+                rows.extend(kept.into_iter().enumerate().map(|(index, line)| LogRow {
                     run: key.run,
                     at: key.at,
-                    line: before.lines + place as i32,
+                    line: before.lines + index as i32,
                     time: line.at,
                     level: line.level,
                     message: line.message,
@@ -168,18 +171,30 @@ mod tests {
         };
         let report = ClaimReport {
             lines: vec![line("first"), line("second")],
-            log_bytes_max: 75,
+            log_bytes_max: 11,
             ..ClaimReport::default()
         };
         let (kept, written) = bounded(&report, Written::default(), now);
         let said: Vec<&str> = kept.iter().map(|line| line.message.as_str()).collect();
-        // 37 + 38 bytes fit exactly.
+        // 5 + 6 bytes fit exactly.
         assert_eq!(said, ["first", "second"]);
         assert_eq!(written.lines, 2);
         // The next line takes it beyond, and gives its place to the word about it; from then on there is silence.
         let (kept, written) = bounded(&report, written, now);
         assert_eq!(kept.len(), 1);
         assert!(kept[0].message.starts_with("log truncated"));
+        assert_eq!(bounded(&report, written, now), (Vec::new(), written));
+        // Empty lines come to an end as well.
+        let report = ClaimReport {
+            lines: vec![line(""); 70_000],
+            ..report
+        };
+        let (kept, written) = bounded(&report, Written::default(), now);
+        assert_eq!(kept.len(), 65_537);
+        assert_eq!(
+            kept[65_536].message,
+            "log truncated: it reached its limit of 65536 lines"
+        );
         assert_eq!(bounded(&report, written, now), (Vec::new(), written));
     }
 }

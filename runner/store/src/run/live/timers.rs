@@ -23,9 +23,9 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use uuid::Uuid;
 
-use super::BATCH_MAX;
 use super::complete::Completion;
 use super::inbox::{Take, Taken};
+use super::{BATCH_MAX, ReadyRow};
 use crate::StoreError;
 use crate::database::PgSession;
 
@@ -38,6 +38,8 @@ pub enum Due {
     Deadline(RunId),
     /// The timeout of an attempt that a sub-run holds.
     Timeout(RunId, AttemptKey),
+    /// The `queue_timeout` of an attempt, and when it struck; whether the attempt still waits is to be seen.
+    Unclaimed(RunId, AttemptKey, Time),
 }
 
 /// What a timer is for; the number in the table.
@@ -45,6 +47,7 @@ pub enum Due {
 pub(super) enum TimerKind {
     Retry = 0,
     Timeout = 2,
+    Claim = 3,
 }
 
 /// A timer to be set.
@@ -81,6 +84,21 @@ pub(super) async fn put_timers(tx: &mut PgSession, timers: &[NewTimer]) -> Resul
         }
     }
     Err(StoreError::contended())
+}
+
+/// The timers of those rows that are to be claimed within a time from `ready_at` on.
+pub(super) fn claim_timers<'a>(
+    rows: impl Iterator<Item = (RunId, &'a ReadyRow)>,
+    ready_at: Time,
+) -> impl Iterator<Item = NewTimer> {
+    rows.filter_map(move |(run, row)| {
+        Some(NewTimer {
+            run,
+            at: row.at,
+            kind: TimerKind::Claim,
+            due: ready_at + row.claim_within?,
+        })
+    })
 }
 
 /// Deletes the timers of these task runs, but for those that are being taken.
@@ -132,6 +150,7 @@ impl Completion {
                     0 => Ok(Due::Retry(run, at)),
                     1 => Ok(Due::Deadline(run)),
                     2 => Ok(Due::Timeout(run, at)),
+                    3 => Ok(Due::Unclaimed(run, at, row.due_at)),
                     kind => Err(StoreError::unreadable("timers", "kind", run, kind)),
                 };
                 (run, due)

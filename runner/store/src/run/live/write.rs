@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
-use super::timers::{NewTimer, TimerKind, drop_timers, drop_timers_of, put_timers};
+use super::timers::{NewTimer, TimerKind, claim_timers, drop_timers, drop_timers_of, put_timers};
 use super::{Completion, Interrupted, ReadyRow};
 use crate::StoreError;
 use crate::notice::NewNotices;
@@ -208,7 +208,10 @@ impl Completion {
             })
             .collect();
         drop_timers(&mut self.tx, &dropped).await?;
-        let timers: Vec<NewTimer> = writes
+        let ready = writes
+            .iter()
+            .flat_map(|write| write.ready.iter().map(move |row| (write.run, row)));
+        let mut timers: Vec<NewTimer> = writes
             .iter()
             .flat_map(|write| write.timers.iter().map(move |&(due, at)| (write.run, due, at)))
             .map(|(run, due, at)| NewTimer {
@@ -218,6 +221,7 @@ impl Completion {
                 due,
             })
             .collect();
+        timers.extend(claim_timers(ready, self.now));
         put_timers(&mut self.tx, &timers).await
     }
 

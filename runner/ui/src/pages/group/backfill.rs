@@ -48,7 +48,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         html! { select name=(name) { @for one in among { option value=(one) selected[*one == chosen] { (t!(ctx, &format!("backfill-{name}-{one}"))) } } } }
     };
     let took = median(&ctx.store().page_group_runs(here.group.id, None, 30).await?);
-    let grid = here.group.revision.calendar.has_grid();
+    let grid = here.group.revision.past.has_grid();
     let inside = html! {
         section.panel {
             h2 { (t!(ctx, "backfill-title")) }

@@ -15,12 +15,16 @@ use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-pub(in crate::pages) const WIDTH: f64 = 168.0;
 pub(in crate::pages) const HEIGHT: f64 = 34.0;
+/// A box is as wide as the longest name needs, beside its state.
+const WIDTH_MIN: f64 = 88.0;
+const STATE_ROOM: f64 = 44.0;
 /// Tasks that are drawn: beyond them a picture tells nobody anything.
 const NODES_MAX: usize = 2_000;
-/// Characters of a name in its box.
-const NAME_CHARS: usize = 19;
+/// The room that a name has in its box, and what its letters take of it, about.
+const NAME_ROOM: f64 = 134.0;
+const LETTER: f64 = 7.0;
+const WIDE_LETTER: f64 = 12.5;
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let newest = ctx
@@ -71,8 +75,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
 pub(in crate::pages) fn zoom_buttons(ctx: &Ctx) -> Markup {
     html! {
         span.row {
-            button.small type="button" data-zoom="0.8" hidden aria-label=(t!(ctx, "zoom-out")) { "−" }
-            button.small type="button" data-zoom="1.25" hidden aria-label=(t!(ctx, "zoom-in")) { "+" }
+            button.small type="button" data-zoom="0.625" hidden aria-label=(t!(ctx, "zoom-out")) { "−" }
+            button.small type="button" data-zoom="1.6" hidden aria-label=(t!(ctx, "zoom-in")) { "+" }
             button.small type="button" data-zoom="fit" hidden { (t!(ctx, "zoom-fit")) }
         }
     }
@@ -83,13 +87,27 @@ pub(in crate::pages) fn is_drawn(plan: &Plan) -> bool {
     plan.tasks.len() <= NODES_MAX
 }
 
+fn room_of(letter: char) -> f64 {
+    // From there on, scripts have letters as wide as they are high.
+    if letter < '\u{1100}' { LETTER } else { WIDE_LETTER }
+}
+
 fn short(name: &str) -> String {
-    if name.chars().count() <= NAME_CHARS {
+    if name.chars().map(room_of).sum::<f64>() <= NAME_ROOM {
         return name.to_owned();
     }
-    let mut cut: String = name.chars().take(NAME_CHARS - 1).collect();
-    cut.push('…');
-    cut
+    let mut left = NAME_ROOM - WIDE_LETTER;
+    let fits = name.chars().take_while(|letter| {
+        left -= room_of(*letter);
+        left >= 0.0
+    });
+    fits.chain(['…']).collect()
+}
+
+/// How wide the boxes of these names are.
+pub(in crate::pages) fn width_of<'n>(names: impl Iterator<Item = &'n str>) -> f64 {
+    let rooms = names.map(|name| name.chars().map(room_of).sum::<f64>().min(NAME_ROOM));
+    (rooms.fold(0.0, f64::max) + STATE_ROOM).max(WIDTH_MIN).round()
 }
 
 /// The picture of a plan with the states of its tasks, and the chain that made a run so long; a node leads to its log, where there is one.
@@ -119,7 +137,8 @@ pub(in crate::pages) fn draw(
         })
         .map(|(from, to)| (place_of[from as usize], place_of[to as usize]))
         .collect();
-    let layout = layered(order.len(), &edges, WIDTH, HEIGHT);
+    let wide = width_of(plan.tasks.iter().map(|task| task.name.as_str()));
+    let layout = layered(order.len(), &edges, wide, HEIGHT);
     let state_of = |place: usize| states.get(plan.tasks[order[place] as usize].name.as_str()).copied();
     let name_of = |place: usize| plan.tasks[order[place] as usize].name.as_str();
     // The chain is written from its end.
@@ -135,7 +154,7 @@ pub(in crate::pages) fn draw(
             svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = edges.len())) {
                 @for (from, to) in &edges {
                     @let (a, b) = (layout.places[*from], layout.places[*to]);
-                    @let (x1, x2) = (a.x + WIDTH / 2.0, b.x - WIDTH / 2.0);
+                    @let (x1, x2) = (a.x + wide / 2.0, b.x - wide / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
                     path class=(if follows(*from, *to) { "edge critical" } else if bad(state_of(*from)) && bad(state_of(*to)) { "edge bad" } else { "edge" })
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
@@ -145,8 +164,8 @@ pub(in crate::pages) fn draw(
                     @let name = task.name.to_string();
                     @let now = state_of(place);
                     @let word = now.map(|now| state_word(ctx, now.as_str())).unwrap_or_default();
-                    @let (x, y) = (at.x - WIDTH / 2.0, at.y - HEIGHT / 2.0);
-                    @let inside = node(&name, now.map(TaskState::as_str), x, y);
+                    @let (x, y) = (at.x - wide / 2.0, at.y - HEIGHT / 2.0);
+                    @let inside = node(&name, now.map(TaskState::as_str), (x, y), wide);
                     @match log {
                         Some(log) => a.node #{ "task-" (segment(&name)) } href={ (log) "?task=" (segment(&name)) } aria-label=(format!("{name}: {word}")) { (inside) },
                         None => g.node #{ "task-" (segment(&name)) } role="img" aria-label=(name) { (inside) },
@@ -157,15 +176,36 @@ pub(in crate::pages) fn draw(
     }
 }
 
-/// A box with a name and, at its edges, a state.
-pub(in crate::pages) fn node(name: &str, now: Option<&str>, x: f64, y: f64) -> Markup {
+/// A box with a name and, at its edges, a state; from far away, the box is the state's.
+pub(in crate::pages) fn node(name: &str, now: Option<&str>, (x, y): (f64, f64), wide: f64) -> Markup {
+    let fill = now.map(crate::chart::fill).unwrap_or_default();
     html! {
         title { (name) }
-        rect.box x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(WIDTH) height=(HEIGHT) rx="6" {}
+        rect class={ "box " (fill) } x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(format!("{wide:.0}")) height=(HEIGHT) rx="6" {}
         @if let Some(now) = now {
-            rect class=(crate::chart::fill(now)) x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
-            g class={ "s-" (state_glyph(now)) } transform=(format!("translate({:.0} {:.0})", x + WIDTH - 26.0, y + 9.0)) { (glyph(state_glyph(now))) }
+            rect class={ "edge-mark " (fill) } x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
+            g class={ "mark s-" (state_glyph(now)) } transform=(format!("translate({:.0} {:.0})", x + wide - 26.0, y + 9.0)) { (glyph(state_glyph(now))) }
         }
         text.name x=(format!("{:.0}", x + 14.0)) y=(format!("{:.0}", y + 21.0)) { (short(name)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_into_their_boxes() {
+        assert_eq!(short("extract"), "extract");
+        let long = short("a-task-with-a-name-that-is-far-too-long");
+        assert!(long.ends_with('…') && long.chars().count() <= 19, "{long}");
+        // Ten wide letters take the room of eighteen narrow ones.
+        let wide = short("每天早上读取仓库日报并汇总结果");
+        assert!(wide.ends_with('…') && wide.chars().count() <= 11, "{wide}");
+        assert_eq!(width_of(["a"].into_iter()), WIDTH_MIN);
+        assert_eq!(
+            width_of(["x".repeat(60).as_str(), "a"].into_iter()),
+            NAME_ROOM + STATE_ROOM
+        );
     }
 }

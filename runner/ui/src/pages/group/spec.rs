@@ -11,7 +11,7 @@ use crate::form::field;
 use crate::frame::Page;
 use crate::pages::Answer;
 use crate::words::t;
-use crate::{Ctx, Trouble, yaml};
+use crate::{Ctx, Trouble, assets, yaml};
 
 const NEW: &str = "description: \ntasks:\n  first:\n    script: hello\n";
 
@@ -103,11 +103,22 @@ async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Res
     }))
 }
 
-/// The field of a spec; with a script, what is wrong with it stands below while one types.
+/// What tells the words of a spec apart while it is written; of these pages only.
+const COLOURS: [&str; 3] = [
+    "vendor/prism-core-1.30.0.min.js",
+    "vendor/prism-yaml-1.30.0.min.js",
+    "vendor/prism-json-1.30.0.min.js",
+];
+
+/// The field of a spec; with a script, its words have colours, and what is wrong with it stands below while one types.
 fn text_field(action: &str, rows: usize, text: &str) -> Markup {
     html! {
-        textarea #spec name="spec" rows=(rows) spellcheck="false" autocomplete="off"
-            hx-post=(action) hx-trigger="input changed delay:400ms" hx-include="closest form" hx-target="#verdict" hx-sync="this:replace" { (text) }
+        div.code-field {
+            textarea #spec name="spec" rows=(rows) spellcheck="false" autocomplete="off"
+                hx-post=(action) hx-trigger="input changed delay:400ms" hx-include="closest form" hx-target="#verdict" hx-sync="this:replace" { (text) }
+        }
+        @for script in COLOURS { script src=(assets::address(script)) defer data-manual {} }
+        script type="module" src=(assets::address("editor.js")) {}
         div #verdict role="status" {}
     }
 }

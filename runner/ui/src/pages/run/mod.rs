@@ -159,8 +159,9 @@ fn head(
 ) -> Markup {
     html! {
         div.heading {
-            div.grow {
-                h1 { span { bdi { (run.group) } " · " (time(ctx, run.logical_time)) } (state(ctx, &run.state)) }
+            div.grow { h1 { span { bdi { (run.group) } " · " (time(ctx, run.logical_time)) } (state(ctx, &run.state)) } }
+            @if ctx.viewer.operates() { (buttons(ctx, run)) } @else { div.actions { (compare(ctx, run.id)) } }
+            div.whole {
                 p {
                     (t!(ctx, &format!("trigger-{}", run.trigger)))
                     " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) }
@@ -174,7 +175,6 @@ fn head(
                 (why(ctx, run, needs, held))
                 @if run.raw["override"].is_object() { p.why { (by_hand::said(ctx, &run.raw["override"])) } }
             }
-            @if ctx.viewer.operates() { (buttons(ctx, run)) } @else { div.actions { (compare(ctx, run.id)) } }
         }
     }
 }

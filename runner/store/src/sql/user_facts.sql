@@ -1,4 +1,4 @@
--- look: what there is to know of users who poll: what they hold, their groups, what they have finished last, and what
+-- user_facts: what there is to know of users who poll: what they hold, their groups, what they have finished last, and what
 -- they have had within their window.
 --
 -- Locking: none; whatever is given because of it is judged again by `give`. Every part is an index lookup for one

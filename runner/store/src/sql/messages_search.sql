@@ -1,4 +1,4 @@
--- messages_look: messages of one day behind ($3, $4), in the order of bucket and id, and how they stand.
+-- messages_search: messages of one day behind ($3, $4), in the order of bucket and id, and how they stand.
 --
 -- Locking: none. The day is a parameter that the planner sees, so only its partition is touched.
 SELECT m.id AS "id!", m.sender AS "sender!", m.receiver AS "receiver!", m.day AS "day!", m.bucket AS "bucket!", m.due_at,

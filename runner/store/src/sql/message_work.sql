@@ -1,4 +1,4 @@
--- message_look: what there is to do on a topic, and who is doing it: batches in hand, nodes, a batch that was left
+-- message_work: what there is to do on a topic, and who is doing it: batches in hand, nodes, a batch that was left
 -- behind, the day of the longest due retry, and the slice that is first.
 --
 -- Locking: none; called under the topic's lock, in a statement after the one that took it, so that it sees what the last

@@ -1,0 +1,211 @@
+//! Attempts that nobody has claimed in time (`queue_timeout`), wherever they wait: for slots of pools, for a node, for a
+//! worker, for a user of their audience.
+//!
+//! The time counts from `ready`, and a timer of the transition that made them ready keeps it. What stands in *queue_ready*
+//! from that transition on has its time there (`queue.rs`), and no timer.
+
+use std::collections::HashMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::ErrorKind;
+use uuid::Uuid;
+
+use super::timers::TimerKind;
+use super::{Completion, Locked};
+use crate::StoreError;
+
+/// An attempt whose `queue_timeout` has passed.
+#[derive(Clone, Copy, Debug)]
+pub struct Unclaimed {
+    pub run: RunId,
+    pub at: AttemptKey,
+    /// When it became ready.
+    pub since: Time,
+    /// A node that has it only hands it on, to workers or to an audience: it is not claimed by that.
+    pub handed_on: bool,
+}
+
+fn key_of(run: Uuid, task: i16, item: i32, attempt: i32) -> (RunId, AttemptKey) {
+    (RunId(run), AttemptKey::from_numbers(task, item, attempt))
+}
+
+macro_rules! columns {
+    ($keys:expr) => {
+        (
+            $keys.iter().map(|key| key.0.0).collect::<Vec<Uuid>>(),
+            $keys.iter().map(|key| key.1.key.task as i16).collect::<Vec<_>>(),
+            $keys.iter().map(|key| key.1.key.item_number()).collect::<Vec<_>>(),
+            $keys.iter().map(|key| key.1.attempt as i32).collect::<Vec<_>>(),
+        )
+    };
+}
+
+impl Completion {
+    /// Locks the runs of these attempts, and takes those of them that wait still.
+    ///
+    /// Each statement waits for whoever moves a row of its table, and the next one sees where that put it: an admission moves
+    /// from *ready_pooled* to *ready*, a claim from *ready* to *running*. What a node hands on it moves under the run's lock.
+    pub async fn take_unclaimed(&mut self, late: &[Unclaimed]) -> Result<Locked, StoreError> {
+        let ids: Vec<RunId> = late.iter().map(|one| one.run).collect();
+        let mut locked = Locked {
+            runs: self.lock_runs(&ids).await?,
+            ..Locked::default()
+        };
+        let keys: Vec<(RunId, AttemptKey)> = late.iter().map(|one| (one.run, one.at)).collect();
+        let (runs, tasks, items, attempts) = columns!(keys);
+        let mut gone: Vec<(RunId, AttemptKey)> = sqlx::query!(
+            "DELETE FROM heddle.ready_pooled r
+              USING UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS l (run, task, item, attempt)
+              WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
+             RETURNING r.run, r.task, r.item, r.attempt",
+            &runs,
+            &tasks,
+            &items,
+            &attempts
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(|row| key_of(row.run, row.task, row.item, row.attempt))
+        .collect();
+        let rows = sqlx::query!(
+            r#"WITH late AS (
+                   SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[])
+                       AS l (run, task, item, attempt)
+               ),
+               unclaimed AS (
+                   DELETE FROM heddle.ready r USING late l
+                    WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
+                   RETURNING r.run, r.task, r.item, r.attempt
+               ),
+               queued AS (
+                   DELETE FROM heddle.queue_ready r USING late l
+                    WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
+                   RETURNING r.run, r.task, r.item, r.attempt
+               )
+               SELECT run AS "run!", task AS "task!", item AS "item!", attempt AS "attempt!" FROM unclaimed
+               UNION ALL SELECT run, task, item, attempt FROM queued"#,
+            &runs,
+            &tasks,
+            &items,
+            &attempts
+        )
+        .fetch_all(self.connection())
+        .await?;
+        gone.extend(
+            rows.into_iter()
+                .map(|row| key_of(row.run, row.task, row.item, row.attempt)),
+        );
+        gone.extend(self.take_handed_on(late).await?);
+        let since: HashMap<(RunId, AttemptKey), Time> = late.iter().map(|one| ((one.run, one.at), one.since)).collect();
+        locked.owned = gone
+            .into_iter()
+            .filter_map(|key| Some((key, *since.get(&key)?)))
+            .collect();
+        self.dated(locked.owned.values().copied());
+        Ok(locked)
+    }
+
+    /// Takes those that a node has in hand only to hand them on; it finds that they are not its own any more.
+    async fn take_handed_on(&mut self, late: &[Unclaimed]) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
+        let keys: Vec<(RunId, AttemptKey)> = late
+            .iter()
+            .filter(|one| one.handed_on)
+            .map(|one| (one.run, one.at))
+            .collect();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (runs, tasks, items, attempts) = columns!(keys);
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.running r
+              USING UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS l (run, task, item, attempt)
+              WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
+                AND r.lease > 0
+             RETURNING r.run, r.task, r.item, r.attempt",
+            &runs,
+            &tasks,
+            &items,
+            &attempts
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(|row| key_of(row.run, row.task, row.item, row.attempt))
+        .collect())
+    }
+
+    /// Closes the offers of those of these attempts that nobody has taken since they became ready, and has the attempts
+    /// settled for this reason; answers how many.
+    ///
+    /// After the runs' locks, as for whoever hands an attempt to its offer. Who is given such an offer at this very moment is
+    /// no hindrance: what is held of a task run that has ended is taken back.
+    pub async fn close_untaken(&mut self, late: &[Unclaimed], why: &str) -> Result<u64, StoreError> {
+        let late: Vec<&Unclaimed> = late.iter().filter(|one| one.handed_on).collect();
+        if late.is_empty() {
+            return Ok(0);
+        }
+        let keys: Vec<(RunId, AttemptKey)> = late.iter().map(|one| (one.run, one.at)).collect();
+        let since: Vec<Time> = late.iter().map(|one| one.since).collect();
+        let (runs, tasks, items, attempts) = columns!(keys);
+        Ok(sqlx::query!(
+            "WITH closed AS (
+                 UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
+                   FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::timestamptz[])
+                       AS l (run, task, item, attempt, since)
+                  WHERE o.run = ANY (ARRAY[l.run]) AND o.task = l.task AND o.item = l.item AND o.attempt = l.attempt
+                    AND o.enabled AND o.deleted_at IS NULL
+                    AND NOT EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
+                    AND NOT EXISTS (SELECT FROM heddle.assignments a
+                                     WHERE a.offer_id = o.id AND a.assigned_at >= l.since)
+                 RETURNING o.id, o.run, o.task, o.item, o.attempt)
+             INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
+             SELECT id, run, task, item, attempt, $6, $7 FROM closed",
+            &runs,
+            &tasks,
+            &items,
+            &attempts,
+            &since,
+            ErrorKind::Timeout.number(),
+            why
+        )
+        .execute(self.connection())
+        .await?
+        .rows_affected())
+    }
+
+    /// Takes the timers of attempts that go to their queue now, where their time is kept from here on; answers when each
+    /// strikes. The caller holds the runs. One that is being taken (`timers.rs`) is left out: whoever has it in hand waits
+    /// for the run, and then finds the attempt in its queue.
+    pub async fn take_claim_timers(
+        &mut self,
+        keys: &[(RunId, AttemptKey)],
+    ) -> Result<HashMap<(RunId, AttemptKey), Time>, StoreError> {
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let (runs, tasks, items, attempts) = columns!(keys);
+        Ok(sqlx::query!(
+            "DELETE FROM heddle.timers t
+              WHERE t.ctid = ANY (ARRAY(
+                    SELECT t.ctid
+                      FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS d (run, task, item, attempt)
+                      JOIN heddle.timers t ON t.run = ANY (ARRAY[d.run]) AND t.task = d.task AND t.item = d.item
+                       AND t.kind = $5 AND t.attempt = d.attempt
+                       FOR UPDATE OF t SKIP LOCKED))
+             RETURNING t.run, t.task, t.item, t.attempt, t.due_at",
+            &runs,
+            &tasks,
+            &items,
+            &attempts,
+            TimerKind::Claim as i16
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .map(|row| (key_of(row.run, row.task, row.item, row.attempt), row.due_at))
+        .collect())
+    }
+}
