@@ -170,7 +170,7 @@ async fn roles() {
             .status,
         );
         let upload = api
-            .put_bytes(&format!("/v1/scripts/by-{role}"), "application/wasm", wasm)
+            .put_bytes(&format!("/v1/scripts/by-{role}"), "application/wasm", wasm.clone())
             .await;
         check("put script", authors, upload.status);
         check(
