@@ -38,7 +38,7 @@ pub(crate) const MAX_TABLES: u32 = 20;
 const MAX_INSTANCE_BYTES: usize = 4 << 20;
 
 /// Instances besides those of runs: an uploaded text is checked by running its top level, also while all slots are taken.
-const CHECKS_MAX: u32 = 16;
+pub(crate) const CHECKS_MAX: u32 = 16;
 
 /// What decides what compiled code looks like: the compiling child and the node must agree on it.
 pub(crate) fn code_config() -> Config {

@@ -29,7 +29,7 @@
 //! I/O that host functions start runs elsewhere (the sandbox's I/O runtime), and wakes the task when it is done.
 
 use crate::attempt::Limits;
-use crate::engine::Ticker;
+use crate::engine::{CHECKS_MAX, Ticker};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -96,13 +96,21 @@ const RUNNING: u8 = 2;
 const WOKEN: u8 = 3;
 const DONE: u8 = 4;
 
+/// Whose slots a task takes. Texts that are uploaded are checked also while scripts that sleep hold all slots of runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Room {
+    Runs,
+    Checks,
+}
+
 /// An attempt's future on its way through the lanes.
 pub(crate) struct Task {
     job: Mutex<Option<Job>>,
     state: AtomicU8,
     /// Belongs to the long lane.
     long: AtomicBool,
-    /// Holds one of the instances' slots.
+    room: Room,
+    /// Holds one of the slots of its room.
     admitted: AtomicBool,
     timeout: Option<Duration>,
     cpu_max: Option<Duration>,
@@ -241,17 +249,23 @@ pub(crate) struct Lanes {
     short: Lane,
     long: Lane,
     ticker: Ticker,
-    slots: u32,
     runnable: AtomicU32,
     /// Live ones that have been moved to the long lane.
     long_live: AtomicU32,
     /// The tick before which the long lane's spare thread takes nothing.
     spare_rests_until: AtomicU64,
-    admission: Mutex<Admission>,
+    runs: Admission,
+    checks: Admission,
+}
+
+/// The slots of a room.
+struct Admission {
+    slots: u32,
+    holders: Mutex<Holders>,
 }
 
 #[derive(Default)]
-struct Admission {
+struct Holders {
     live: u32,
     waiting: VecDeque<Arc<Task>>,
 }
@@ -294,11 +308,11 @@ impl Lanes {
             short: Lane::default(),
             long: Lane::default(),
             ticker,
-            slots: slots.max(1),
             runnable: AtomicU32::new(0),
             long_live: AtomicU32::new(0),
             spare_rests_until: AtomicU64::new(0),
-            admission: Mutex::default(),
+            runs: Admission::of(slots.max(1)),
+            checks: Admission::of(CHECKS_MAX),
         });
         let short = (0..threads.max(1)).map(|index| ("short", index, SHORT_LANE_NICE));
         let long = (0..long_threads.max(1)).map(|index| ("long", index, LONG_LANE_NICE));
@@ -334,11 +348,12 @@ impl Lanes {
 
     /// Begins a job as soon as there is a slot. `signals` are what it looks at to stop; of `limits` those of time count
     /// here.
-    pub fn spawn(self: &Arc<Self>, signals: Arc<Signals>, limits: &Limits, job: Job) -> Arc<Task> {
+    pub fn spawn(self: &Arc<Self>, room: Room, signals: Arc<Signals>, limits: &Limits, job: Job) -> Arc<Task> {
         let task = Arc::new(Task {
             job: Mutex::new(Some(job)),
             state: AtomicU8::new(IDLE),
             long: AtomicBool::new(false),
+            room,
             admitted: AtomicBool::new(false),
             timeout: limits.timeout,
             cpu_max: limits.cpu,
@@ -346,39 +361,52 @@ impl Lanes {
             signals,
             lanes: Arc::clone(self),
         });
-        let mut admission = self.admission.lock();
-        if admission.live < self.slots {
-            admission.live += 1;
+        let admission = self.admission(room);
+        let mut holders = admission.holders.lock();
+        if holders.live < admission.slots {
+            holders.live += 1;
             task.admitted.store(true, Relaxed);
-        } else if admission.waiting.len() < MAX_WAITING {
-            admission.waiting.push_back(Arc::clone(&task));
+        } else if holders.waiting.len() < MAX_WAITING {
+            holders.waiting.push_back(Arc::clone(&task));
             return task;
         } else {
             task.signals.refused.store(true, Release);
         }
-        drop(admission);
+        drop(holders);
         task.wake_by_ref();
         task
     }
 
+    /// How busy runs keep them.
     pub fn busy(&self) -> Busy {
-        let admission = self.admission.lock();
+        let holders = self.runs.holders.lock();
         Busy {
-            live: admission.live,
-            waiting: admission.waiting.len() as u32,
-            runnable: self.runnable.load(Relaxed).min(admission.live),
-            long: self.long_live.load(Relaxed).min(admission.live),
+            live: holders.live,
+            waiting: holders.waiting.len() as u32,
+            runnable: self.runnable.load(Relaxed).min(holders.live),
+            long: self.long_live.load(Relaxed).min(holders.live),
         }
     }
 
+    /// How many runs may be live at once.
     pub fn slots(&self) -> u32 {
-        self.slots
+        self.runs.slots
+    }
+
+    const fn admission(&self, room: Room) -> &Admission {
+        match room {
+            Room::Runs => &self.runs,
+            Room::Checks => &self.checks,
+        }
     }
 
     /// Ends the threads. What has not ended is dropped.
     pub fn close(&self) {
         self.ticker.stop();
-        let mut dropped: Vec<Arc<Task>> = self.admission.lock().waiting.drain(..).collect();
+        let mut dropped: Vec<Arc<Task>> = Vec::new();
+        for admission in [&self.runs, &self.checks] {
+            dropped.extend(admission.holders.lock().waiting.drain(..));
+        }
         for lane in [&self.short, &self.long] {
             let mut queue = lane.queue.lock();
             queue.closed = true;
@@ -427,9 +455,9 @@ impl Lanes {
         if !task.admitted.load(Relaxed) {
             return;
         }
-        let mut admission = self.admission.lock();
+        let mut holders = self.admission(task.room).holders.lock();
         let next = loop {
-            match admission.waiting.pop_front() {
+            match holders.waiting.pop_front() {
                 // One that was cancelled while it waited is done already.
                 Some(next) if next.state.load(Acquire) != IDLE => {}
                 Some(next) => break Some(next),
@@ -439,10 +467,19 @@ impl Lanes {
         match next {
             Some(next) => {
                 next.admitted.store(true, Relaxed);
-                drop(admission);
+                drop(holders);
                 next.wake_by_ref();
             }
-            None => admission.live -= 1,
+            None => holders.live -= 1,
+        }
+    }
+}
+
+impl Admission {
+    fn of(slots: u32) -> Self {
+        Self {
+            slots,
+            holders: Mutex::default(),
         }
     }
 }
@@ -544,7 +581,7 @@ mod tests {
             cx.waker().wake_by_ref();
             Poll::Pending
         });
-        lanes.spawn(signals, &limits, Box::pin(job));
+        lanes.spawn(Room::Runs, signals, &limits, Box::pin(job));
         receive.await.unwrap()
     }
 

@@ -9,7 +9,7 @@ use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
 use crate::compiler::Artefact;
 use crate::describe::{self, Description};
-use crate::lanes::Signals;
+use crate::lanes::{Room, Signals};
 use crate::run::Export;
 use crate::sandbox::{CompileError, Compiled, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Linked, Script, World};
@@ -347,7 +347,7 @@ impl Sandbox {
         let done = Box::new(move |result: AttemptResult| {
             let _ = send.send(result.outcome);
         });
-        self.start_export(&checker, request, Export::Work, done);
+        self.start_export(Room::Checks, &checker, request, Export::Work, done);
         let internal = |error: &dyn std::fmt::Display| CompileError::Internal(format!("the checker: {error}"));
         match receive.await.map_err(|error| internal(&error))? {
             Outcome::Succeeded(answer) => match serde_json::from_str(&answer).map_err(|error| internal(&error))? {
@@ -387,7 +387,7 @@ impl Sandbox {
             Arc::clone(&signals),
             send,
         ));
-        self.inner.lanes.spawn(signals, &limits, job);
+        self.inner.lanes.spawn(Room::Checks, signals, &limits, job);
         match receive.await {
             Ok(Ok(snapshot)) => Ok(snapshot),
             Ok(Err(error)) => Err(error),
