@@ -40,6 +40,15 @@ async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {
     ))
     .await
     .expect("an audience");
+    if of_task {
+        // The attempt stands, and no node has it.
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.running VALUES ('{}', 0, -1, 1, 0, now())",
+            run(1)
+        ))
+        .await
+        .expect("its attempt");
+    }
     id
 }
 

@@ -20,9 +20,9 @@ gone AS (
             SELECT o.run IS NULL
                 OR CASE WHEN o.enabled
                         THEN EXISTS (SELECT FROM heddle.running r
-                                      WHERE r.run = o.run AND r.task = o.task AND r.item = o.item
+                                      WHERE r.run = ANY (ARRAY[o.run]) AND r.task = o.task AND r.item = o.item
                                         AND r.attempt = o.attempt AND r.lease = 0)
-                        ELSE EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = o.run) END
+                        ELSE EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[o.run])) END
               FROM heddle.offers o WHERE o.id = h.offer_id LIMIT 1))
     RETURNING h.*, a.state, a.result
 ),

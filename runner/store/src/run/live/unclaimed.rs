@@ -187,20 +187,23 @@ impl Completion {
             return Ok(HashMap::new());
         }
         let (runs, tasks, items, attempts) = columns!(keys);
+        // The kind comes with each key: as a condition of its own it would let the planner begin with all timers.
+        let kinds = vec![TimerKind::Claim as i16; keys.len()];
         Ok(sqlx::query!(
             "DELETE FROM heddle.timers t
               WHERE t.ctid = ANY (ARRAY(
                     SELECT t.ctid
-                      FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS d (run, task, item, attempt)
+                      FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::smallint[])
+                           AS d (run, task, item, attempt, kind)
                       JOIN heddle.timers t ON t.run = ANY (ARRAY[d.run]) AND t.task = d.task AND t.item = d.item
-                       AND t.kind = $5 AND t.attempt = d.attempt
+                       AND t.kind = d.kind AND t.attempt = d.attempt
                        FOR UPDATE OF t SKIP LOCKED))
              RETURNING t.run, t.task, t.item, t.attempt, t.due_at",
             &runs,
             &tasks,
             &items,
             &attempts,
-            TimerKind::Claim as i16
+            &kinds
         )
         .fetch_all(self.connection())
         .await?
