@@ -94,6 +94,8 @@ impl Api {
     pub fn new(base: &str, token: Option<&str>) -> Self {
         choose_cryptography();
         let http = reqwest::Client::builder()
+            // A node closes a connection that is idle for ten seconds; a test that waits for a command does not see that.
+            .pool_idle_timeout(Duration::from_secs(5))
             .no_proxy()
             .timeout(PATIENCE)
             .pool_max_idle_per_host(32)
