@@ -70,6 +70,12 @@ pub(crate) struct After {
     pub(crate) spans: Vec<Span>,
 }
 
+/// Whether a run may have timers, which go when it ends.
+fn has_timers(context: &RunContext) -> bool {
+    let mut tasks = context.revision.plan.tasks.iter();
+    context.facts.deadline_at.is_some() || tasks.any(|task| task.retry.is_some() || task.spec.queue_timeout.is_some())
+}
+
 impl Runs {
     /// Applies outcomes to their runs, which it locks. `contexts` has those of all runs that are live.
     pub(crate) async fn apply(
@@ -165,7 +171,6 @@ impl Runs {
             progress,
         } = transition;
         let run = context.facts.id;
-        let plan = &context.revision.plan;
         let turn = self.queue.turn();
         let notices = self.notices_of(context, &actions, state, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
@@ -225,11 +230,7 @@ impl Runs {
             error,
             skipped: None,
             gated,
-            timed: context.facts.deadline_at.is_some()
-                || plan
-                    .tasks
-                    .iter()
-                    .any(|task| task.retry.is_some() || task.spec.queue_timeout.is_some()),
+            timed: has_timers(context),
             notices,
         })
     }
