@@ -50,6 +50,9 @@ pub struct Store {
     pool: Pool,
     /// Those for what people configure.
     control: Pool,
+    /// Those for lists and pages. Their statements are about all days that are kept, of which a session learns once: few
+    /// sessions that do nothing else know them, and what people look at takes none from the runs.
+    reads: Pool,
     /// The lease's own connection.
     lease: Arc<Alone>,
     connector: Connector,
@@ -63,7 +66,10 @@ pub struct Store {
 pub const DEFAULT_CONNECTIONS_MAX: u32 = 16;
 
 /// How many it opens at most for what people configure.
-const CONTROL_CONNECTIONS_MAX: u32 = 8;
+const CONTROL_CONNECTIONS_MAX: u32 = 5;
+
+/// How many it opens at most for lists and pages.
+const READ_CONNECTIONS_MAX: u32 = 6;
 
 /// Those that stand alone: the lease's, the watch's, the listener's.
 const CONNECTIONS_ALONE: u32 = 3;
@@ -77,6 +83,8 @@ impl Store {
         let pool = Pool::new(&connector, Plans::ByIndex, connections_max)?;
         let control_max = CONTROL_CONNECTIONS_MAX.min(connections_max);
         let control = Pool::new(&connector, Plans::AsUsual, control_max)?;
+        let reads_max = READ_CONNECTIONS_MAX.min(connections_max);
+        let reads = Pool::new(&connector, Plans::Reading, reads_max)?;
         drop(pool.acquire().await?);
         let stop = CancellationToken::new();
         let line = Alone::new(connector.clone(), database::CONNECT_MAX);
@@ -84,9 +92,10 @@ impl Store {
         Ok(Self {
             pool,
             control,
+            reads,
             lease: Arc::new(Alone::new(connector.clone(), database::LEASE_STATEMENT_MAX)),
             connector,
-            connections_max: connections_max + control_max + CONNECTIONS_ALONE,
+            connections_max: connections_max + control_max + reads_max + CONNECTIONS_ALONE,
             transactions: Arc::default(),
             _watched: Arc::new(stop.drop_guard()),
         })
@@ -120,5 +129,6 @@ impl Store {
     pub fn close(&self) {
         self.pool.close();
         self.control.close();
+        self.reads.close();
     }
 }

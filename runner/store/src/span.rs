@@ -14,7 +14,15 @@ use crate::database::PgSession;
 /// Begins to read with plans that are made for what is asked for: those that are made once are of all days.
 pub(crate) const BEGIN_ANEW: &str = "BEGIN READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan";
 
-/// The same for several statements, which are to see the same moment, and to read what an index has in order: of what the
+/// Begins to read with plans that the session keeps: for a statement about all days that are kept, whose text leaves the
+/// planner one way only. Making its plan costs more than what it finds.
+pub(crate) const BEGIN_KEPT: &str = "BEGIN READ ONLY; SET LOCAL plan_cache_mode = force_generic_plan";
+
+/// The same for what an index has in order.
+pub(crate) const BEGIN_KEPT_IN_ORDER: &str = "BEGIN READ ONLY; SET LOCAL enable_sort = off; \
+    SET LOCAL enable_bitmapscan = off; SET LOCAL plan_cache_mode = force_generic_plan";
+
+/// As [`BEGIN_ANEW`] for several statements, which are to see the same moment, and to read what an index has in order: of what the
 /// planner expects little of it would else collect all that there is, and sort it.
 pub(crate) const BEGIN_BY_SPANS: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_sort = off; \
     SET LOCAL enable_bitmapscan = off; SET LOCAL plan_cache_mode = force_custom_plan";

@@ -2,8 +2,9 @@
 //!
 //! # Connections
 //!
-//! A node has two pools: one for the data plane (runs, queues, messages, offers), whose sessions keep the planner to
-//! indexes, and a small one for what people configure, which plans as Postgres does by default. Beside them stand single
+//! A node has three pools: one for the data plane (runs, queues, messages, offers), whose sessions keep the planner to
+//! indexes, a small one for lists and pages, which does the same, and a small one for what people configure, which plans
+//! as Postgres does by default. So what people look at takes no session from the runs. Beside the pools stand single
 //! connections that never wait for a pool: the lease's, the watch's, and the listener's. So a full pool delays no
 //! heartbeat.
 //!

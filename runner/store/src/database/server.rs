@@ -32,6 +32,8 @@ pub(crate) enum Plans {
     /// thousand ends took a million steps.) What is taken from a queue is taken by
     /// `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated once.
     ByIndex,
+    /// Those of lists and pages, planned the same way. Whether they are answered says nothing about the data plane.
+    Reading,
     /// As Postgres does it without a setting.
     AsUsual,
 }
@@ -44,8 +46,6 @@ const ALWAYS: &[(&str, &str)] = &[
     // A statement of 0.3 ms takes a second and more if it is compiled first, and is, where `enable_seqscan = off` adds
     // 1e10 to what a plan is believed to cost.
     ("jit", "off"),
-    // Custom plans for batches, generic ones when they are no worse.
-    ("plan_cache_mode", "auto"),
     // The transactions are written for it.
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_deferrable", "off"),
@@ -69,7 +69,7 @@ const ALWAYS: &[(&str, &str)] = &[
 /// A statement whose client has closed its connection is ended at its next look (Postgres 14 and later, on Linux).
 const CLIENT_CHECK: (&str, &str) = ("client_connection_check_interval", "2s");
 
-/// What the data plane's sessions set besides.
+/// What the sessions of the data plane, of lists and of pages set besides.
 const BY_INDEX: &[(&str, &str)] = &[
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
@@ -78,15 +78,24 @@ const BY_INDEX: &[(&str, &str)] = &[
     ("max_parallel_workers_per_gather", "0"),
 ];
 
+/// Custom plans for batches, generic ones when they are no worse.
+const PLANS_BY_COST: &[(&str, &str)] = &[("plan_cache_mode", "auto")];
+
+/// Statements about a few days have plans of these days. To find out that a generic one is worse, the server would make it
+/// once in each session: of all days that are kept, which takes fifty milliseconds for sixty. Where one is better the
+/// statement's transaction says so (`span`).
+const PLANS_ANEW: &[(&str, &str)] = &[("plan_cache_mode", "force_custom_plan")];
+
 /// The statement that sets a session up, in one round trip: settings that this version knows, and who it is.
 fn set_up(plans: Plans) -> String {
-    let more: &[(&str, &str)] = match plans {
-        Plans::ByIndex => BY_INDEX,
-        Plans::AsUsual => &[],
+    let (ways, kept) = match plans {
+        Plans::ByIndex => (BY_INDEX, PLANS_BY_COST),
+        Plans::Reading => (BY_INDEX, PLANS_ANEW),
+        Plans::AsUsual => (&[][..], PLANS_BY_COST),
     };
-    let values: Vec<String> = ALWAYS
-        .iter()
-        .chain(more)
+    let values: Vec<String> = [ALWAYS, ways, kept]
+        .into_iter()
+        .flatten()
         .map(|(name, value)| format!("('{name}', '{value}')"))
         .collect();
     let (check, every) = CLIENT_CHECK;

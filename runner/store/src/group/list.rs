@@ -86,7 +86,7 @@ impl Store {
         if !filter.last_states.is_empty() {
             return self.groups_by_last_state(filter, &asked, cursor, limit).await;
         }
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.reads.acquire().await?;
         let found = ids(&mut connection, filter, &asked, cursor, limit + 1).await?;
         let ids: Vec<i64> = found.iter().map(|(id, _)| *id).collect();
         let rows = rows(&mut connection, &ids).await?;
@@ -100,7 +100,7 @@ impl Store {
         cursor: Option<&str>,
         limit: i64,
     ) -> Result<Page<GroupRow>, StoreError> {
-        transaction!(self, pool, "groups", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "groups", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
             let mut found = Vec::new();
             let mut next = cursor.map(str::to_owned);

@@ -6,7 +6,7 @@ use heddle_domain::Time;
 use uuid::Uuid;
 
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_BY_SPANS, Planning, Span};
+use crate::span::{self, BEGIN_BY_SPANS, BEGIN_KEPT, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -126,7 +126,7 @@ impl Store {
             asked.enabled,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -138,7 +138,7 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<GroupRunRow>, StoreError> {
         let before = before.unwrap_or(Uuid::max());
-        transaction!(self, pool, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
             let mut runs = sqlx::query_as!(
                 GroupRunRow,
                 r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
@@ -178,7 +178,7 @@ impl Store {
             runs,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?;
         Ok(rows.into_iter().map(|row| (row.run, row.task)).collect())
     }
@@ -201,7 +201,7 @@ impl Store {
             text,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -212,7 +212,7 @@ impl Store {
               WHERE k.key = $1 LIMIT 10",
             key
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 }
@@ -228,13 +228,13 @@ impl Store {
             script,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
     /// The newest runs of these groups that have ended, `each` of each: which revision they are of.
     pub async fn page_newest_runs(&self, groups: &[i64], each: i64) -> Result<Vec<(Uuid, i64)>, StoreError> {
-        transaction!(self, pool, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {
             let mut found = Vec::new();
             let mut left: BTreeMap<i64, i64> = groups.iter().map(|group| (*group, each)).collect();
             let mut planning = Planning::default();
@@ -282,7 +282,7 @@ impl Store {
             runs,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -298,8 +298,9 @@ impl Store {
         let (Some(from), Some(to)) = (instants.first(), instants.last()) else {
             return Ok(Vec::new());
         };
-        let rows = sqlx::query!(
-            r#"SELECT width_bucket(logical_time, $5::timestamptz[]) AS "stretch!", state AS "state!", count(*) AS "count!"
+        let rows = transaction!(self, reads, "page_group_ends", once(BEGIN_KEPT), |tx| {
+            let rows = sqlx::query!(
+                r#"SELECT width_bucket(logical_time, $5::timestamptz[]) AS "stretch!", state AS "state!", count(*) AS "count!"
                  FROM ((SELECT d.logical_time, d.state FROM heddle.runs_done d
                          WHERE d.group_id = $1 AND d.logical_time >= $2 AND d.logical_time < $3
                            AND d.logical_time <> d.created_at AND d.trigger <> 4
@@ -327,9 +328,12 @@ impl Store {
             to,
             limit,
             instants
-        )
-        .fetch_all(&self.pool)
-        .await?;
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(rows)
+        })?;
         Ok(rows
             .into_iter()
             .map(|row| (row.stretch, row.state, row.count))
@@ -353,7 +357,7 @@ impl Store {
             chars,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -369,7 +373,7 @@ impl Store {
                 ORDER BY k.group_id, k.upstream_id, k.kind LIMIT $1"#,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 }

@@ -34,7 +34,7 @@ impl Store {
                  FROM UNNEST($1::uuid[]) AS n (id)"#,
             runs
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?;
         Ok(rows.into_iter().map(|row| (row.id, row.mark)).collect())
     }
@@ -55,7 +55,7 @@ impl Store {
                                               'heddle.notifications', 'heddle.holds', 'heddle.message_slices',
                                               'heddle.backfills', 'heddle.leases']::regclass[]))) AS "fingerprint!""#
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.reads)
         .await?)
     }
 }

@@ -117,12 +117,13 @@ impl Store {
                 CROSS JOIN LATERAL (
                     SELECT l.revision_id FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[a.run])
                      UNION ALL
-                    SELECT d.revision_id FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[a.run])) AS r
+                    SELECT d.revision_id FROM heddle.runs_done d
+                     WHERE d.id = ANY (ARRAY[a.run]) AND d.id >= heddle.uuid_floor($1)) AS r
                 ORDER BY a.run DESC"#,
             since,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -138,13 +139,13 @@ impl Store {
             since,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
     /// How the newest run of each group that has ended ended.
     pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, i16)>, StoreError> {
-        transaction!(self, pool, "page_last_ends", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "page_last_ends", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
             let ends = last_ends(&mut tx, groups, now).await?;
             tx.commit().await?;
@@ -170,13 +171,13 @@ impl Store {
             until,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
     /// The newest runs of each of these groups, newest first; at most `each` that have ended, and as many that have not.
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
-        transaction!(self, pool, "page_bars", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "page_bars", once(BEGIN_BY_SPANS), |tx| {
             let mut bars = sqlx::query_as!(
                 BarRow,
                 r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
@@ -235,7 +236,7 @@ impl Store {
             // Days before it are no part of the plan.
             now - chrono::TimeDelta::minutes(i64::from(minutes))
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -251,7 +252,7 @@ impl Store {
                       (SELECT count(*) FROM (SELECT FROM heddle.groups WHERE deleted_at IS NULL LIMIT $1) AS c) AS "groups!""#,
             cap
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.reads)
         .await?)
     }
 
@@ -265,7 +266,7 @@ impl Store {
             before,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -288,7 +289,7 @@ impl Store {
             before,
             cap
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -303,7 +304,7 @@ impl Store {
             since,
             cap
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 }

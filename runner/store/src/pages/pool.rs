@@ -39,7 +39,7 @@ impl Store {
                 ORDER BY h.pool, h.run, h.task, h.item LIMIT $1"#,
             limit
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 
@@ -61,7 +61,7 @@ impl Store {
             pools,
             each
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 }

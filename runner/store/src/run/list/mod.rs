@@ -26,7 +26,7 @@ use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
-use sqlx::{Postgres, QueryBuilder, Row};
+use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
 use self::search::search;
@@ -35,7 +35,7 @@ use self::statement::{Hot, Part, push_part};
 use super::RunRow;
 use crate::change::Page;
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, Planning, Span};
+use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -137,17 +137,21 @@ impl Store {
 
     /// Down to which run those are looked at that took long and were made before `from`; `None`: there are no more.
     async fn long_floor(&self, from: Time, before: Option<RunId>) -> Result<Option<Uuid>, StoreError> {
-        let last = sqlx::query_scalar!(
-            "SELECT d.id FROM heddle.runs_done d
+        let last = transaction!(self, reads, "long_floor", once(BEGIN_KEPT_IN_ORDER), |tx| {
+            let last = sqlx::query_scalar!(
+                "SELECT d.id FROM heddle.runs_done d
               WHERE d.finished_at - d.created_at > interval '1 hour'
                 AND d.id < heddle.uuid_floor($1) AND d.id < $2
               ORDER BY d.id DESC OFFSET $3 LIMIT 2",
-            from,
-            before.map_or(Uuid::max(), |before| before.0),
-            LONG_RUNS_READ_MAX - 1
-        )
-        .fetch_all(&self.pool)
-        .await?;
+                from,
+                before.map_or(Uuid::max(), |before| before.0),
+                LONG_RUNS_READ_MAX - 1
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(last)
+        })?;
         Ok(match last.as_slice() {
             [floor, _] => Some(*floor),
             _ => None,
@@ -155,12 +159,14 @@ impl Store {
     }
 
     async fn runs_of(&self, sought: &Sought<'_>, hot: &[Hot], limit: i64) -> Result<Vec<RunRow>, StoreError> {
-        let begin = if sought.is_reached() {
-            BEGIN_ANEW
-        } else {
-            BEGIN_BY_SPANS
+        let all_days = matches!(hot, [.., Hot::Long { .. }]);
+        let begin = match sought.is_reached() {
+            true => BEGIN_ANEW,
+            // The index of runs that took long is the only way to these.
+            false if all_days && sought.is_of_groups_only() => BEGIN_KEPT_IN_ORDER,
+            false => BEGIN_BY_SPANS,
         };
-        transaction!(self, pool, "runs", once(begin), |tx| {
+        transaction!(self, reads, "runs", once(begin), |tx| {
             let part = Part { hot, ..whole(limit) };
             let rows = named(&mut tx, sought, part).await?;
             tx.commit().await?;
@@ -170,7 +176,7 @@ impl Store {
 
     /// The newest runs, one span of the past after the other.
     async fn newest(&self, sought: &Sought<'_>, limit: i64) -> Result<Vec<RunRow>, StoreError> {
-        transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "runs", once(BEGIN_BY_SPANS), |tx| {
             let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
             let mut all: Vec<RunRow> = Vec::new();
             let mut planning = Planning::default();
@@ -198,17 +204,13 @@ impl Store {
 
     /// Runs that are looked for: a page may be short, and have another behind it.
     async fn searched(&self, sought: &Sought<'_>, limit: i64) -> Result<Page<RunRow>, StoreError> {
-        transaction!(self, pool, "runs", once(BEGIN_BY_SPANS), |tx| {
+        transaction!(self, reads, "runs", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
             let found = search(&mut tx, sought, now, limit.saturating_add(1)).await?;
-            let mut items = Vec::new();
-            if !found.runs.is_empty() {
-                let these = RunFilter {
-                    ids: found.runs,
-                    ..RunFilter::default()
-                };
-                items = named(&mut tx, &Sought::itself(&these), whole(limit.saturating_add(1))).await?;
-            }
+            let items = match found.runs.as_slice() {
+                [] => Vec::new(),
+                runs => of_ids(&mut tx, runs).await?,
+            };
             tx.commit().await?;
             let mut page = Page::of(items, limit, |row| row.id.to_string());
             if page.next.is_none() {
@@ -271,6 +273,29 @@ fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
         .flatten()
         .fold(now, Time::min);
     span::spans(newest, filter.from.max(sought.since))
+}
+
+/// These runs, newest first, with the names of their groups and the numbers of their revisions. The session keeps the plan:
+/// each id is looked up in its day.
+async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, StoreError> {
+    sqlx::raw_sql("SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_sort = on")
+        .execute(&mut *session)
+        .await?;
+    let statement = format!(
+        "SELECT l.*, g.name AS group_name, r.revision
+           FROM UNNEST($1::uuid[]) AS n (id)
+          CROSS JOIN LATERAL (SELECT {LIVE} FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])
+                               UNION ALL
+                              SELECT {DONE} FROM heddle.runs_done l WHERE l.id = ANY (ARRAY[n.id])) AS l
+           JOIN heddle.groups g ON g.id = l.group_id
+           JOIN heddle.revisions r ON r.id = l.revision_id
+          ORDER BY l.id DESC"
+    );
+    let rows = sqlx::query(AssertSqlSafe(statement))
+        .bind(ids)
+        .fetch_all(session)
+        .await?;
+    rows.iter().map(RunRow::read).collect()
 }
 
 /// Runs with the names of their groups and the numbers of their revisions.

@@ -1,8 +1,9 @@
 //! Runs that no index leads to in the order of ids: they are looked at from the newest on, a bounded number for each answer,
 //! whose cursor says where it stopped.
 //!
-//! Labels have an index, but not in that order: all that has them in a span is read and sorted. So the newest runs are
-//! looked at first, which finds labels that many have; what is not found among these few have.
+//! Labels have an index, but not in that order. So the newest runs are looked at first, which finds labels that many have.
+//! Labels that few have are found by the index, whenever it was: up to a thousand runs are read and sorted. Between them are
+//! labels of some thousand runs: these are read by the index in one span after the other.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use uuid::Uuid;
 
 use super::sought::{Sought, Users, resolved_among, users_among};
 use super::spans;
-use super::statement::{Hot, Part, push_checks, push_part, push_reach, push_span};
+use super::statement::{Hot, Part, push_checks, push_labels, push_part, push_reach, push_span, push_states};
 use crate::StoreError;
 use crate::database::PgSession;
 use crate::span::{self, Span};
@@ -83,6 +84,7 @@ pub(super) async fn search(
         (false, false) => READ_MAX,
     };
     let mut runs: Vec<Uuid> = Vec::new();
+    let limit = usize::try_from(wanted).unwrap_or(0);
     let (mut looked_at, mut next_read, mut by_index) = (0, (wanted * READ_PER_HIT).min(most), false);
     for mut rest in spans(sought, now) {
         loop {
@@ -94,7 +96,7 @@ pub(super) async fn search(
             let asked_for = used(session, sought, hits).await?;
             runs.extend(asked_for);
             if runs.len() as i64 >= wanted {
-                runs.truncate(usize::try_from(wanted).unwrap_or(0));
+                runs.truncate(limit);
                 return Ok(Found { runs, stopped: None });
             }
             looked_at += seen;
@@ -106,12 +108,12 @@ pub(super) async fn search(
                     return Ok(Found { runs, stopped: last });
                 }
                 by_index = true;
-                sqlx::query!(
-                    r#"SELECT set_config('enable_bitmapscan', 'on', true) AS "scan!",
-                              set_config('enable_sort', 'on', true) AS "sort!""#
-                )
-                .fetch_one(&mut *session)
-                .await?;
+                let before = last.unwrap_or(rest.first);
+                if let Some(hits) = few_labelled(session, sought, before).await? {
+                    runs.extend(used(session, sought, hits).await?);
+                    runs.truncate(limit);
+                    return Ok(Found { runs, stopped: None });
+                }
             }
             if seen < at_once {
                 break;
@@ -155,6 +157,62 @@ async fn newest_of(
     let mut hits = rows.iter().map(Hit::read).collect::<Result<Vec<_>, _>>()?;
     hits.sort_unstable_by_key(|hit| std::cmp::Reverse(hit.id));
     Ok((hits, summary.try_get(1)?, summary.try_get(0)?))
+}
+
+/// All runs before this one that are asked for as far as their rows tell, newest first, by the index of labels; `None`: more
+/// than [`LABELLED_MAX`] runs have the labels, whatever else is asked for.
+///
+/// The session keeps the plan: one that is made for each look at all days costs more than what it finds. So the text leaves
+/// the planner no other index: what is asked for besides the labels is checked outside.
+async fn few_labelled(
+    session: &mut PgSession,
+    sought: &Sought<'_>,
+    before: Uuid,
+) -> Result<Option<Vec<Hit>>, StoreError> {
+    plan_by_labels(session, "force_generic_plan").await?;
+    let mut query = QueryBuilder::<Postgres>::new("WITH labelled AS MATERIALIZED (");
+    for (index, table) in ["runs_done", "runs_live"].into_iter().enumerate() {
+        if index > 0 {
+            query.push(" UNION ALL ");
+        }
+        query.push(format!(
+            "(SELECT {COLUMNS}, l.state, l.created_at FROM heddle.{table} l WHERE true"
+        ));
+        push_labels(&mut query, sought.filter);
+        query.push(" LIMIT ").push_bind(LABELLED_MAX + 1).push(")");
+    }
+    query
+        .push(
+            ") SELECT NULL::uuid, count(*), NULL::bigint FROM labelled
+               UNION ALL
+               SELECT l.id, l.revision_id, l.resolution_id FROM labelled l WHERE l.id < ",
+        )
+        .push_bind(before);
+    push_states(&mut query, sought);
+    push_reach(&mut query, sought);
+    push_checks(&mut query, sought);
+    let rows = query.build().fetch_all(&mut *session).await?;
+    let counted: Option<i64> = rows.first().map(|row| row.try_get(1)).transpose()?;
+    if counted.is_none_or(|count| count > LABELLED_MAX) {
+        plan_by_labels(session, "force_custom_plan").await?;
+        return Ok(None);
+    }
+    let mut hits = rows.iter().skip(1).map(Hit::read).collect::<Result<Vec<_>, _>>()?;
+    hits.sort_unstable_by_key(|hit| std::cmp::Reverse(hit.id));
+    Ok(Some(hits))
+}
+
+/// Has the index of labels used, and plans kept or made for each look.
+async fn plan_by_labels(session: &mut PgSession, mode: &str) -> Result<(), StoreError> {
+    sqlx::query!(
+        r#"SELECT set_config('enable_bitmapscan', 'on', true) AS "scan!",
+                  set_config('enable_sort', 'on', true) AS "sort!",
+                  set_config('plan_cache_mode', $1, true) AS "mode!""#,
+        mode
+    )
+    .fetch_one(session)
+    .await?;
+    Ok(())
 }
 
 /// The newest `at_once` runs of a span that have the labels, and what else a row tells, by the index of labels. It has them
@@ -269,12 +327,7 @@ async fn labelled(
             "(SELECT l.id, l.revision_id, l.resolution_id FROM {table} l WHERE true"
         ));
         push_span(&mut query, span);
-        if !sought.filter.states.is_empty() {
-            query
-                .push(" AND l.state = ANY (")
-                .push_bind(sought.filter.states.clone())
-                .push(")");
-        }
+        push_states(&mut query, sought);
         push_reach(&mut query, sought);
         push_checks(&mut query, sought);
         query.push(" OFFSET 0)");

@@ -67,18 +67,6 @@ struct Using {
 }
 
 impl<'f> Sought<'f> {
-    /// A filter that names nothing that has to be looked up.
-    pub(super) fn itself(filter: &'f RunFilter) -> Self {
-        Self {
-            filter,
-            groups: None,
-            many_groups: None,
-            users: None,
-            keyed: None,
-            since: None,
-        }
-    }
-
     /// Whether its runs lie side by side, or are few: then the past is not gone through in spans.
     pub(super) fn is_reached(&self) -> bool {
         let filter = self.filter;
@@ -130,7 +118,7 @@ impl Store {
                    UNION ALL SELECT id FROM heddle.groups WHERE name = ANY ($1) AND deleted_at IS NOT NULL"#,
                 &filter.groups
             )
-            .fetch_all(&self.pool)
+            .fetch_all(&self.reads)
             .await?;
             groups = Some(ids);
         }
@@ -144,7 +132,7 @@ impl Store {
         let mut keyed = None;
         if let Some(key) = &filter.key {
             let runs = sqlx::query_scalar!("SELECT run FROM heddle.run_keys WHERE key = $1", key)
-                .fetch_all(&self.pool)
+                .fetch_all(&self.reads)
                 .await?;
             keyed = Some(runs);
         }
@@ -185,7 +173,7 @@ impl Store {
                     CROSS JOIN LATERAL generate_series(1, s.last_version) AS v (version) WHERE s.name = ANY ($1)"#,
                 &names
             )
-            .fetch_all(&self.pool)
+            .fetch_all(&self.reads)
             .await?
         };
         let groups_of = |used: &[User]| {
@@ -239,7 +227,7 @@ impl Store {
                     among,
                     limit
                 );
-                users.fetch_all(&self.pool).await?
+                users.fetch_all(&self.reads).await?
             }
             (true, false) => {
                 let users = sqlx::query_as!(
@@ -251,7 +239,7 @@ impl Store {
                     among,
                     limit
                 );
-                users.fetch_all(&self.pool).await?
+                users.fetch_all(&self.reads).await?
             }
             _ => {
                 let users = sqlx::query_as!(
@@ -265,7 +253,7 @@ impl Store {
                     among,
                     limit
                 );
-                users.fetch_all(&self.pool).await?
+                users.fetch_all(&self.reads).await?
             }
         };
         Ok(users)
@@ -282,7 +270,7 @@ impl Store {
             revisions,
             scripts
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.reads)
         .await?)
     }
 }

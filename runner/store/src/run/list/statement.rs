@@ -240,7 +240,15 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
     }
 }
 
-fn push_labels(query: &mut QueryBuilder<Postgres>, filter: &RunFilter) {
+/// The states that are asked for, as a condition that leaves the order to others.
+pub(super) fn push_states(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
+    let states = &sought.filter.states;
+    if !states.is_empty() {
+        query.push(" AND l.state = ANY (").push_bind(states.clone()).push(")");
+    }
+}
+
+pub(super) fn push_labels(query: &mut QueryBuilder<Postgres>, filter: &RunFilter) {
     let valued = filter
         .labels
         .iter()
