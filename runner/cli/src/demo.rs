@@ -368,3 +368,16 @@ async fn fill_warehouse(database_url: &str) -> Result<String> {
     let _ = driver.await;
     Ok(url.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests are built with more scripts than the program carries.
+    #[test]
+    fn the_program_carries_the_scripts_of_the_demo() {
+        for name in SCRIPTS.iter().chain(&LIVELY_SCRIPTS) {
+            assert!(heddle_scripts::CARRIED.contains(name), "{name} is not carried");
+        }
+    }
+}

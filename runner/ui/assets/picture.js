@@ -127,7 +127,9 @@ function zoomable(box) {
   box.addEventListener("dblclick", (event) => { if (!event.target.closest("a")) apply(factor < 1 ? 1 : whole(), ...at(event)); });
   // All of it, as large as there is room. What is too large even so begins where it failed or begins, not in an empty corner.
   const room = parseFloat(getComputedStyle(box).maxHeight) || box.clientHeight;
-  const whole = () => Math.min(1, box.clientWidth / width, room / height);
+  // Few boxes are to be read, on a phone too: there one scrolls.
+  const least = svg.querySelectorAll(".node").length > 12 ? 0 : .75;
+  const whole = () => Math.max(least, Math.min(1, box.clientWidth / width, room / height));
   const fit = () => {
     apply(whole(), 0, 0);
     const first = svg.querySelector(".node:has(.s-failed)") ?? svg.querySelector(".node");

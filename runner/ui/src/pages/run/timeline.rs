@@ -21,10 +21,10 @@ const ROWS_MAX: usize = 400;
 const PIECES_MAX: usize = 400;
 /// Stretches of the axis in each of which the items of a map that were under way are counted.
 const STRETCHES: usize = 180;
-const ROW: f64 = 24.0;
-const LABEL: f64 = 168.0;
-const WIDTH: f64 = 720.0;
-const ALL: f64 = 1_060.0;
+/// The least width of an attempt, in parts of a hundred of the axis: less would not be seen.
+const PIECE_MIN: f64 = 0.4;
+/// From this width on a failed attempt has its sign.
+const SIGN_MIN: f64 = 4.0;
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let (run, detail) = (&whole.run, whole.detail(ctx).await?);
@@ -109,27 +109,37 @@ fn picture(
         .finished_at
         .unwrap_or(now)
         .max(from + chrono::TimeDelta::milliseconds(1));
-    let axis = Axis { from, to, width: WIDTH };
+    // All of it is in parts of a hundred: the picture is as wide as the window, on a phone too.
+    let axis = Axis { from, to, width: 100.0 };
     let wholes: Vec<&Task> = run.wholes().collect();
-    let rows = wholes.len().min(ROWS_MAX);
-    let height = 24.0 + (rows + 1) as f64 * ROW + 6.0;
     let length = (to - from).num_milliseconds();
     let each = step(length);
+    let ticks: Vec<(f64, i64)> = (0..=length / each)
+        .map(|tick| ((tick * each) as f64 / length as f64 * 100.0, tick * each))
+        .collect();
+    let chart = Chart {
+        run,
+        dependencies,
+        critical,
+        axis: &axis,
+        ticks: &ticks,
+    };
     html! {
         section.panel aria-label=(t!(ctx, "tab-timeline")) {
-            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "tab-timeline")) {
-                svg.picture.timeline viewBox=(format!("0 0 {ALL} {height}")) role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
-                    @for tick in 0..=(length / each) {
-                        @let x = LABEL + (tick * each) as f64 / length as f64 * WIDTH;
-                        line.axis x1=(format!("{x:.1}")) x2=(format!("{x:.1}")) y1="18" y2=(height - 4.0) {}
-                        text x=(format!("{x:.1}")) y="12" text-anchor="middle" { (elements::millis(ctx, tick * each)) }
-                    }
-                    text.ink x="0" y="40" font-weight="600" { (t!(ctx, "run")) }
-                    rect class={ (fill(&run.state)) " whole" } x=(LABEL) y="30" width=(format!("{:.1}", axis.x(run.finished_at.unwrap_or(to)).max(2.0))) height="12" rx="3" {}
-                    text x=(format!("{:.1}", LABEL + axis.x(run.finished_at.unwrap_or(to)) + 8.0)) y="40" { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
-                    @for (place, task) in wholes.iter().take(ROWS_MAX).enumerate() {
-                        (row(ctx, run, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default(), dependencies, critical, &axis, 24.0 + (place + 1) as f64 * ROW))
-                    }
+            div.gantt role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
+                span {}
+                svg.picture.gantt-head height="20" aria-hidden="true" {
+                    @for (at, millis) in &ticks { text x=(part(*at)) y="12" text-anchor="middle" { (elements::millis(ctx, *millis)) } }
+                }
+                span {}
+                span.gantt-name { strong { (t!(ctx, "run")) } }
+                svg.picture height="24" aria-hidden="true" {
+                    (chart.lines())
+                    rect class={ (fill(&run.state)) " whole" } x="0" y="6" width=(part(axis.x(run.finished_at.unwrap_or(to)).max(PIECE_MIN))) height="12" rx="3" {}
+                }
+                span.gantt-took { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
+                @for task in wholes.iter().take(ROWS_MAX) {
+                    (chart.row(ctx, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default()))
                 }
             }
             @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
@@ -143,75 +153,100 @@ fn picture(
     }
 }
 
-fn attempt_state(attempt: &AttemptView) -> &'static str {
-    attempt.state.as_str()
+/// A place on the axis, or a width, in parts of a hundred.
+fn part(at: f64) -> String {
+    format!("{at:.2}%")
 }
 
-#[allow(clippy::too_many_arguments)]
-fn row(
-    ctx: &Ctx,
-    run: &Run,
-    task: &Task,
-    attempts: &[&AttemptView],
-    dependencies: &BTreeMap<String, Vec<String>>,
-    critical: &[String],
-    axis: &Axis,
-    y: f64,
-) -> Markup {
-    let mut name: String = task.name.chars().take(22).collect();
-    if name.len() < task.name.len() {
-        name.push('…');
+/// What all rows have in common.
+struct Chart<'c> {
+    run: &'c Run,
+    dependencies: &'c BTreeMap<String, Vec<String>>,
+    critical: &'c [String],
+    axis: &'c Axis,
+    /// Where the axis has a line, and of which millisecond it is.
+    ticks: &'c [(f64, i64)],
+}
+
+impl Chart<'_> {
+    fn lines(&self) -> Markup {
+        html! { @for (at, _) in self.ticks { line.axis x1=(part(*at)) x2=(part(*at)) y1="0" y2="24" {} } }
     }
-    let mut own: Vec<&&AttemptView> = attempts.iter().collect();
-    own.sort_by_key(|attempt| attempt.started_at);
-    let folded = !task.items.is_empty();
-    let end = own.iter().map(|attempt| attempt.finished_at.unwrap_or(axis.to)).max();
-    let needs = dependencies.get(&task.name);
-    let ready_at = needs
-        .into_iter()
-        .flatten()
-        .filter_map(|name| run.wholes().find(|other| other.name == *name)?.finished_at)
-        .max()
-        .unwrap_or(axis.from);
-    html! {
-        a href={ "/runs/" (run.id) "/log?task=" (segment(&task.name)) } { title { (task.name) } text.ink x="0" y=(y + 16.0) { (name) } }
-        @if own.is_empty() {
-            @let waits = (task.state == "ready" && run.finished_at.is_none()).then(|| (axis.x(ready_at), axis.x(axis.to)));
-            @if let Some((from, to)) = waits { rect.wait x=(format!("{:.1}", LABEL + from)) y=(y + 10.0) width=(format!("{:.1}", (to - from).max(2.0))) height="4" {} }
-            text x=(format!("{:.1}", LABEL + waits.map_or(4.0, |(_, to)| to + 8.0))) y=(y + 16.0) { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } }
-        } @else {
-            @let first = axis.x(own[0].started_at);
-            @let waited = axis.x(ready_at);
-            @if first - waited > 1.0 { rect.wait x=(format!("{:.1}", LABEL + waited)) y=(y + 10.0) width=(format!("{:.1}", first - waited)) height="4" {} }
-            @if !folded {
-                @for pair in own.windows(2) {
-                    @if let Some(ended) = pair[0].finished_at { line.pause x1=(format!("{:.1}", LABEL + axis.x(ended))) x2=(format!("{:.1}", LABEL + axis.x(pair[1].started_at))) y1=(y + 12.0) y2=(y + 12.0) {} }
+
+    /// When the last of what a task waits for ended.
+    fn ready_at(&self, needs: Option<&Vec<String>>) -> Time {
+        let ends = needs
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.run.wholes().find(|other| other.name == *name)?.finished_at);
+        ends.max().unwrap_or(self.axis.from)
+    }
+
+    /// A task's name, what it did when, and how long it took.
+    fn row(&self, ctx: &Ctx, task: &Task, attempts: &[&AttemptView]) -> Markup {
+        let axis = self.axis;
+        let mut own: Vec<&&AttemptView> = attempts.iter().collect();
+        own.sort_by_key(|attempt| attempt.started_at);
+        let needs = self.dependencies.get(&task.name);
+        let ready_at = axis.x(self.ready_at(needs));
+        html! {
+            a.gantt-name href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.name)) } title=(task.name) { bdi { (task.name) } }
+            svg.picture height="24" aria-hidden="true" {
+                (self.lines())
+                @if own.is_empty() {
+                    @let waits = task.state == "ready" && self.run.finished_at.is_none();
+                    @if waits { (wait(ready_at, 100.0)) }
+                    @else { text x="0" dx="4" y="16" { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } } }
+                } @else {
+                    (wait(ready_at, axis.x(own[0].started_at)))
+                    (self.pieces(task, &own))
                 }
             }
-            @if folded { (distribution(&own, axis, y)) }
-            @for attempt in own.iter().take(if folded { 0 } else { PIECES_MAX }) {
-                @let x = axis.x(attempt.started_at);
-                @let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(2.0);
-                @let what = attempt_state(attempt);
-                rect class=(fill(what)) x=(format!("{:.1}", LABEL + x)) y=(y + 5.0) width=(format!("{width:.1}")) height="14" rx="2" {}
-                @if width > 14.0 && fill(what) == "f-failed" {
-                    path.cell-mark d=(format!("M{:.1} {:.1}l5 5m0 -5l-5 5", LABEL + x + width / 2.0 - 2.5, y + 9.5)) {}
-                }
-            }
-            @if task.state == "retrying" { line.pause x1=(format!("{:.1}", LABEL + end.map_or(0.0, |end| axis.x(end)))) x2=(LABEL + WIDTH) y1=(y + 12.0) y2=(y + 12.0) {} }
-            @if critical.contains(&task.name) && let Some(end) = end {
-                rect.critical-bar x=(format!("{:.1}", LABEL + first - 1.5)) y=(y + 3.5) width=(format!("{:.1}", (axis.x(end) - first).max(2.0) + 3.0)) height="17" rx="3" {}
-            }
-            @if let Some(end) = end {
-                @let x = LABEL + axis.x(end) + 8.0;
-                text x=(format!("{x:.1}")) y=(y + 16.0) {
-                    @if let (Some(from), Some(to)) = (task.started_at, task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
-                    @if folded { " · " (folded_text(task)) }
-                    @if task.attempt > 1 && !folded { " · " (t!(ctx, "attempts-count", n = task.attempt)) }
+            span.gantt-took {
+                @if own.is_empty() { @if task.state == "ready" { (elements::state_word(ctx, &task.state)) } }
+                @if let (Some(from), Some(to)) = (task.started_at.filter(|_| !own.is_empty()), task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
+                @if !own.is_empty() {
+                    @if !task.items.is_empty() { span.wide-only { " · " (folded_text(task)) } }
+                    @else if task.attempt > 1 { span.wide-only { " · " (t!(ctx, "attempts-count", n = task.attempt)) } }
                 }
             }
         }
     }
+
+    /// Attempts, what was between them, and a frame if the run's length is made of them.
+    fn pieces(&self, task: &Task, own: &[&&AttemptView]) -> Markup {
+        let axis = self.axis;
+        let end_of = |attempt: &AttemptView| attempt.finished_at.unwrap_or(axis.to);
+        let end = own.iter().map(|attempt| end_of(attempt)).max().map_or(0.0, |end| axis.x(end));
+        let first = axis.x(own[0].started_at);
+        html! {
+            @if !task.items.is_empty() { (distribution(own, axis)) }
+            @else {
+                @for pair in own.windows(2) {
+                    @if let Some(ended) = pair[0].finished_at { line.pause x1=(part(axis.x(ended))) x2=(part(axis.x(pair[1].started_at))) y1="12" y2="12" {} }
+                }
+                @for attempt in own.iter().take(PIECES_MAX) {
+                    @let x = axis.x(attempt.started_at);
+                    @let width = (axis.x(end_of(attempt)) - x).max(PIECE_MIN);
+                    @let class = fill(attempt.state.as_str());
+                    rect class=(class) x=(part(x.min(100.0 - width))) y="5" width=(part(width)) height="14" rx="2" {}
+                    @if width > SIGN_MIN && class == "f-failed" {
+                        svg.sign x=(part(x + width / 2.0)) y="12" width="1" height="1" { path.cell-mark d="M-2.5 -2.5l5 5m0 -5l-5 5" {} }
+                    }
+                }
+            }
+            @if task.state == "retrying" { line.pause x1=(part(end)) x2="100%" y1="12" y2="12" {} }
+            @if self.critical.contains(&task.name) {
+                @let width = (end - first).max(PIECE_MIN);
+                rect.critical-bar x=(part(first.min(100.0 - width))) y="3.5" width=(part(width)) height="17" rx="3" {}
+            }
+        }
+    }
+}
+
+/// A task waits from one place of the axis to another.
+fn wait(from: f64, to: f64) -> Markup {
+    html! { @if to - from > 0.1 { rect.wait x=(part(from)) y="10" width=(part(to - from)) height="4" {} } }
 }
 
 /// Of the attempts of a map, how many were under way in each stretch of the axis; of all of them, of those that go on, or
@@ -235,28 +270,25 @@ fn under_way(attempts: &[&&AttemptView], axis: &Axis, which: fn(&AttemptView) ->
 }
 
 /// The items of a map in one row: how many were under way at each time; those that failed stand in front.
-fn distribution(attempts: &[&&AttemptView], axis: &Axis, y: f64) -> Markup {
+fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     const HEIGHT: f64 = 14.0;
     let all = under_way(attempts, axis, |_| true);
     let most = all.iter().copied().max().unwrap_or(1).max(1) as f64;
-    let wide = axis.width / STRETCHES as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        stretches.fold(String::new(), |path, (place, count)| {
+        stretches.fold(String::new(), |path, (index, count)| {
             let height = (*count as f64 / most * HEIGHT).max(2.0);
-            path + &format!(
-                "M{:.1} {:.1}v-{height:.1}h{wide:.1}v{height:.1}z",
-                LABEL + place as f64 * wide,
-                y + 19.0
-            )
+            path + &format!("M{index} {HEIGHT}v-{height:.1}h1v{height:.1}z")
         })
     };
     let goes_on = under_way(attempts, axis, |attempt| attempt.finished_at.is_none());
-    let failed = under_way(attempts, axis, |attempt| fill(attempt_state(attempt)) == "f-failed");
+    let failed = under_way(attempts, axis, |attempt| fill(attempt.state.as_str()) == "f-failed");
     html! {
-        @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
-            @let path = path(counts);
-            @if !path.is_empty() { path class=(class) d=(path) {} }
+        svg x="0" y="5" width="100%" height="14" viewBox=(format!("0 0 {STRETCHES} {HEIGHT}")) preserveAspectRatio="none" {
+            @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
+                @let path = path(counts);
+                @if !path.is_empty() { path class=(class) d=(path) {} }
+            }
         }
     }
 }
