@@ -127,8 +127,8 @@ fn picture(
                     text.ink x="0" y="40" font-weight="600" { (t!(ctx, "run")) }
                     rect class={ (fill(&run.state)) " whole" } x=(LABEL) y="30" width=(format!("{:.1}", axis.x(run.finished_at.unwrap_or(to)).max(2.0))) height="12" rx="3" {}
                     text x=(format!("{:.1}", LABEL + axis.x(run.finished_at.unwrap_or(to)) + 8.0)) y="40" { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
-                    @for (place, task) in wholes.iter().take(ROWS_MAX).enumerate() {
-                        (row(ctx, run, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default(), dependencies, critical, &axis, 24.0 + (place + 1) as f64 * ROW))
+                    @for (index, task) in wholes.iter().take(ROWS_MAX).enumerate() {
+                        (row(ctx, run, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default(), dependencies, critical, &axis, 24.0 + (index + 1) as f64 * ROW))
                     }
                 }
             }
@@ -242,11 +242,11 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis, y: f64) -> Markup {
     let wide = axis.width / STRETCHES as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        stretches.fold(String::new(), |path, (place, count)| {
+        stretches.fold(String::new(), |path, (index, count)| {
             let height = (*count as f64 / most * HEIGHT).max(2.0);
             path + &format!(
                 "M{:.1} {:.1}v-{height:.1}h{wide:.1}v{height:.1}z",
-                LABEL + place as f64 * wide,
+                LABEL + index as f64 * wide,
                 y + 19.0
             )
         })
@@ -313,9 +313,9 @@ fn items(ctx: &Ctx, run: &Run, failed: &[&Task], may: bool) -> Markup {
         details {
             summary { (t!(ctx, "failed-items", n = failed.len())) }
             ul.items { @for task in failed.iter().take(ITEMS_NAMED) {
-                @let place = task.item.unwrap_or_default();
+                @let index = task.item.unwrap_or_default();
                 li {
-                    code { "[" (place) "]" } " "
+                    code { "[" (index) "]" } " "
                     @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
                     @if may { " " a href=(by_hand::address(&run.id.to_string(), &task.name, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                 }
