@@ -4,7 +4,7 @@
 //! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
 //! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
 //! What does not tick is what no time brings about: group commits (`node/group_commit.rs`), which begin as soon as there is
-//! something to commit, and the lanes of messages (`messages/lane.rs`), which the drain starts and which end when there is
+//! something to commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts and which end when there is
 //! nothing left to send. Everything else of a node can be driven by a clock that somebody moves: `simulation.rs` does.
 //!
 //! | loop | file | what wakes it | what it does |
@@ -35,7 +35,7 @@
 //! | queue look-out | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
-//! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
+//! | drain | `messages/mod.rs` | something due, every 200 ms | starts drainers, which send scheduled messages |
 //! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
 //! | pruner | `retention/mod.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
 //!

@@ -153,7 +153,7 @@ mod tests {
         let waiting = |owner: &'static str| {
             let (slots, ended) = (Arc::clone(&slots), ended.clone());
             tokio::spawn(async move {
-                let _turn = slots.take(owner, usize::MAX).await.expect("a slot");
+                let _slot = slots.take(owner, usize::MAX).await.expect("a slot");
                 let _ = ended.send(owner);
             })
         };
