@@ -1,6 +1,6 @@
 //! `queue_timeout`: from `ready` to the claim, whatever an attempt waits for.
 
-use heddle_tests::{Api, World, eventually, id, seconds, task};
+use heddle_tests::{Api, Node, World, eventually, id, seconds, task};
 use serde_json::{Value, json};
 
 use crate::dispatch::{complete, given, poll};
@@ -10,6 +10,18 @@ async fn pool(api: &Api, name: &str) {
     api.put(&format!("/v1/pools/{name}"), json!({"slots": 1}))
         .await
         .expect_status(201);
+}
+
+/// A node, and a run that keeps the only slot of the pool `db`.
+async fn with_a_full_pool() -> (World, Node, String) {
+    let world = World::new().await;
+    let node = world.node().await;
+    pool(&node, "db").await;
+    node.put_group("long", one(with(sleeps(600.0), json!({"pools": {"db": 1}}))))
+        .await;
+    let holder = node.start("long", json!({})).await;
+    node.task_becomes(&holder, "t", "running").await;
+    (world, node, holder)
 }
 
 /// A run whose only task `t` has waited for too long: it failed for that, once, about then, and on its own.
@@ -44,13 +56,7 @@ async fn timers(world: &World) -> i64 {
 /// Waiting for a pool counts, also for what goes to a worker afterwards.
 #[tokio::test]
 async fn slots_of_pools() {
-    let world = World::new().await;
-    let node = world.node().await;
-    pool(&node, "db").await;
-    node.put_group("long", one(with(sleeps(600.0), json!({"pools": {"db": 1}}))))
-        .await;
-    let holder = node.start("long", json!({})).await;
-    node.task_becomes(&holder, "t", "running").await;
+    let (world, node, holder) = with_a_full_pool().await;
     let limited = json!({"pools": {"db": 1}, "queue_timeout": "400ms"});
     node.put_group("script", one(with(sleeps(0.0), limited.clone()))).await;
     node.put_group("queue", one(with(json!({"queue": "q"}), limited.clone())))
@@ -98,13 +104,7 @@ async fn slots_of_pools() {
 /// The time of a task run that waits for a pool and then for a worker is one, from `ready` on.
 #[tokio::test]
 async fn from_a_pool_into_a_queue() {
-    let world = World::new().await;
-    let node = world.node().await;
-    pool(&node, "db").await;
-    node.put_group("long", one(with(sleeps(600.0), json!({"pools": {"db": 1}}))))
-        .await;
-    let holder = node.start("long", json!({})).await;
-    node.task_becomes(&holder, "t", "running").await;
+    let (world, node, holder) = with_a_full_pool().await;
     node.put_group(
         "g",
         one(json!({"queue": "nobody", "pools": {"db": 1}, "queue_timeout": "4s"})),
@@ -190,13 +190,7 @@ async fn over_the_death_of_nodes() {
 /// A pause takes the time away, a resume gives a new one.
 #[tokio::test]
 async fn paused_meanwhile() {
-    let world = World::new().await;
-    let node = world.node().await;
-    pool(&node, "db").await;
-    node.put_group("long", one(with(sleeps(600.0), json!({"pools": {"db": 1}}))))
-        .await;
-    let holder = node.start("long", json!({})).await;
-    node.task_becomes(&holder, "t", "running").await;
+    let (world, node, _holder) = with_a_full_pool().await;
     node.put_group(
         "g",
         one(with(

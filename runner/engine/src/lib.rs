@@ -4,7 +4,7 @@
 //! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
 //! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
 //! What does not tick is what no time brings about: group commits (`node/group_commit.rs`), which begin as soon as there is
-//! something to commit, and the lanes of messages (`messages/lane.rs`), which the drain starts and which end when there is
+//! something to commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts and which end when there is
 //! nothing left to send. Everything else of a node can be driven by a clock that somebody moves: `simulation.rs` does.
 //!
 //! | loop | file | what wakes it | what it does |
@@ -35,7 +35,7 @@
 //! | queue look-out | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
-//! | drain | `messages/mod.rs` | something due, every 200 ms | starts lanes that send scheduled messages |
+//! | drain | `messages/mod.rs` | something due, every 200 ms | starts drainers, which send scheduled messages |
 //! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
 //! | pruner | `retention/mod.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
 //!
@@ -59,6 +59,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use heddle_domain::Chain;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::fault::Faults;
@@ -189,6 +190,10 @@ const HAND_BACK_MAX: Duration = Duration::from_secs(4);
 /// How long the node's loops may take to end after that.
 const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 
+/// The future of a use case, compiled once, with this crate: what an `async fn` awaits is compiled again with each crate
+/// that calls it. What runs pass through (submissions, claims, polls) does without the allocation.
+pub type UseCase<'a, T> = BoxFuture<'a, T>;
+
 /// A node's engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
@@ -269,7 +274,18 @@ pub struct Counters {
 
 impl Engine {
     /// Registers the node and starts its loops.
-    pub async fn start(
+    pub fn start(
+        config: EngineConfig,
+        store: Store,
+        sandbox: Sandbox,
+        keys: Arc<SecretKeys>,
+        clock: Arc<NodeClock>,
+        chance: Arc<dyn Chance>,
+    ) -> UseCase<'static, Result<Self, EngineError>> {
+        Box::pin(Self::started(config, store, sandbox, keys, clock, chance))
+    }
+
+    async fn started(
         config: EngineConfig,
         store: Store,
         sandbox: Sandbox,
@@ -405,7 +421,11 @@ impl Engine {
 
     /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node that has to compile many,
     /// or slow ones, since its data directory is new, waits for them no longer than `WARM_MAX`: the rest follows behind.
-    pub async fn warm(&self) {
+    pub fn warm(&self) -> UseCase<'_, ()> {
+        Box::pin(self.load_scripts())
+    }
+
+    async fn load_scripts(&self) {
         const WARM_MAX: Duration = Duration::from_secs(10);
         match tokio::time::timeout(WARM_MAX, self.runs.warm()).await {
             Ok(Ok(0)) => {}
@@ -441,24 +461,29 @@ impl Engine {
 
     /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
     /// stands) would remove.
-    pub async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
-        self.services.retention.prune(retention, dry_run).await
+    pub fn prune(&self, retention: Option<Retention>, dry_run: bool) -> UseCase<'_, Result<Pruned, EngineError>> {
+        Box::pin(self.services.retention.prune(retention, dry_run))
     }
 
     /// Starts a backfill, or lists what it would do.
-    pub async fn start_backfill(
-        &self,
-        name: &str,
+    pub fn start_backfill<'a>(
+        &'a self,
+        name: &'a str,
         spec: BackfillSpec,
-        asked: &serde_json::Value,
-        actor: &str,
-    ) -> Result<Started, SubmitError> {
-        self.services.schedules.start_backfill(name, spec, asked, actor).await
+        asked: &'a serde_json::Value,
+        actor: &'a str,
+    ) -> UseCase<'a, Result<Started, SubmitError>> {
+        Box::pin(self.services.schedules.start_backfill(name, spec, asked, actor))
     }
 
     /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
-    pub async fn change_backfill(&self, id: Uuid, action: BackfillAction, actor: &str) -> Result<(), ControlError> {
-        self.services.schedules.change_backfill(id, action, actor).await
+    pub fn change_backfill<'a>(
+        &'a self,
+        id: Uuid,
+        action: BackfillAction,
+        actor: &'a str,
+    ) -> UseCase<'a, Result<(), ControlError>> {
+        Box::pin(self.services.schedules.change_backfill(id, action, actor))
     }
 
     /// Claims task runs; waits for the first of them. None are no error.
@@ -502,8 +527,8 @@ impl Engine {
 
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
     /// The answer is the notification's id.
-    pub async fn test_channel(&self, name: &str) -> Result<Option<Uuid>, EngineError> {
-        self.services.notify.test_channel(name).await
+    pub fn test_channel<'a>(&'a self, name: &'a str) -> UseCase<'a, Result<Option<Uuid>, EngineError>> {
+        Box::pin(self.services.notify.test_channel(name))
     }
 
     /// Notifications that this node has tried to send.
@@ -535,7 +560,11 @@ impl Engine {
     /// releases the lease.
     /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
     /// when the lease has run out.
-    pub async fn drain(&self) {
+    pub fn drain(&self) -> UseCase<'_, ()> {
+        Box::pin(self.leave())
+    }
+
+    async fn leave(&self) {
         let node = &self.runs.node;
         node.state.drain();
         self.services.parts.leaves();

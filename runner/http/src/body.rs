@@ -85,7 +85,7 @@ pub(crate) async fn read_unknown(app: &App, peer: Peer, headers: &HeaderMap, bod
         return read;
     }
     let owner = peer.address().to_string();
-    let _turn = app.unknown_bodies.try_take(&owner).ok_or_else(|| {
+    let _slot = app.unknown_bodies.try_take(&owner).ok_or_else(|| {
         Problem::overloaded(
             "too many slow request bodies from unknown callers on this node; try again later",
             UNKNOWN_TIMEOUT.as_secs(),

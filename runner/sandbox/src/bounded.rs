@@ -99,7 +99,8 @@ struct Job {
 #[derive(Default)]
 struct Queue {
     waiting: usize,
-    turns: VecDeque<u64>,
+    /// Owners of what waits, in the order in which they are served next.
+    owners: VecDeque<u64>,
     jobs: HashMap<u64, VecDeque<Job>>,
 }
 
@@ -108,19 +109,19 @@ impl Queue {
         self.waiting += 1;
         let jobs = self.jobs.entry(owner).or_default();
         if jobs.is_empty() {
-            self.turns.push_back(owner);
+            self.owners.push_back(owner);
         }
         jobs.push_back(job);
     }
 
     fn pop(&mut self) -> Option<Job> {
-        let owner = self.turns.pop_front()?;
+        let owner = self.owners.pop_front()?;
         let jobs = self.jobs.get_mut(&owner)?;
         let job = jobs.pop_front()?;
         self.waiting -= 1;
         match jobs.is_empty() {
             true => drop(self.jobs.remove(&owner)),
-            false => self.turns.push_back(owner),
+            false => self.owners.push_back(owner),
         }
         Some(job)
     }

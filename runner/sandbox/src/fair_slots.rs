@@ -149,12 +149,12 @@ mod tests {
     async fn whoever_waits_for_itself_is_passed() {
         let slots = FairSlots::new(1, 1);
         let held = slots.take("a", usize::MAX).await.expect("a slot");
-        let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
+        let (ended, mut ends) = tokio::sync::mpsc::channel(6);
         let waiting = |owner: &'static str| {
             let (slots, ended) = (Arc::clone(&slots), ended.clone());
             tokio::spawn(async move {
-                let _turn = slots.take(owner, usize::MAX).await.expect("a slot");
-                let _ = ended.send(owner);
+                let _slot = slots.take(owner, usize::MAX).await.expect("a slot");
+                let _ = ended.send(owner).await;
             })
         };
         for _ in 0..5 {

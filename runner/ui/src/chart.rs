@@ -57,9 +57,9 @@ pub(crate) fn strip(bars: &[(i16, Option<i64>)], label: &str) -> Markup {
     let first = ROOM.saturating_sub(bars.len());
     html! {
         svg.strip viewBox="0 0 182 24" role="img" aria-label=(label) {
-            @for (place, (state, millis)) in bars.iter().enumerate() {
+            @for (index, (state, millis)) in bars.iter().enumerate() {
                 @let height = millis.map_or(6.0, |millis| 4.0 + 20.0 * (millis as f64 / longest).sqrt());
-                rect class=(fill_of(*state)) x=(format!("{:.1}", (first + place) as f64 * STEP)) y=(format!("{:.1}", 24.0 - height)) width="4" height=(format!("{height:.1}")) rx="1" {}
+                rect class=(fill_of(*state)) x=(format!("{:.1}", (first + index) as f64 * STEP)) y=(format!("{:.1}", 24.0 - height)) width="4" height=(format!("{height:.1}")) rx="1" {}
             }
         }
     }

@@ -203,7 +203,7 @@ pub(crate) fn prose(text: &str) -> Markup {
     // A backquote without its fellow is a backquote.
     let whole = parts.len() % 2 == 1;
     html! {
-        @if whole { @for (place, part) in parts.iter().enumerate() { @if place % 2 == 1 { code { (part) } } @else { (part) } } }
+        @if whole { @for (index, part) in parts.iter().enumerate() { @if index % 2 == 1 { code { (part) } } @else { (part) } } }
         @else { (text) }
     }
 }

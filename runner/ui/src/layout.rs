@@ -1,8 +1,8 @@
 //! Where the nodes of a graph stand: layers from left to right, by `rust-sugiyama`.
 
-/// A node's place: its centre.
+/// Where a node stands: its centre.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub(crate) x: f64,
     pub(crate) y: f64,
 }
@@ -10,7 +10,7 @@ pub(crate) struct Place {
 /// A graph that has been laid out.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    pub(crate) places: Vec<Place>,
+    pub(crate) positions: Vec<Position>,
     pub(crate) width: f64,
     pub(crate) height: f64,
 }
@@ -33,15 +33,15 @@ const COLUMN_MAX: usize = 8;
 /// Lays out a DAG of `count` nodes, each of one size.
 pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height: f64) -> Layout {
     let (along, across) = (width + GAP_ALONG, height + GAP_ACROSS);
-    let mut places = vec![Place { x: 0.0, y: 0.0 }; count];
+    let mut positions = vec![Position { x: 0.0, y: 0.0 }; count];
     if edges.is_empty() {
         let columns = match count {
             0..=COLUMN_MAX => 1,
             _ => (count as f64 * across / along * 2.0).sqrt().ceil().max(1.0) as usize,
         };
-        for (node, place) in places.iter_mut().enumerate() {
-            place.x = (node % columns) as f64 * along;
-            place.y = (node / columns) as f64 * across;
+        for (node, position) in positions.iter_mut().enumerate() {
+            position.x = (node % columns) as f64 * along;
+            position.y = (node / columns) as f64 * across;
         }
     } else {
         let layers = layers(count, edges);
@@ -61,26 +61,29 @@ pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height
                 }
                 rows[layer].push(*node);
             }
-            settle(&rows, &linked, across, &mut places);
-            let ys = part.iter().map(|node| places[*node].y);
+            settle(&rows, &linked, across, &mut positions);
+            let ys = part.iter().map(|node| positions[*node].y);
             let (least, most) = ys.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), y| {
                 (least.min(y), most.max(y))
             });
             for node in part {
-                places[node].x = layers[node] as f64 * along;
-                places[node].y += top - least;
+                positions[node].x = layers[node] as f64 * along;
+                positions[node].y += top - least;
             }
             top += most - least + across;
         }
     }
-    let most = |of: fn(&Place) -> f64| places.iter().map(of).fold(0.0, f64::max);
-    let (wide, high) = (most(|place| place.x) + width, most(|place| place.y) + height);
-    for place in &mut places {
-        place.x += width / 2.0;
-        place.y += height / 2.0;
+    let most = |of: fn(&Position) -> f64| positions.iter().map(of).fold(0.0, f64::max);
+    let (wide, high) = (
+        most(|position| position.x) + width,
+        most(|position| position.y) + height,
+    );
+    for position in &mut positions {
+        position.x += width / 2.0;
+        position.y += height / 2.0;
     }
     Layout {
-        places,
+        positions,
         width: wide,
         height: high,
     }
@@ -111,12 +114,12 @@ fn in_order(count: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
 }
 
 /// Places the nodes of each layer, in their order, as near to those that they are linked with as there is room. (The
-/// library's own places are true to its lines: those of five hundred nodes are mostly white.)
-fn settle(rows: &[Vec<usize>], linked: &[(Vec<usize>, Vec<usize>)], step: f64, places: &mut [Place]) {
+/// library's own positions are true to its lines: those of five hundred nodes are mostly white.)
+fn settle(rows: &[Vec<usize>], linked: &[(Vec<usize>, Vec<usize>)], step: f64, positions: &mut [Position]) {
     for row in rows {
         let middle = (row.len() as f64 - 1.0) / 2.0;
         for (at, node) in row.iter().enumerate() {
-            places[*node].y = (at as f64 - middle) * step;
+            positions[*node].y = (at as f64 - middle) * step;
         }
     }
     for sweep in 0..=SWEEPS {
@@ -133,18 +136,18 @@ fn settle(rows: &[Vec<usize>], linked: &[(Vec<usize>, Vec<usize>)], step: f64, p
                         (_, false) => (&[], behind),
                     };
                     let near = before.iter().chain(behind);
-                    let (sum, n) = near.fold((0.0, 0.0), |(sum, n), other| (sum + places[*other].y, n + 1.0));
-                    if n > 0.0 { sum / n } else { places[*node].y }
+                    let (sum, n) = near.fold((0.0, 0.0), |(sum, n), other| (sum + positions[*other].y, n + 1.0));
+                    if n > 0.0 { sum / n } else { positions[*node].y }
                 })
                 .collect();
             for (node, y) in row.iter().zip(spread(&wanted, step)) {
-                places[*node].y = y;
+                positions[*node].y = y;
             }
         }
     }
 }
 
-/// The places that are nearest to these (by the squares of the distances), in the same order and a step apart.
+/// The positions that are nearest to these (by the squares of the distances), in the same order and a step apart.
 fn spread(wanted: &[f64], step: f64) -> Vec<f64> {
     // Without the steps they need only not fall: neighbours that would are one block, in the middle of what they want.
     let mut blocks: Vec<(f64, f64)> = Vec::with_capacity(wanted.len());
@@ -189,7 +192,7 @@ mod tests {
 
     fn check(count: usize, edges: &[(usize, usize)]) -> Layout {
         let layout = layered(count, edges, 150.0, 32.0);
-        for (one, a) in layout.places.iter().enumerate() {
+        for (one, a) in layout.positions.iter().enumerate() {
             assert!(
                 a.x >= 75.0 && a.x <= layout.width - 74.9,
                 "{one} stands outside: {a:?} of {}",
@@ -200,7 +203,7 @@ mod tests {
                 "{one} stands outside: {a:?} of {}",
                 layout.height
             );
-            for b in layout.places.iter().skip(one + 1) {
+            for b in layout.positions.iter().skip(one + 1) {
                 assert!(
                     (a.x - b.x).abs() >= 149.0 || (a.y - b.y).abs() >= 31.0,
                     "{a:?} and {b:?} overlap"
@@ -208,7 +211,10 @@ mod tests {
             }
         }
         for (from, to) in edges {
-            assert!(layout.places[*from].x < layout.places[*to].x, "an edge leads back");
+            assert!(
+                layout.positions[*from].x < layout.positions[*to].x,
+                "an edge leads back"
+            );
         }
         layout
     }

@@ -23,6 +23,7 @@ mod answer;
 mod assets;
 mod chart;
 mod ctx;
+pub mod difference;
 mod elements;
 mod form;
 mod frame;

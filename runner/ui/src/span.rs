@@ -55,8 +55,8 @@ pub(crate) fn for_form(zone: Tz, at: Time) -> String {
 pub(crate) fn number(n: i64) -> String {
     let digits = n.unsigned_abs().to_string();
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 use serde_json::Value;
-use similar::{ChangeTag, TextDiff};
+
+use crate::difference::{Line, hunks};
 
 /// A JSON value as YAML.
 pub(crate) fn text(value: &Value) -> String {
@@ -48,24 +49,17 @@ fn value(text: &str) -> Markup {
     html! { span class=(class) { (text) } }
 }
 
-/// Lines of context around a change.
-const CONTEXT: usize = 3;
-
 /// The difference of two texts, line by line.
 pub(crate) fn difference(before: &str, after: &str) -> Markup {
-    let diff = TextDiff::from_lines(before, after);
     html! {
         div.diff {
-            @for (place, group) in diff.grouped_ops(CONTEXT).iter().enumerate() {
-                @if place > 0 { span.same { "⋯" } }
-                @for operation in group {
-                    @for change in diff.iter_changes(operation) {
-                        @let line = change.value().trim_end_matches('\n');
-                        @match change.tag() {
-                            ChangeTag::Delete => span.removed { "- " (line) },
-                            ChangeTag::Insert => span.added { "+ " (line) },
-                            ChangeTag::Equal => span.same { "  " (line) },
-                        }
+            @for (index, hunk) in hunks(before, after).iter().enumerate() {
+                @if index > 0 { span.same { "⋯" } }
+                @for line in &hunk.lines {
+                    @match line {
+                        Line::Before(text) => span.removed { "- " (text.trim_end_matches('\n')) },
+                        Line::After(text) => span.added { "+ " (text.trim_end_matches('\n')) },
+                        Line::Both(text) => span.same { "  " (text.trim_end_matches('\n')) },
                     }
                 }
             }

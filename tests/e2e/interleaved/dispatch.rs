@@ -309,6 +309,18 @@ async fn notifications() {
         0,
         "it is on its way"
     );
+    // It could not be sent, and is tried again in an hour: as it was.
+    let again_at = async |due: &str| {
+        let sets = format!("UPDATE heddle.outgoing SET lease = 0, due_at = {due} WHERE notification = '{digest}'");
+        assert_eq!(sql.execute(&sets, &[]).await.unwrap(), 1);
+    };
+    again_at("now() + interval '1 hour'").await;
+    assert_eq!(
+        adds.open_digests(&[digest], past).await.unwrap().len(),
+        0,
+        "it was taken once"
+    );
+    again_at("now()").await;
     drop(adds);
     taker.rollback().await.unwrap();
     store.release_node(lease).await.unwrap();

@@ -3,7 +3,9 @@
 use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::Clock;
 use heddle_domain::message::{bucket_of, message_id};
-use heddle_store::message::{BatchTerms, Claimed, DaySlice, Finish, Finished, MessageSearch, MessageState, NewMessage};
+use heddle_store::message::{
+    BatchTerms, Claimed, DaySlice, Finish, Finished, MessageIngest, MessageSearch, MessageState, NewMessage,
+};
 use heddle_store::{Store, StoreError};
 use heddle_tests::World;
 use tokio::task::JoinHandle;
@@ -163,6 +165,21 @@ impl Drained {
         })
     }
 
+    /// Takes these keys, each for a message of its own; the transaction, and how many of them are new.
+    fn take_keys(&self, keys: &[&str]) -> JoinHandle<(MessageIngest, usize)> {
+        let (store, topic) = (self.store.clone(), self.topic);
+        let keyed = |(key, nth): (&&str, u64)| NewMessage {
+            key: Some((*key).into()),
+            ..self.message(0, 1, 7, nth)
+        };
+        let messages: Vec<NewMessage> = keys.iter().zip(1..).map(keyed).collect();
+        tokio::spawn(async move {
+            let mut ingest = store.ingest(topic).await.expect("a transaction");
+            let new = ingest.take_keys(&messages).await.expect("an answer").len();
+            (ingest, new)
+        })
+    }
+
     fn finish(&self, batch: u128) -> JoinHandle<Finished> {
         let (store, topic) = (self.store.clone(), self.topic);
         let finish = Finish {
@@ -286,30 +303,37 @@ async fn ends_of_batches() {
 async fn keys() {
     let (_world, drained, sql, _) = Drained::set_up().await;
     drained.of_day(&[1]).await;
-    let taking = |nth: u64| {
-        let (store, topic) = (drained.store.clone(), drained.topic);
-        let message = NewMessage {
-            key: Some("k".into()),
-            ..drained.message(0, 1, 7, nth)
-        };
-        tokio::spawn(async move {
-            let mut ingest = store.ingest(topic).await.expect("a transaction");
-            let new = ingest.take_keys(&[message]).await.expect("an answer").len();
-            (ingest, new)
-        })
-    };
-    let (first, new) = taking(1).await.unwrap();
+    let (first, new) = drained.take_keys(&["k"]).await.unwrap();
     assert_eq!(new, 1);
-    let second = taking(2);
+    let second = drained.take_keys(&["k"]);
     waiting(&sql, 1).await;
     drop(first);
     let (second, new) = second.await.unwrap();
     assert_eq!(new, 1);
-    let third = taking(3);
+    let third = drained.take_keys(&["k"]);
     waiting(&sql, 1).await;
     assert!(second.commit().await.unwrap());
     assert_eq!(third.await.unwrap().1, 0);
     assert_eq!(count(&sql, "message_keys").await, 1);
+}
+
+/// `message_keys`: keys are taken in one order, whatever the order of the messages: who waits for one has none of those that
+/// come behind it, so that nobody waits in a circle.
+#[tokio::test]
+async fn the_order_of_keys() {
+    let (_world, drained, sql, _) = Drained::set_up().await;
+    drained.of_day(&[1]).await;
+    let in_order = "SELECT key FROM UNNEST('{a,b}'::text[]) AS key
+                    ORDER BY ('x' || substr(md5(key), 1, 7))::bit(28)::integer % 10000";
+    let in_order = sql.query(in_order, &[]).await.unwrap();
+    let [low, high]: [&str; 2] = [in_order[0].get(0), in_order[1].get(0)];
+    let (first, _) = drained.take_keys(&[low]).await.unwrap();
+    let both = drained.take_keys(&[high, low]);
+    waiting(&sql, 1).await;
+    let (other, new) = unhindered(drained.take_keys(&[high])).await.unwrap();
+    assert_eq!(new, 1);
+    drop((first, other));
+    assert_eq!(both.await.unwrap().1, 2);
 }
 
 /// `message_directory`: two transactions that bring messages of one bucket add up.

@@ -10,8 +10,8 @@ use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
 use heddle_domain::topic::{Topic, TopicSpec};
+use heddle_ui::difference::patch;
 use serde_json::{Map, Value, json};
-use similar::TextDiff;
 
 use super::{done, prune};
 use crate::document::{self, Document, Kind};
@@ -265,10 +265,7 @@ fn unified(document: &Document, theirs: Option<&Value>, ours: &Value) -> Result<
     let (old, new) = (theirs.map(yaml).transpose()?.unwrap_or_default(), yaml(ours)?);
     let what = format!("{} {}", document.kind.as_str(), document.name);
     let (from, to) = (format!("server: {what}"), format!("{}: {what}", document.source));
-    Ok(TextDiff::from_lines(&old, &new)
-        .unified_diff()
-        .header(&from, &to)
-        .to_string())
+    Ok(patch([&from, &to], &old, &new))
 }
 
 pub(super) fn painted(line: &str, colours: bool) -> String {

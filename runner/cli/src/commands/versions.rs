@@ -11,8 +11,8 @@ use clap::Args;
 use heddle_client::{Runtime, ScriptVersion};
 use heddle_domain::schema::changes as schema;
 use heddle_sandbox::{CompileError, Compiled, Language, has_interface};
+use heddle_ui::difference::patch;
 use serde_json::{Value, json};
-use similar::TextDiff;
 
 use super::apply::painted;
 use super::done;
@@ -188,10 +188,7 @@ async fn between(old: Side, new: Side, kind: &str) -> Result<String> {
         }
         _ => (output::yaml(&known(old).await?)?, output::yaml(&known(new).await?)?),
     };
-    Ok(TextDiff::from_lines(&old, &new)
-        .unified_diff()
-        .header(&from, &to)
-        .to_string())
+    Ok(patch([&from, &to], &old, &new))
 }
 
 async fn known(side: Side) -> Result<Value> {

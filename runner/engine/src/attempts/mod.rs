@@ -46,8 +46,8 @@ pub(crate) struct Attempts {
     runs: Arc<Runs>,
     sandbox: Sandbox,
     pub(crate) templates: Templates,
-    /// Who prepares attempts that may take long to prepare.
-    turns: tokio::sync::Semaphore,
+    /// Permits for attempts that may take long to prepare.
+    preparations: tokio::sync::Semaphore,
     /// Who hears of what tasks offer to audiences.
     audiences: Arc<dyn Audiences>,
     pub(crate) outbound: reqwest::Client,
@@ -73,7 +73,7 @@ impl Attempts {
             runs,
             sandbox,
             templates: Templates::new(),
-            turns: tokio::sync::Semaphore::new(prepare::TURNS_MAX),
+            preparations: tokio::sync::Semaphore::new(prepare::AT_ONCE_MAX),
             audiences,
             outbound,
             policy,

@@ -49,7 +49,7 @@ pub(crate) enum Prepared {
 }
 
 /// How many attempts that may take long to prepare are prepared at once: each holds a thread and what its templates see.
-pub(crate) const TURNS_MAX: usize = 64;
+pub(crate) const AT_ONCE_MAX: usize = 64;
 
 fn invalid(message: impl Into<String>) -> Ending {
     Ending::fatal(ErrorKind::Invalid, message)
@@ -88,10 +88,10 @@ impl Attempts {
                 .and_then(|script| script.schema.as_ref())
                 .is_some_and(Schema::is_heavy);
         // A revision with a thousand such items holds up its own, and not those of others.
-        let turns = match heavy {
+        let permits = match heavy {
             true => (
-                context.revision.turns.acquire().await.ok(),
-                self.turns.acquire().await.ok(),
+                context.revision.preparations.acquire().await.ok(),
+                self.preparations.acquire().await.ok(),
             ),
             false => (None, None),
         };
@@ -125,7 +125,7 @@ impl Attempts {
             (Executor::Script(_), Some(script)) => {
                 let params = checked_params(&script, effective)?;
                 // It may have to be compiled.
-                drop(turns);
+                drop(permits);
                 let script = self.runs.load_script(&script).await?;
                 Ok(Prepared::Script { script, params, item })
             }

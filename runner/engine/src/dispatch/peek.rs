@@ -68,8 +68,8 @@ impl Dispatcher {
     /// What a poll of a user would come to now.
     pub async fn peek(&self, uid: &str) -> Result<Peek, DispatchError> {
         let dispatch = &self.dispatch;
-        let turn = tokio::time::timeout(WAIT_MAX, dispatch.peeks.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
+        let permit = tokio::time::timeout(WAIT_MAX, dispatch.peeks.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
             return Err(DispatchError::Peeks);
         };
         let (given, next) = match self.seek(uid, How::Peek).await? {

@@ -31,7 +31,7 @@ use super::templates::is_heavy;
 use crate::EngineError;
 
 /// How many attempts of one revision that may take long to prepare are prepared at once.
-const TURNS_OF_REVISION_MAX: usize = 4;
+const PREPARATIONS_MAX: usize = 4;
 
 /// How many entries each cache keeps.
 const CACHE_ENTRIES_MAX: usize = 10_000;
@@ -115,8 +115,8 @@ pub struct Revision {
     pub(crate) templated: Vec<bool>,
     /// Per task: whether its templates may have to be rendered where that is bounded.
     pub(crate) heavy: Vec<bool>,
-    /// Who prepares such attempts of it at the same time: they hold what they render until it is their turn.
-    pub(crate) turns: tokio::sync::Semaphore,
+    /// Permits for attempts of it that are prepared where that is bounded: each holds in memory what it renders.
+    pub(crate) preparations: tokio::sync::Semaphore,
     /// What anybody is told of its runs.
     pub(crate) subscriptions: Subscriptions,
 }
@@ -347,7 +347,7 @@ impl Catalog {
             pools,
             templated,
             heavy: plan.tasks.iter().map(|task| is_heavy(&plan, task)).collect(),
-            turns: tokio::sync::Semaphore::new(TURNS_OF_REVISION_MAX),
+            preparations: tokio::sync::Semaphore::new(PREPARATIONS_MAX),
             subscriptions: Subscriptions::of(&plan),
             plan,
             schedules,

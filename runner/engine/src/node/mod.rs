@@ -46,11 +46,11 @@
 //! | folder | struct | its state |
 //! |---|---|---|
 //! | `retention/` | `Pruner` | none: what is due is in the tables |
-//! | `notify/` | `Notifier` | notifications that are being sent, by lane; counts; clients |
+//! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
 //! | `schedules/` | `Schedules` | where the instants of open backfills come from |
 //! | `queues/` | `Queues` | which workers were noted lately; claims that end |
 //! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; looks, takes and ends that gather |
-//! | `messages/` | `Messages` | lanes by topic, batches in hand, days that are prepared |
+//! | `messages/` | `Messages` | drainers by topic, batches in hand, days that are prepared |
 //! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, polls that hang |
 //! | `attempts/` | `Attempts` | what carries attempts out: turns at templates that may take long, clients, the queue of tasks for workers |
 

@@ -250,8 +250,8 @@ impl Notifier {
     /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
     /// The answer is the notification's id. Who does not wait for it to the end changes nothing of what comes of it.
     pub(crate) async fn test_channel(self: &Arc<Self>, name: &str) -> Result<Option<Uuid>, EngineError> {
-        let turn = self.tests.clone().acquire_owned().await;
-        let turn = turn.map_err(|_| EngineError::Stopping)?;
+        let permit = self.tests.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| EngineError::Stopping)?;
         let Some(channel) = self.node.store.open_channel(&self.keys, name).await? else {
             return Ok(None);
         };
@@ -279,7 +279,7 @@ impl Notifier {
         // A task of its own: a client that goes away must not leave it half sent, and its row to nobody.
         let notifier = self.clone();
         let sending = self.node.tracker.spawn(async move {
-            let _turn = turn;
+            let _permit = permit;
             notifier.send_test(row, channel).await
         });
         sending.await.unwrap_or(Err(EngineError::Stopping))?;

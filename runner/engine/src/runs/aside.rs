@@ -206,7 +206,7 @@ impl Runs {
             Kind::Starts => self.starts(take, taken).await,
             Kind::Gates => match take {
                 Take::AllBut(passed_over) => self.turnstiles(passed_over, taken).await,
-                Take::Only(runs) => self.try_turn(runs).await,
+                Take::Only(runs) => self.try_start(runs).await,
             },
         }
     }

@@ -20,7 +20,7 @@ use heddle_store::run::RunFilter;
 use crate::runs::apply::After;
 use crate::runs::control::{BulkAction, ControlError, shown};
 use crate::runs::transition::{NoTransition, standing};
-use crate::{Engine, EngineError, Runs};
+use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
 const BATCH_MAX: usize = 100;
@@ -37,13 +37,13 @@ type Controlled = Result<(), ControlError>;
 impl Engine {
     /// Does something to many runs; answers for each, in their order, after its commit. `Err` is what kept it from going
     /// on: what was done until then stays done.
-    pub async fn control_all(
-        &self,
-        runs: &[RunId],
-        action: &BulkAction,
-        actor: &str,
-    ) -> Result<Vec<Controlled>, EngineError> {
-        self.runs.control_all(runs, action, actor).await
+    pub fn control_all<'a>(
+        &'a self,
+        runs: &'a [RunId],
+        action: &'a BulkAction,
+        actor: &'a str,
+    ) -> UseCase<'a, Result<Vec<Controlled>, EngineError>> {
+        Box::pin(self.runs.control_all(runs, action, actor))
     }
 
     /// Does work that concerns many things to its end, even if whoever asked for it goes away; only a node that stops
@@ -141,6 +141,7 @@ impl Runs {
         }
         Ok(done)
     }
+
     /// One transaction over those of the runs that are live, in the order of their ids like every other that locks
     /// several. What it answers nothing for has to be looked at by itself.
     async fn control_together(

@@ -17,7 +17,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::{After, progress_of};
 use crate::runs::submit::Layout;
 use crate::runs::transition::Transition;
-use crate::{Engine, EngineError, RunContext, Runs, SubmitError};
+use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -146,44 +146,48 @@ impl From<StoreError> for ControlError {
 
 impl Engine {
     /// Does something to a run; the answer comes after it is committed.
-    pub async fn control(&self, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
-        self.runs.control(run, action, actor).await
+    pub fn control<'a>(
+        &'a self,
+        run: RunId,
+        action: &'a BulkAction,
+        actor: &'a str,
+    ) -> UseCase<'a, Result<(), ControlError>> {
+        Box::pin(self.runs.control(run, action, actor))
     }
 
     /// Sets the state of a task run, for a reason.
-    pub async fn set_task_state(
-        &self,
+    pub fn set_task_state<'a>(
+        &'a self,
         run: RunId,
         key: TaskKey,
         state: TaskState,
         output: Option<String>,
-        reason: &str,
-        actor: &str,
-    ) -> Result<(), ControlError> {
+        reason: &'a str,
+        actor: &'a str,
+    ) -> UseCase<'a, Result<(), ControlError>> {
         let by_hand = ByHand {
             state,
             output,
             reason,
             actor,
         };
-        self.runs
-            .retried(|| {
-                self.runs
-                    .task_event(run, key, Event::Override { key, state }, Some(&by_hand), actor)
-            })
-            .await
+        let event = Event::Override { key, state };
+        Box::pin(self.runs.control_task(run, key, event, Some(by_hand), actor))
     }
 
     /// Tries a failed or retrying task run again at once.
-    pub async fn retry_task(&self, run: RunId, key: TaskKey, actor: &str) -> Result<(), ControlError> {
-        self.runs
-            .retried(|| self.runs.task_event(run, key, Event::RetryNow(key), None, actor))
-            .await
+    pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
+        Box::pin(self.runs.control_task(run, key, Event::RetryNow(key), None, actor))
     }
 
     /// Runs a task run of an ended run again, and with `downstream` all that depends on it.
-    pub async fn clear_task(&self, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        self.runs.retried(|| self.runs.clear_once(run, clear, actor)).await
+    pub fn clear_task<'a>(
+        &'a self,
+        run: RunId,
+        clear: &'a Clear,
+        actor: &'a str,
+    ) -> UseCase<'a, Result<(), ControlError>> {
+        Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
     /// Makes a new run like an ended or live one; the audit says so from the same commit on.
@@ -238,6 +242,18 @@ impl Runs {
         actor: &str,
     ) -> Result<(), ControlError> {
         self.retried(|| self.control_once(run, action, actor)).await
+    }
+
+    async fn control_task(
+        self: &Arc<Self>,
+        run: RunId,
+        key: TaskKey,
+        event: Event,
+        set: Option<ByHand<'_>>,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        self.retried(|| self.task_event(run, key, event.clone(), set.as_ref(), actor))
+            .await
     }
 
     async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>

@@ -392,7 +392,7 @@ impl Runs {
 
 impl Runs {
     /// Has these runs begin, if they still wait, and gives that up again: an error says that one of them cannot.
-    pub(crate) async fn try_turn(&self, runs: &[RunId]) -> Result<(), EngineError> {
+    pub(crate) async fn try_start(&self, runs: &[RunId]) -> Result<(), EngineError> {
         let mut completion = self.node.completion().await?;
         let mut runs = runs.to_vec();
         runs.sort_unstable();

@@ -31,8 +31,8 @@ const REMEMBERED_MAX: usize = 10_000;
 #[derive(Default)]
 pub(crate) struct Queued {
     wakeups: Mutex<HashMap<String, Arc<Wakeup>>>,
-    /// The turn that was claimed last, by queue.
-    turns: Mutex<HashMap<String, i64>>,
+    /// The `turn` (the number in the order of its queue) that was claimed last, by queue.
+    last_claimed: Mutex<HashMap<String, i64>>,
 }
 
 /// What hanging polls of one queue listen to.
@@ -147,21 +147,21 @@ impl Queued {
 
     /// The turn of a row that was claimed.
     pub(crate) fn claimed(&self, queue: &str, turn: i64) {
-        let mut turns = self.turns.lock();
-        match turns.get_mut(queue) {
+        let mut last_claimed = self.last_claimed.lock();
+        match last_claimed.get_mut(queue) {
             Some(last) => *last = turn.max(*last),
             None => {
-                if turns.len() >= REMEMBERED_MAX {
-                    turns.clear();
+                if last_claimed.len() >= REMEMBERED_MAX {
+                    last_claimed.clear();
                 }
-                turns.insert(queue.to_owned(), turn);
+                last_claimed.insert(queue.to_owned(), turn);
             }
         }
     }
 
     /// A row for a task run; `ordinal` counts those of its run that become ready with it.
     pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, target: QueueTarget, params: Option<String>) -> QueueRow {
-        let floor = self.turns.lock().get(&target.queue).copied().unwrap_or(0);
+        let floor = self.last_claimed.lock().get(&target.queue).copied().unwrap_or(0);
         QueueRow {
             at,
             turn: ordinal as i64 + 1,

@@ -16,7 +16,7 @@ use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
 
 use crate::node::Node;
 use crate::node::service::{NEVER, Needs, Service};
-use crate::{Engine, EngineError, Runs};
+use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many versions are read at once.
 const PAGE: i64 = 200;
@@ -306,18 +306,23 @@ impl Runs {
 
 impl Engine {
     /// Which runtime this program has for a language.
-    pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
-        self.runs.own_runtime(language).await
+    pub fn own_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
+        Box::pin(self.runs.own_runtime(language))
     }
 
     /// Has this program's own runtime be there for other programs: before a script is written down that was checked with it.
-    pub async fn keep_runtime(&self, language: Language) -> Result<(), EngineError> {
-        self.runs.keep_runtime(language).await.map(drop)
+    pub fn keep_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
+        Box::pin(self.runs.keep_runtime(language))
     }
 
     /// Has the scripts of a runtime that is not this program's own run on this program's own.
-    pub async fn retire_runtime(&self, by: By<'_>, tag: &str, force: bool) -> Result<Retirement, EngineError> {
-        self.runs.retire_runtime(by, tag, force).await
+    pub fn retire_runtime<'a>(
+        &'a self,
+        by: By<'a>,
+        tag: &'a str,
+        force: bool,
+    ) -> UseCase<'a, Result<Retirement, EngineError>> {
+        Box::pin(self.runs.retire_runtime(by, tag, force))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::node::catalog::ScriptFacts;
 use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, Step, apart};
-use crate::{Engine, EngineError, Runs};
+use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How long to wait after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -181,11 +181,16 @@ enum LoadTrouble {
 
 impl Engine {
     /// Makes a script runnable on this node; the runs error says why that cannot be.
-    pub async fn load_script(&self, script: &ScriptFacts) -> Result<Result<Script, String>, EngineError> {
-        let loaded = apart(self.runs.load_script(script).await)?;
-        Ok(loaded.map_err(|ending| match ending {
-            Ending::Failed { message, .. } => message,
-            _ => String::new(),
-        }))
+    pub fn load_script<'a>(
+        &'a self,
+        script: &'a ScriptFacts,
+    ) -> UseCase<'a, Result<Result<Script, String>, EngineError>> {
+        Box::pin(async move {
+            let loaded = apart(self.runs.load_script(script).await)?;
+            Ok(loaded.map_err(|ending| match ending {
+                Ending::Failed { message, .. } => message,
+                _ => String::new(),
+            }))
+        })
     }
 }

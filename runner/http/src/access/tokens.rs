@@ -255,7 +255,7 @@ pub(crate) async fn look_up(
 
 /// Whether what was in force when a request began is so still; a few of these at once, however many requests there are.
 pub(super) async fn recheck(app: &App, peer: Peer, key: Key, now: Time) -> Result<(), Problem> {
-    let _turn = app.tokens.rechecks.acquire().await;
+    let _permit = app.tokens.rechecks.acquire().await;
     look_up(app, peer, key.0, key.1, now).await.map(drop)
 }
 

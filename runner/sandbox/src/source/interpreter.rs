@@ -17,6 +17,7 @@ use crate::bounds::Kind;
 use crate::compiler::{Artefact, For};
 use crate::sandbox::{CompileError, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Script};
+use crate::services::BoxFuture;
 use bytes::Bytes;
 use chrono::TimeDelta;
 use heddle_domain::Time;
@@ -159,14 +160,17 @@ impl Sandbox {
         found.map_err(CompileError::Internal)
     }
 
-    /// The interpreter that this program carries.
-    pub(super) async fn interpreter(&self, language: Language) -> Result<Interpreter, CompileError> {
-        Ok(match language.runs_as() {
-            Language::Python => {
-                let cell = &self.inner.python;
-                Interpreter::Python(cell.get_or_try_init(|| self.python()).await.cloned()?)
-            }
-            _ => Interpreter::JavaScript(self.javascript().await?),
+    /// The interpreter that this program carries. The future is boxed, so that all that making one takes is compiled once,
+    /// and not with each crate that loads scripts.
+    pub(super) fn interpreter(&self, language: Language) -> BoxFuture<'_, Result<Interpreter, CompileError>> {
+        Box::pin(async move {
+            Ok(match language.runs_as() {
+                Language::Python => {
+                    let cell = &self.inner.python;
+                    Interpreter::Python(cell.get_or_try_init(|| self.python()).await.cloned()?)
+                }
+                _ => Interpreter::JavaScript(self.javascript().await?),
+            })
         })
     }
 

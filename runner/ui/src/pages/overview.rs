@@ -162,18 +162,18 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
     groups.dedup();
     let ends: BTreeMap<i64, i16> = ctx.store().page_last_ends(&groups).await?.into_iter().collect();
     let mut found: Vec<Failing> = Vec::new();
-    let mut places: BTreeMap<i64, usize> = BTreeMap::new();
+    let mut indexes: BTreeMap<i64, usize> = BTreeMap::new();
     for row in failures {
         if ends.get(&row.group_id) != Some(&RunState::Failed.number()) {
             continue;
         }
-        match places.get(&row.group_id) {
-            Some(place) => {
-                found[*place].count += 1;
-                found[*place].since = row.finished_at;
+        match indexes.get(&row.group_id) {
+            Some(index) => {
+                found[*index].count += 1;
+                found[*index].since = row.finished_at;
             }
             None => {
-                places.insert(row.group_id, found.len());
+                indexes.insert(row.group_id, found.len());
                 found.push(Failing {
                     group: row.group_name.clone(),
                     count: 1,
@@ -316,8 +316,8 @@ fn welcome(ctx: &Ctx) -> Markup {
         section.panel {
             h2 { (t!(ctx, "welcome")) }
             ol.steps {
-                @for (place, (word, commands)) in STEPS.into_iter().enumerate() {
-                    @let commands = if place == 0 { format!("{reaching}{commands}") } else { commands.to_owned() };
+                @for (index, (word, commands)) in STEPS.into_iter().enumerate() {
+                    @let commands = if index == 0 { format!("{reaching}{commands}") } else { commands.to_owned() };
                     li {
                         div.row { h3.grow { (t!(ctx, word)) } button.small type="button" data-copy=(commands) { (t!(ctx, "copy")) } }
                         pre { (commands) }
@@ -551,11 +551,11 @@ fn pace(ctx: &Ctx, view: &View) -> Markup {
             div.row { h2.grow #pace-title { (t!(ctx, "pace-title")) } span.muted { (t!(ctx, "pace-most", n = peak)) } }
             svg.picture.pace viewBox="0 0 600 80" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "pace-label", runs = total, failed = failed)) {
                 line.axis x1="0" x2="600" y1="79.5" y2="79.5" vector-effect="non-scaling-stroke" {}
-                @for (place, minute) in view.minutes.iter().enumerate() {
+                @for (index, minute) in view.minutes.iter().enumerate() {
                     @let height = minute.ended as f64 / most * 76.0;
                     @let bad = minute.failed as f64 / most * 76.0;
-                    rect.bar-succeeded x=(place * 10 + 1) y=(format!("{:.1}", 79.0 - height)) width="8" height=(format!("{:.1}", (height - bad).max(0.0))) {}
-                    rect.bar-failed x=(place * 10 + 1) y=(format!("{:.1}", 79.0 - bad)) width="8" height=(format!("{bad:.1}")) {}
+                    rect.bar-succeeded x=(index * 10 + 1) y=(format!("{:.1}", 79.0 - height)) width="8" height=(format!("{:.1}", (height - bad).max(0.0))) {}
+                    rect.bar-failed x=(index * 10 + 1) y=(format!("{:.1}", 79.0 - bad)) width="8" height=(format!("{bad:.1}")) {}
                 }
             }
             dl.stats {

@@ -43,7 +43,7 @@ fn chosen(links: &[LinkLine], text: Option<&str>) -> (Vec<Node>, Vec<(usize, usi
         }
     }
     let mut nodes: Vec<Node> = Vec::new();
-    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut indexes: BTreeMap<&str, usize> = BTreeMap::new();
     let mut edges = Vec::new();
     for link in links.iter().filter(|link| kept.contains(link.group.as_str())) {
         let ends = [
@@ -51,7 +51,7 @@ fn chosen(links: &[LinkLine], text: Option<&str>) -> (Vec<Node>, Vec<(usize, usi
             (&link.group, link.group_id, link.enabled),
         ];
         let [from, to] = ends.map(|(name, id, enabled)| {
-            *places.entry(name).or_insert_with(|| {
+            *indexes.entry(name).or_insert_with(|| {
                 nodes.push(Node {
                     name: name.clone(),
                     id,
@@ -141,14 +141,14 @@ fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeM
         div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
             svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "links-label", groups = nodes.len(), links = edges.len())) {
                 @for (from, to, starts) in edges {
-                    @let (a, b) = (layout.places[*from], layout.places[*to]);
+                    @let (a, b) = (layout.positions[*from], layout.positions[*to]);
                     @let (x1, x2) = (a.x + wide / 2.0, b.x - wide / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
                     path class=(if *starts { "edge starts" } else { "edge" })
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
                 }
-                @for (place, at) in layout.places.iter().enumerate() {
-                    @let one = &nodes[place];
+                @for (index, at) in layout.positions.iter().enumerate() {
+                    @let one = &nodes[index];
                     @let end = ends.get(&one.id).and_then(|state| RunState::from_number(*state)).map(RunState::as_str);
                     @let word = if one.enabled { end.map(|end| state_word(ctx, end)).unwrap_or_default() } else { state_word(ctx, "disabled") };
                     a class=(if one.enabled { "node" } else { "node off" }) href={ "/groups/" (segment(&one.name)) } aria-label=(format!("{}: {word}", one.name)) {

@@ -31,8 +31,8 @@ fn minutes(items: &[Value], depth_now: i64, now: Time) -> Vec<Minute> {
         let Some(at) = one["at"].as_str().and_then(parse) else {
             continue;
         };
-        let place = MINUTES - 1 - (this - at.timestamp().div_euclid(60));
-        if let Some(minute) = usize::try_from(place).ok().and_then(|place| minutes.get_mut(place)) {
+        let index = MINUTES - 1 - (this - at.timestamp().div_euclid(60));
+        if let Some(minute) = usize::try_from(index).ok().and_then(|index| minutes.get_mut(index)) {
             *minute = (one["depth"].as_i64(), one["ended"].as_i64().unwrap_or_default());
         }
     }
@@ -79,9 +79,9 @@ fn history(ctx: &Ctx, minutes: &[Minute]) -> Markup {
                 div.row { h2.grow { (title) } span.muted { (t!(ctx, "at-most", n = span::number(most))) } }
                 svg.picture.pace viewBox="0 0 600 80" preserveAspectRatio="none" role="img" aria-label=(label(most, total)) {
                     line.axis x1="0" x2="600" y1="79.5" y2="79.5" vector-effect="non-scaling-stroke" {}
-                    @for (place, minute) in minutes.iter().enumerate() {
+                    @for (index, minute) in minutes.iter().enumerate() {
                         @let height = of(minute) as f64 * scale;
-                        @if height > 0.0 { rect class=(class) x=(place * 10 + 1) y=(format!("{:.1}", 79.0 - height.max(1.0))) width="8" height=(format!("{:.1}", height.max(1.0))) {} }
+                        @if height > 0.0 { rect class=(class) x=(index * 10 + 1) y=(format!("{:.1}", 79.0 - height.max(1.0))) width="8" height=(format!("{:.1}", height.max(1.0))) {} }
                     }
                 }
                 p.row.muted { span.grow { (t!(ctx, "hour-ago")) } span { (t!(ctx, "now")) } }

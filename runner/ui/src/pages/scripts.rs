@@ -262,7 +262,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
                 h2 { (t!(ctx, "versions")) }
                 table.cards {
                     thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for (place, one) in items.iter().enumerate() { (version_row(ctx, name, one, items.get(place + 1))) } }
+                    tbody { @for (index, one) in items.iter().enumerate() { (version_row(ctx, name, one, items.get(index + 1))) } }
                 }
             }
             div.stack {

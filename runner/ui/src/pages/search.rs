@@ -151,8 +151,8 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
                     address: format!("{address}/{verb}"),
                 };
                 // Who names an action wants it first, who names a thing the thing.
-                let place = found.len() - usize::from(asked);
-                found.insert(place, action);
+                let index = found.len() - usize::from(asked);
+                found.insert(index, action);
             }
         }
     }

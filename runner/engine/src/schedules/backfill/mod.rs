@@ -36,8 +36,8 @@ pub use start::Started;
 /// How often to look without being told.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// After so long without a look at all backfills one is due, whatever is told of single ones.
-const TURNS_FOR: TimeDelta = TimeDelta::milliseconds(500);
+/// For so long after all backfills were read only those are that a signal names.
+const NAMED_FOR: TimeDelta = TimeDelta::milliseconds(500);
 
 /// How long to wait for another node's round.
 const BUSY_FOR: Duration = Duration::from_millis(5);
@@ -90,8 +90,8 @@ impl Service for Backfiller {
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
         let moved = self.schedules.node.signals.take_backfills();
-        // The end of a run says whose turn it may be; whatever else woke it does not, and nothing may be forgotten.
-        let lately = self.looked.is_some_and(|looked| now - looked < TURNS_FOR);
+        // The end of a run names its backfill; other signals name none, and then all are read.
+        let lately = self.looked.is_some_and(|looked| now - looked < NAMED_FOR);
         let ended = if lately && !self.more && !moved.others && !moved.named.is_empty() {
             self.schedules.backfill_rounds(moved.named).await?
         } else {

@@ -23,6 +23,7 @@ mod sought;
 mod statement;
 
 use chrono::TimeDelta;
+use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
@@ -98,7 +99,13 @@ const DONE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l
 
 impl Store {
     /// Runs, newest first, up to `limit`. Of the hot view there may be fewer on a page that another one follows.
-    pub async fn runs(&self, filter: &RunFilter, limit: i64) -> Result<Page<RunRow>, StoreError> {
+    ///
+    /// The future is boxed, so that its body, a large one, is compiled once and not with each crate that lists runs.
+    pub fn runs<'a>(&'a self, filter: &'a RunFilter, limit: i64) -> BoxFuture<'a, Result<Page<RunRow>, StoreError>> {
+        Box::pin(self.list_runs(filter, limit))
+    }
+
+    async fn list_runs(&self, filter: &RunFilter, limit: i64) -> Result<Page<RunRow>, StoreError> {
         let key = |row: &RunRow| row.id.to_string();
         let Some(sought) = self.sought(filter).await? else {
             return Ok(Page::of(Vec::new(), limit, key));

@@ -10,6 +10,7 @@ use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
 use super::create::create_in;
+use super::keys::Keys;
 use super::{AttemptRow, Created, LogRow, NewRun};
 use crate::database::column;
 use crate::transaction::Open;
@@ -152,14 +153,18 @@ pub(super) fn state_of(run: RunId, state: i16) -> Result<RunState, StoreError> {
 impl Completion {
     /// Locks the runs of attempts that ended, and takes the attempts; see `sql/lock_ended.sql`.
     pub async fn lock(&mut self, ended: &[EndedAttempt]) -> Result<Locked, StoreError> {
-        let runs: Vec<Uuid> = ended.iter().map(|ended| ended.run.0).collect();
-        let tasks: Vec<i16> = ended.iter().map(|ended| ended.at.key.task as i16).collect();
-        let items: Vec<i32> = ended.iter().map(|ended| ended.at.key.item_number()).collect();
-        let attempts: Vec<i32> = ended.iter().map(|ended| ended.at.attempt as i32).collect();
-        let leases: Vec<i64> = ended.iter().map(|ended| ended.lease).collect();
-        let rows = sqlx::query_file!("src/sql/lock_ended.sql", &runs, &tasks, &items, &attempts, &leases)
-            .fetch_all(&mut *self.tx)
-            .await?;
+        let by = Keys::of(ended, |ended| (ended.run, ended.at));
+        let leases = column(ended, |ended| ended.lease);
+        let rows = sqlx::query_file!(
+            "src/sql/lock_ended.sql",
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts,
+            &leases
+        )
+        .fetch_all(&mut *self.tx)
+        .await?;
         let mut locked = Locked::default();
         for row in rows {
             let at = (row.task, row.item, row.attempt);

@@ -44,6 +44,7 @@ mod effects;
 mod grant;
 mod history;
 mod inbox;
+mod keys;
 mod pools;
 mod queue;
 mod refuse;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::BATCH_MAX;
 use super::complete::{Completion, Locked};
+use super::keys::Keys;
 use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -130,19 +131,6 @@ pub struct ClaimStatus {
     pub expired_at: Option<Time>,
 }
 
-macro_rules! key_columns {
-    ($keys:expr) => {
-        (
-            $keys.iter().map(|key| key.run.0).collect::<Vec<Uuid>>(),
-            $keys.iter().map(|key| key.at.key.task as i16).collect::<Vec<i16>>(),
-            $keys.iter().map(|key| key.at.key.item_number()).collect::<Vec<i32>>(),
-            $keys.iter().map(|key| key.at.attempt as i32).collect::<Vec<i32>>(),
-            $keys.iter().map(|key| key.lease).collect::<Vec<i64>>(),
-            $keys.iter().map(|key| key.id).collect::<Vec<Uuid>>(),
-        )
-    };
-}
-
 /// Inserts rows for workers; see `sql/queue_put.sql`.
 pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
     if rows.is_empty() {
@@ -150,12 +138,12 @@ pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &Que
     }
     sqlx::query_file!(
         "src/sql/queue_put.sql",
-        &rows.iter().map(|row| row.0.0).collect::<Vec<_>>(),
+        &column(rows, |(run, ..)| run.0),
         &column(rows, |(_, _, row)| row.at.key.task as i16),
         &column(rows, |(_, _, row)| row.at.key.item_number()),
         &column(rows, |(_, _, row)| row.at.attempt as i32),
         &column(rows, |(_, _, row)| row.target.queue.as_str()) as &[&str],
-        &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
+        &column(rows, |(_, priority, _)| *priority),
         &column(rows, |(_, _, row)| row.turn),
         &column(rows, |(_, _, row)| row.target.tags.join(TAG_JOINT)),
         &column(rows, |(_, _, row)| row.target.timeout_ms) as &[Option<i64>],
@@ -362,15 +350,15 @@ impl Store {
 
     /// The queues of claims, where these are held.
     pub async fn queues_of_claims(&self, keys: &[ClaimKey]) -> Result<Vec<(Uuid, String)>, StoreError> {
-        let (runs, tasks, items, _, _, ids) = key_columns!(keys);
+        let by = Keys::of(keys, |key| (key.run, key.at));
         let rows = sqlx::query!(
             "SELECT c.id, c.queue FROM heddle.queue_claims c
                JOIN UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::uuid[]) AS k (run, task, item, id)
                  ON c.run = ANY (ARRAY[k.run]) AND c.task = k.task AND c.item = k.item AND c.id = k.id",
-            &runs,
-            &tasks,
-            &items,
-            &ids
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &column(keys, |key| key.id)
         )
         .fetch_all(&self.pool)
         .await?;
@@ -394,15 +382,15 @@ impl Store {
 impl Completion {
     /// Locks the runs of claims that end, and takes the claims; see `sql/queue_lock_claims.sql`.
     pub async fn lock_claims(&mut self, keys: &[ClaimKey], expired: bool) -> Result<Locked, StoreError> {
-        let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
+        let by = Keys::of(keys, |key| (key.run, key.at));
         let rows = sqlx::query_file!(
             "src/sql/queue_lock_claims.sql",
-            &runs,
-            &tasks,
-            &items,
-            &attempts,
-            &leases,
-            &ids,
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts,
+            &column(keys, |key| key.lease),
+            &column(keys, |key| key.id),
             expired
         )
         .fetch_all(self.connection())
@@ -423,12 +411,13 @@ impl Completion {
 
     /// Locks the runs of task runs that nobody claimed in time, and takes these; see `sql/queue_lock_overdue.sql`.
     pub async fn lock_overdue(&mut self, keys: &[(RunId, AttemptKey)]) -> Result<Locked, StoreError> {
+        let by = Keys::of(keys, |&key| key);
         let rows = sqlx::query_file!(
             "src/sql/queue_lock_overdue.sql",
-            &keys.iter().map(|key| key.0.0).collect::<Vec<_>>(),
-            &keys.iter().map(|key| key.1.key.task as i16).collect::<Vec<_>>(),
-            &keys.iter().map(|key| key.1.key.item_number()).collect::<Vec<_>>(),
-            &keys.iter().map(|key| key.1.attempt as i32).collect::<Vec<_>>()
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts
         )
         .fetch_all(self.connection())
         .await?;
@@ -466,15 +455,15 @@ pub(super) async fn heartbeat_in(
     keys: &[ClaimKey],
     lease_ms: &[Option<i64>],
 ) -> Result<Vec<(Uuid, Time)>, StoreError> {
-    let (runs, tasks, items, attempts, leases, ids) = key_columns!(keys);
+    let by = Keys::of(keys, |key| (key.run, key.at));
     let rows = sqlx::query_file!(
         "src/sql/queue_heartbeat.sql",
-        &runs,
-        &tasks,
-        &items,
-        &attempts,
-        &leases,
-        &ids,
+        &by.runs,
+        &by.tasks,
+        &by.items,
+        &by.attempts,
+        &column(keys, |key| key.lease),
+        &column(keys, |key| key.id),
         lease_ms as &[Option<i64>]
     )
     .fetch_all(connection)

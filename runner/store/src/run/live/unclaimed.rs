@@ -12,9 +12,11 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
 use uuid::Uuid;
 
+use super::keys::Keys;
 use super::timers::TimerKind;
 use super::{Completion, Locked};
 use crate::StoreError;
+use crate::database::column;
 
 /// An attempt whose `queue_timeout` has passed.
 #[derive(Clone, Copy, Debug)]
@@ -31,39 +33,27 @@ fn key_of(run: Uuid, task: i16, item: i32, attempt: i32) -> (RunId, AttemptKey) 
     (RunId(run), AttemptKey::from_numbers(task, item, attempt))
 }
 
-macro_rules! columns {
-    ($keys:expr) => {
-        (
-            $keys.iter().map(|key| key.0.0).collect::<Vec<Uuid>>(),
-            $keys.iter().map(|key| key.1.key.task as i16).collect::<Vec<_>>(),
-            $keys.iter().map(|key| key.1.key.item_number()).collect::<Vec<_>>(),
-            $keys.iter().map(|key| key.1.attempt as i32).collect::<Vec<_>>(),
-        )
-    };
-}
-
 impl Completion {
     /// Locks the runs of these attempts, and takes those of them that wait still.
     ///
     /// Each statement waits for whoever moves a row of its table, and the next one sees where that put it: an admission moves
     /// from *ready_pooled* to *ready*, a claim from *ready* to *running*. What a node hands on it moves under the run's lock.
     pub async fn take_unclaimed(&mut self, late: &[Unclaimed]) -> Result<Locked, StoreError> {
-        let ids: Vec<RunId> = late.iter().map(|one| one.run).collect();
+        let ids = column(late, |one| one.run);
         let mut locked = Locked {
             runs: self.lock_runs(&ids).await?,
             ..Locked::default()
         };
-        let keys: Vec<(RunId, AttemptKey)> = late.iter().map(|one| (one.run, one.at)).collect();
-        let (runs, tasks, items, attempts) = columns!(keys);
+        let by = Keys::of(late, |one| (one.run, one.at));
         let mut gone: Vec<(RunId, AttemptKey)> = sqlx::query!(
             "DELETE FROM heddle.ready_pooled r
               USING UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS l (run, task, item, attempt)
               WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
              RETURNING r.run, r.task, r.item, r.attempt",
-            &runs,
-            &tasks,
-            &items,
-            &attempts
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts
         )
         .fetch_all(self.connection())
         .await?
@@ -87,10 +77,10 @@ impl Completion {
                )
                SELECT run AS "run!", task AS "task!", item AS "item!", attempt AS "attempt!" FROM unclaimed
                UNION ALL SELECT run, task, item, attempt FROM queued"#,
-            &runs,
-            &tasks,
-            &items,
-            &attempts
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts
         )
         .fetch_all(self.connection())
         .await?;
@@ -110,25 +100,21 @@ impl Completion {
 
     /// Takes those that a node has in hand only to hand them on; it finds that they are not its own any more.
     async fn take_handed_on(&mut self, late: &[Unclaimed]) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
-        let keys: Vec<(RunId, AttemptKey)> = late
-            .iter()
-            .filter(|one| one.handed_on)
-            .map(|one| (one.run, one.at))
-            .collect();
-        if keys.is_empty() {
+        let late: Vec<&Unclaimed> = late.iter().filter(|one| one.handed_on).collect();
+        if late.is_empty() {
             return Ok(Vec::new());
         }
-        let (runs, tasks, items, attempts) = columns!(keys);
+        let by = Keys::of(&late, |one| (one.run, one.at));
         Ok(sqlx::query!(
             "DELETE FROM heddle.running r
               USING UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS l (run, task, item, attempt)
               WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
                 AND r.lease > 0
              RETURNING r.run, r.task, r.item, r.attempt",
-            &runs,
-            &tasks,
-            &items,
-            &attempts
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts
         )
         .fetch_all(self.connection())
         .await?
@@ -147,9 +133,8 @@ impl Completion {
         if late.is_empty() {
             return Ok(0);
         }
-        let keys: Vec<(RunId, AttemptKey)> = late.iter().map(|one| (one.run, one.at)).collect();
-        let since: Vec<Time> = late.iter().map(|one| one.since).collect();
-        let (runs, tasks, items, attempts) = columns!(keys);
+        let by = Keys::of(&late, |one| (one.run, one.at));
+        let since = column(&late, |one| one.since);
         Ok(sqlx::query!(
             "WITH closed AS (
                  UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
@@ -163,10 +148,10 @@ impl Completion {
                  RETURNING o.id, o.run, o.task, o.item, o.attempt)
              INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
              SELECT id, run, task, item, attempt, $6, $7 FROM closed",
-            &runs,
-            &tasks,
-            &items,
-            &attempts,
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts,
             &since,
             ErrorKind::Timeout.number(),
             why
@@ -186,7 +171,7 @@ impl Completion {
         if keys.is_empty() {
             return Ok(HashMap::new());
         }
-        let (runs, tasks, items, attempts) = columns!(keys);
+        let by = Keys::of(keys, |&key| key);
         // The kind comes with each key: as a condition of its own it would let the planner begin with all timers.
         let kinds = vec![TimerKind::Claim as i16; keys.len()];
         Ok(sqlx::query!(
@@ -199,10 +184,10 @@ impl Completion {
                        AND t.kind = d.kind AND t.attempt = d.attempt
                        FOR UPDATE OF t SKIP LOCKED))
              RETURNING t.run, t.task, t.item, t.attempt, t.due_at",
-            &runs,
-            &tasks,
-            &items,
-            &attempts,
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts,
             &kinds
         )
         .fetch_all(self.connection())

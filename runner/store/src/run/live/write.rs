@@ -6,11 +6,13 @@ use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{RunState, Skip};
 use uuid::Uuid;
 
+use super::keys::Keys;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
 use super::timers::{NewTimer, TimerKind, claim_timers, drop_timers, drop_timers_of, put_timers};
 use super::{Completion, Interrupted, ReadyRow};
 use crate::StoreError;
+use crate::database::column;
 use crate::notice::NewNotices;
 
 /// What is to be written of one run.
@@ -126,22 +128,16 @@ impl Completion {
 
     /// Makes attempts ready; whether those that were to be handed to this node are its own.
     async fn make_ready(&mut self, rows: &[(&RunWrite, &ReadyRow)]) -> Result<bool, StoreError> {
-        let runs: Vec<Uuid> = rows.iter().map(|(write, _)| write.run.0).collect();
-        let tasks: Vec<i16> = rows.iter().map(|(_, row)| row.at.key.task as i16).collect();
-        let items: Vec<i32> = rows.iter().map(|(_, row)| row.at.key.item_number()).collect();
-        let attempts: Vec<i32> = rows.iter().map(|(_, row)| row.at.attempt as i32).collect();
-        let priorities: Vec<i16> = rows.iter().map(|(write, _)| write.priority).collect();
-        let turns: Vec<i64> = rows.iter().map(|(_, row)| row.turn).collect();
-        let handed: Vec<bool> = rows.iter().map(|(_, row)| row.handed).collect();
+        let by = Keys::of(rows, |(write, row)| (write.run, row.at));
         Ok(sqlx::query_file_scalar!(
             "src/sql/make_ready.sql",
-            &runs,
-            &tasks,
-            &items,
-            &attempts,
-            &priorities,
-            &turns,
-            &handed,
+            &by.runs,
+            &by.tasks,
+            &by.items,
+            &by.attempts,
+            &column(rows, |(write, _)| write.priority),
+            &column(rows, |(_, row)| row.turn),
+            &column(rows, |(_, row)| row.handed),
             self.lease,
             self.now
         )

@@ -71,7 +71,7 @@ pub(super) async fn days_of(
     let cut = ends.iter().map(|(_, _, count)| count).sum::<i64>() >= RUNS_MAX;
     let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
     for (stretch, state, count) in ends {
-        let date = usize::try_from(stretch - 1).ok().and_then(|place| dates.get(place));
+        let date = usize::try_from(stretch - 1).ok().and_then(|index| dates.get(index));
         if let (Some(date), Ok(count)) = (date, usize::try_from(count)) {
             days.entry(*date).or_default().add(state, count);
         }
@@ -177,8 +177,8 @@ pub(super) fn month_of(
         div.month {
             h2 { (name) }
             svg.picture width=(7 * STEP) height=(weeks * STEP) viewBox=(format!("0 0 {} {}", 7 * STEP, weeks * STEP)) role="group" aria-label=(name) {
-                @for (place, day) in all.iter().enumerate() {
-                    @let cell = lead + place as u32;
+                @for (index, day) in all.iter().enumerate() {
+                    @let cell = lead + index as u32;
                     @let how = days.get(day).copied().unwrap_or_default();
                     (one(ctx, here, *day, *day == today, how, cell % 7 * STEP, cell / 7 * STEP))
                 }

@@ -61,8 +61,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let inside = html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
             div.row {
-                @if !upstream.is_empty() { p { span.muted { (t!(ctx, "waits-for")) } " " @for (place, name) in upstream.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } } }
-                @if !downstream.is_empty() { p { span.muted { (t!(ctx, "followed-by")) } " " @for (place, name) in downstream.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } } }
+                @if !upstream.is_empty() { p { span.muted { (t!(ctx, "waits-for")) } " " @for (index, name) in upstream.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } } }
+                @if !downstream.is_empty() { p { span.muted { (t!(ctx, "followed-by")) } " " @for (index, name) in downstream.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } } }
                 span.grow {}
                 @if is_drawn(plan) { (legend(ctx, &["succeeded", "running", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
             }
@@ -123,9 +123,9 @@ pub(in crate::pages) fn draw(
     }
     // In topological order, so that what is equal stands in the order in which it begins.
     let order = plan.topological();
-    let mut place_of = vec![0; plan.tasks.len()];
-    for (place, task) in order.iter().enumerate() {
-        place_of[*task as usize] = place;
+    let mut index_of = vec![0; plan.tasks.len()];
+    for (index, task) in order.iter().enumerate() {
+        index_of[*task as usize] = index;
     }
     let edges: Vec<(usize, usize)> = order
         .iter()
@@ -135,12 +135,12 @@ pub(in crate::pages) fn draw(
                 .iter()
                 .map(|needed| (*needed, *task))
         })
-        .map(|(from, to)| (place_of[from as usize], place_of[to as usize]))
+        .map(|(from, to)| (index_of[from as usize], index_of[to as usize]))
         .collect();
     let wide = width_of(plan.tasks.iter().map(|task| task.name.as_str()));
     let layout = layered(order.len(), &edges, wide, HEIGHT);
-    let state_of = |place: usize| states.get(plan.tasks[order[place] as usize].name.as_str()).copied();
-    let name_of = |place: usize| plan.tasks[order[place] as usize].name.as_str();
+    let state_of = |index: usize| states.get(plan.tasks[order[index] as usize].name.as_str()).copied();
+    let name_of = |index: usize| plan.tasks[order[index] as usize].name.as_str();
     // The chain is written from its end.
     let follows = |from: usize, to: usize| {
         critical
@@ -153,16 +153,16 @@ pub(in crate::pages) fn draw(
         div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
             svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = edges.len())) {
                 @for (from, to) in &edges {
-                    @let (a, b) = (layout.places[*from], layout.places[*to]);
+                    @let (a, b) = (layout.positions[*from], layout.positions[*to]);
                     @let (x1, x2) = (a.x + wide / 2.0, b.x - wide / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
                     path class=(if follows(*from, *to) { "edge critical" } else if bad(state_of(*from)) && bad(state_of(*to)) { "edge bad" } else { "edge" })
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
                 }
-                @for (place, at) in layout.places.iter().enumerate() {
-                    @let task = &plan.tasks[order[place] as usize];
+                @for (index, at) in layout.positions.iter().enumerate() {
+                    @let task = &plan.tasks[order[index] as usize];
                     @let name = task.name.to_string();
-                    @let now = state_of(place);
+                    @let now = state_of(index);
                     @let word = now.map(|now| state_word(ctx, now.as_str())).unwrap_or_default();
                     @let (x, y) = (at.x - wide / 2.0, at.y - HEIGHT / 2.0);
                     @let inside = node(&name, now.map(TaskState::as_str), (x, y), wide);

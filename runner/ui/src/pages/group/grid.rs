@@ -72,12 +72,12 @@ impl Grid {
         let mut rows: HashMap<String, usize> = tasks.iter().cloned().zip(0..).collect();
         let mut cells = vec![vec![None; runs.len()]; tasks.len()];
         // In which row each task of a revision stands.
-        let mut places: HashMap<i64, Vec<usize>> = HashMap::new();
+        let mut indexes: HashMap<i64, Vec<usize>> = HashMap::new();
         for (column, run) in runs.iter().enumerate() {
             let Ok(progress) = Progress::from_bytes(&run.progress) else {
                 continue;
             };
-            if let Entry::Vacant(place) = places.entry(run.revision_id) {
+            if let Entry::Vacant(vacant) = indexes.entry(run.revision_id) {
                 let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
                 let of_tasks = revision.plan.tasks.iter().map(|task| {
                     // A task that an older revision had and this one has not.
@@ -86,10 +86,10 @@ impl Grid {
                         tasks.len() - 1
                     })
                 });
-                place.insert(of_tasks.collect());
+                vacant.insert(of_tasks.collect());
                 cells.resize_with(tasks.len(), || vec![None; runs.len()]);
             }
-            for (index, row) in places[&run.revision_id].iter().enumerate() {
+            for (index, row) in indexes[&run.revision_id].iter().enumerate() {
                 let mut now = progress.task(index as TaskIndex);
                 if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
                     now = TaskState::Running;

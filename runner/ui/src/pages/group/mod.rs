@@ -110,7 +110,7 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
                 p {
                     @if let Some(text) = &spec.description { (text) br; }
                     (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
-                    @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (place, name) in depends.iter().enumerate() { @if place > 0 { ", " } (group_link(name)) } }
+                    @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (index, name) in depends.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
                     // Last, since it goes on.
                     @if let Some(at) = next { " · " (t!(ctx, "next-is")) " " (ago(ctx, at)) }
                 }

@@ -68,7 +68,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         @if lines.is_empty() { (empty(&t!(ctx, "no-lines"))) }
         @else {
             div.log-box.end[last] tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) {
-                ol.log { @for (place, line) in lines.iter().enumerate() { (one(ctx, line, &link_to(ctx, &lines, place), text.as_deref())) } }
+                ol.log { @for (index, line) in lines.iter().enumerate() { (one(ctx, line, &link_to(ctx, &lines, index), text.as_deref())) } }
             }
         }
         p.more {
@@ -87,7 +87,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                     @for task in run.wholes() { option value=(task.name) selected[ctx.q("task") == Some(&task.name)] { (task.name) } }
                 }
                 label.hidden for="log-level" { (t!(ctx, "level")) }
-                select #log-level name="level" { @for (place, level) in LEVELS.iter().enumerate() { option value=(level) selected[place == wanted] { (t!(ctx, "level-from", level = *level)) } } }
+                select #log-level name="level" { @for (index, level) in LEVELS.iter().enumerate() { option value=(level) selected[index == wanted] { (t!(ctx, "level-from", level = *level)) } } }
                 label.hidden for="log-find" { (t!(ctx, "search-log")) }
                 @if let Some(last) = ctx.q("last") { input type="hidden" name="last" value=(last); }
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
@@ -109,9 +109,9 @@ fn from_its_end(ctx: &Ctx, run: &Run) -> bool {
 }
 
 /// The address of a line, which shows it also when the log has grown: a page that begins a little before it.
-fn link_to(ctx: &Ctx, lines: &[Value], place: usize) -> String {
-    let cursor = |place: usize| lines[place]["cursor"].as_str();
-    let begins = match place.checked_sub(BEFORE) {
+fn link_to(ctx: &Ctx, lines: &[Value], index: usize) -> String {
+    let cursor = |index: usize| lines[index]["cursor"].as_str();
+    let begins = match index.checked_sub(BEFORE) {
         Some(before) => cursor(before),
         None => ctx.q("cursor").filter(|_| ctx.q("last").is_none()),
     };
@@ -119,7 +119,7 @@ fn link_to(ctx: &Ctx, lines: &[Value], place: usize) -> String {
         ctx,
         &[("cursor", begins), ("last", begins.is_none().then_some("false"))],
     );
-    format!("{page}#l-{}", cursor(place).unwrap_or_default())
+    format!("{page}#l-{}", cursor(index).unwrap_or_default())
 }
 
 /// Where the lines are: of the task that was chosen, or of all.

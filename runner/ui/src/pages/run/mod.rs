@@ -289,7 +289,7 @@ fn waits_for(ctx: &Ctx, task: &str, needs: &Needs, slots: &BTreeMap<String, Held
             @if !needs.pools.is_empty() { (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (needs.pools.join(", ")) } } }
             @for held in needs.pools.iter().filter_map(|pool| slots.get(pool)).filter(|held| !held.by.is_empty()) {
                 " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
-                @for (place, one) in held.by.iter().enumerate() { @if place > 0 { ", " } (one) }
+                @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
                 ")"
             }
         }

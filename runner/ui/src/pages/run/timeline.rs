@@ -153,7 +153,7 @@ fn picture(
     }
 }
 
-/// A place on the axis, or a width, in parts of a hundred.
+/// A position on the axis, or a width, in parts of a hundred.
 fn part(at: f64) -> String {
     format!("{at:.2}%")
 }
@@ -244,7 +244,7 @@ impl Chart<'_> {
     }
 }
 
-/// A task waits from one place of the axis to another.
+/// A task waits from one position on the axis to another.
 fn wait(from: f64, to: f64) -> Markup {
     html! { @if to - from > 0.1 { rect.wait x=(part(from)) y="10" width=(part(to - from)) height="4" {} } }
 }
@@ -345,9 +345,9 @@ fn items(ctx: &Ctx, run: &Run, failed: &[&Task], may: bool) -> Markup {
         details {
             summary { (t!(ctx, "failed-items", n = failed.len())) }
             ul.items { @for task in failed.iter().take(ITEMS_NAMED) {
-                @let place = task.item.unwrap_or_default();
+                @let index = task.item.unwrap_or_default();
                 li {
-                    code { "[" (place) "]" } " "
+                    code { "[" (index) "]" } " "
                     @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
                     @if may { " " a href=(by_hand::address(&run.id.to_string(), &task.name, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                 }
