@@ -68,7 +68,7 @@ const GUESTS: &[Guest] = &[
     component("sign-in"),
     demo("sleep"),
     component("stateful"),
-    component("sum"),
+    demo("sum"),
     demo("weather-extract"),
     demo("weather-precipitation"),
     demo("weather-report"),
@@ -254,7 +254,12 @@ fn embed_guests(target_dir: &Path, out: &Path) -> String {
         pack(&built, &packed).unwrap_or_else(|error| panic!("cannot pack {}: {error}", built.display()));
         writeln!(code, "    ({:?}, include_bytes!({packed:?})),", guest.name).expect("a String takes it");
     }
-    code.push_str("];");
+    let carried: Vec<&str> = GUESTS
+        .iter()
+        .filter(|guest| guest.is_carried)
+        .map(|guest| guest.name)
+        .collect();
+    writeln!(code, "];\nstatic CARRIED: &[&str] = &{carried:?};").expect("a String takes it");
     code
 }
 
