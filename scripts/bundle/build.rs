@@ -254,12 +254,12 @@ fn embed_guests(target_dir: &Path, out: &Path) -> String {
         pack(&built, &packed).unwrap_or_else(|error| panic!("cannot pack {}: {error}", built.display()));
         writeln!(code, "    ({:?}, include_bytes!({packed:?})),", guest.name).expect("a String takes it");
     }
-    let carried: Vec<&str> = GUESTS.iter().filter(|guest| guest.is_carried).map(|guest| guest.name).collect();
-    writeln!(
-        code,
-        "];\n/// The scripts that the program carries: others are here only with the feature `all`.\npub static CARRIED: &[&str] = &{carried:?};"
-    )
-    .expect("a String takes it");
+    let carried: Vec<&str> = GUESTS
+        .iter()
+        .filter(|guest| guest.is_carried)
+        .map(|guest| guest.name)
+        .collect();
+    writeln!(code, "];\nstatic CARRIED: &[&str] = &{carried:?};").expect("a String takes it");
     code
 }
 

@@ -12,6 +12,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PACKED.iter().map(|(name, _)| *name)
 }
 
+/// Whether the program carries the script of this name. With the feature `all` there are others besides.
+pub fn is_carried(name: &str) -> bool {
+    CARRIED.contains(&name)
+}
+
 /// The script of this name, unpacked.
 pub fn get(name: &str) -> Option<Vec<u8>> {
     let (_, packed) = PACKED.iter().find(|(known, _)| *known == name)?;
