@@ -28,7 +28,7 @@ const PREFIX: &str = "test_";
 #[derive(Debug)]
 pub struct TestCluster {
     postgres: EmbeddedPostgres,
-    janitor: mpsc::Sender<String>,
+    janitor: mpsc::SyncSender<String>,
     made: AtomicU64,
 }
 
@@ -179,7 +179,7 @@ fn scratch() -> PathBuf {
 pub struct TestDatabase {
     url: String,
     name: String,
-    janitor: mpsc::Sender<String>,
+    janitor: mpsc::SyncSender<String>,
 }
 
 impl TestDatabase {
@@ -199,10 +199,12 @@ impl Drop for TestDatabase {
     }
 }
 
-/// A thread that drops databases, since `Drop` cannot wait and a test's own runtime may be gone by then. The queue is
-/// bounded by the number of databases that tests make.
-fn start_janitor(url: String) -> Result<mpsc::Sender<String>> {
-    let (sender, receiver) = mpsc::channel::<String>();
+/// So many databases wait to be dropped; who has one more waits until one of them is gone.
+const JANITOR_MAX: usize = 1_024;
+
+/// A thread that drops databases, since `Drop` cannot wait and a test's own runtime may be gone by then.
+fn start_janitor(url: String) -> Result<mpsc::SyncSender<String>> {
+    let (sender, receiver) = mpsc::sync_channel::<String>(JANITOR_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("test-janitor".into()).spawn(move || {
         for name in receiver {

@@ -217,7 +217,11 @@ impl Chart<'_> {
     fn pieces(&self, task: &Task, own: &[&&AttemptView]) -> Markup {
         let axis = self.axis;
         let end_of = |attempt: &AttemptView| attempt.finished_at.unwrap_or(axis.to);
-        let end = own.iter().map(|attempt| end_of(attempt)).max().map_or(0.0, |end| axis.x(end));
+        let end = own
+            .iter()
+            .map(|attempt| end_of(attempt))
+            .max()
+            .map_or(0.0, |end| axis.x(end));
         let first = axis.x(own[0].started_at);
         html! {
             @if !task.items.is_empty() { (distribution(own, axis)) }
