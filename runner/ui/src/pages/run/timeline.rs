@@ -21,10 +21,13 @@ const ROWS_MAX: usize = 400;
 const PIECES_MAX: usize = 400;
 /// Stretches of the axis in each of which the items of a map that were under way are counted.
 const STRETCHES: usize = 180;
+/// Places on the axis are told in hundredths of its length, so that letters and lines are as large on each screen.
+const LENGTH: f64 = 100.0;
+/// The least length of a piece that is seen.
+const PIECE_MIN: f64 = 0.4;
+/// From this length on a piece has room for the sign of its end.
+const SIGN_MIN: f64 = 2.2;
 const ROW: f64 = 24.0;
-const LABEL: f64 = 168.0;
-const WIDTH: f64 = 720.0;
-const ALL: f64 = 1_060.0;
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let (run, detail) = (&whole.run, whole.detail(ctx).await?);
@@ -95,6 +98,20 @@ fn step(millis: i64) -> i64 {
     STEPS.into_iter().find(|step| millis / step <= 7).unwrap_or(millis / 6)
 }
 
+/// A place or a length on the axis, as SVG writes it.
+fn part(hundredths: f64) -> String {
+    format!("{hundredths:.2}%")
+}
+
+/// What all rows of a timeline are drawn with.
+struct Rows<'a> {
+    ctx: &'a Ctx,
+    run: &'a Run,
+    dependencies: &'a BTreeMap<String, Vec<String>>,
+    critical: &'a [String],
+    axis: Axis,
+}
+
 fn picture(
     ctx: &Ctx,
     run: &Run,
@@ -109,27 +126,37 @@ fn picture(
         .finished_at
         .unwrap_or(now)
         .max(from + chrono::TimeDelta::milliseconds(1));
-    let axis = Axis { from, to, width: WIDTH };
+    let rows = Rows {
+        ctx,
+        run,
+        dependencies,
+        critical,
+        axis: Axis {
+            from,
+            to,
+            width: LENGTH,
+        },
+    };
     let wholes: Vec<&Task> = run.wholes().collect();
-    let rows = wholes.len().min(ROWS_MAX);
-    let height = 24.0 + (rows + 1) as f64 * ROW + 6.0;
     let length = (to - from).num_milliseconds();
     let each = step(length);
     html! {
         section.panel aria-label=(t!(ctx, "tab-timeline")) {
-            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "tab-timeline")) {
-                svg.picture.timeline viewBox=(format!("0 0 {ALL} {height}")) role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
+            div.timeline role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
+                svg.picture.ruler aria-hidden="true" {
                     @for tick in 0..=(length / each) {
-                        @let x = LABEL + (tick * each) as f64 / length as f64 * WIDTH;
-                        line.axis x1=(format!("{x:.1}")) x2=(format!("{x:.1}")) y1="18" y2=(height - 4.0) {}
-                        text x=(format!("{x:.1}")) y="12" text-anchor="middle" { (elements::millis(ctx, tick * each)) }
+                        @let x = part((tick * each) as f64 / length as f64 * LENGTH);
+                        line.axis x1=(x) x2=(x) y1="18" y2="100%" {}
+                        text x=(x) y="12" text-anchor=(if tick == 0 { "start" } else { "middle" }) { (elements::millis(ctx, tick * each)) }
                     }
-                    text.ink x="0" y="40" font-weight="600" { (t!(ctx, "run")) }
-                    rect class={ (fill(&run.state)) " whole" } x=(LABEL) y="30" width=(format!("{:.1}", axis.x(run.finished_at.unwrap_or(to)).max(2.0))) height="12" rx="3" {}
-                    text x=(format!("{:.1}", LABEL + axis.x(run.finished_at.unwrap_or(to)) + 8.0)) y="40" { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
-                    @for (place, task) in wholes.iter().take(ROWS_MAX).enumerate() {
-                        (row(ctx, run, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default(), dependencies, critical, &axis, 24.0 + (place + 1) as f64 * ROW))
-                    }
+                }
+                div.lane {
+                    strong { (t!(ctx, "run")) }
+                    svg.picture aria-hidden="true" { rect class={ (fill(&run.state)) " whole" } x="0" y="6" width="100%" height="12" rx="3" {} }
+                    span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
+                }
+                @for task in wholes.iter().take(ROWS_MAX) {
+                    (rows.row(task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default()))
                 }
             }
             @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
@@ -147,69 +174,94 @@ fn attempt_state(attempt: &AttemptView) -> &'static str {
     attempt.state.as_str()
 }
 
-#[allow(clippy::too_many_arguments)]
-fn row(
-    ctx: &Ctx,
-    run: &Run,
-    task: &Task,
-    attempts: &[&AttemptView],
-    dependencies: &BTreeMap<String, Vec<String>>,
-    critical: &[String],
-    axis: &Axis,
-    y: f64,
-) -> Markup {
-    let mut name: String = task.name.chars().take(22).collect();
-    if name.len() < task.name.len() {
-        name.push('…');
+impl Rows<'_> {
+    /// A task: its name, its attempts on the axis, and in words how it stands.
+    fn row(&self, task: &Task, attempts: &[&AttemptView]) -> Markup {
+        let mut own: Vec<&&AttemptView> = attempts.iter().collect();
+        own.sort_by_key(|attempt| attempt.started_at);
+        let said = self.said(task, !own.is_empty());
+        html! {
+            div.lane {
+                a href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.name)) } title=(task.name) { bdi { (task.name) } }
+                svg.picture aria-hidden="true" { (self.bars(task, &own)) }
+                span.told title=(said) { (said) }
+            }
+        }
     }
-    let mut own: Vec<&&AttemptView> = attempts.iter().collect();
-    own.sort_by_key(|attempt| attempt.started_at);
-    let folded = !task.items.is_empty();
-    let end = own.iter().map(|attempt| attempt.finished_at.unwrap_or(axis.to)).max();
-    let needs = dependencies.get(&task.name);
-    let ready_at = needs
-        .into_iter()
-        .flatten()
-        .filter_map(|name| run.wholes().find(|other| other.name == *name)?.finished_at)
-        .max()
-        .unwrap_or(axis.from);
-    html! {
-        a href={ "/runs/" (run.id) "/log?task=" (segment(&task.name)) } { title { (task.name) } text.ink x="0" y=(y + 16.0) { (name) } }
-        @if own.is_empty() {
-            @let waits = (task.state == "ready" && run.finished_at.is_none()).then(|| (axis.x(ready_at), axis.x(axis.to)));
-            @if let Some((from, to)) = waits { rect.wait x=(format!("{:.1}", LABEL + from)) y=(y + 10.0) width=(format!("{:.1}", (to - from).max(2.0))) height="4" {} }
-            text x=(format!("{:.1}", LABEL + waits.map_or(4.0, |(_, to)| to + 8.0))) y=(y + 16.0) { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } }
-        } @else {
-            @let first = axis.x(own[0].started_at);
-            @let waited = axis.x(ready_at);
-            @if first - waited > 1.0 { rect.wait x=(format!("{:.1}", LABEL + waited)) y=(y + 10.0) width=(format!("{:.1}", first - waited)) height="4" {} }
-            @if !folded {
+
+    /// How long a task took; of one that has not begun, why.
+    fn said(&self, task: &Task, begun: bool) -> String {
+        let ctx = self.ctx;
+        let mut words = Vec::new();
+        if begun {
+            if let (Some(from), Some(to)) = (task.started_at, task.finished_at) {
+                words.push(elements::millis(ctx, (to - from).num_milliseconds()));
+            }
+            if !task.items.is_empty() {
+                words.push(folded_text(task));
+            } else if task.attempt > 1 {
+                words.push(t!(ctx, "attempts-count", n = task.attempt));
+            }
+        } else {
+            words.push(elements::state_word(ctx, &task.state));
+            let needs = self.dependencies.get(&task.name).filter(|needs| !needs.is_empty());
+            if let Some(needs) = needs.filter(|_| task.state == "pending") {
+                let first: Vec<&str> = needs.iter().take(3).map(String::as_str).collect();
+                words.push(format!("{} {}", t!(ctx, "waits-for"), first.join(", ")));
+            }
+        }
+        words.join(" · ")
+    }
+
+    /// Since when a task could have begun.
+    fn ready_at(&self, task: &Task) -> Time {
+        let needs = self.dependencies.get(&task.name).into_iter().flatten();
+        needs
+            .filter_map(|name| self.run.wholes().find(|other| other.name == *name)?.finished_at)
+            .max()
+            .unwrap_or(self.axis.from)
+    }
+
+    /// Waiting, attempts and the pauses between them, earliest first.
+    fn bars(&self, task: &Task, own: &[&&AttemptView]) -> Markup {
+        let axis = &self.axis;
+        let folded = !task.items.is_empty();
+        let waited = axis.x(self.ready_at(task));
+        let Some(first) = own.first().map(|attempt| axis.x(attempt.started_at)) else {
+            let waits = task.state == "ready" && self.run.finished_at.is_none();
+            return html! { @if waits { rect.wait x=(part(waited)) y="10" width=(part((LENGTH - waited).max(PIECE_MIN))) height="4" {} } };
+        };
+        let end = own.iter().map(|attempt| attempt.finished_at.unwrap_or(axis.to)).max();
+        let end = end.map_or(LENGTH, |end| axis.x(end));
+        html! {
+            @if first - waited > PIECE_MIN { rect.wait x=(part(waited)) y="10" width=(part(first - waited)) height="4" {} }
+            @if folded {
+                (distribution(own, axis))
+            } @else {
                 @for pair in own.windows(2) {
-                    @if let Some(ended) = pair[0].finished_at { line.pause x1=(format!("{:.1}", LABEL + axis.x(ended))) x2=(format!("{:.1}", LABEL + axis.x(pair[1].started_at))) y1=(y + 12.0) y2=(y + 12.0) {} }
+                    @if let Some(ended) = pair[0].finished_at { line.pause x1=(part(axis.x(ended))) x2=(part(axis.x(pair[1].started_at))) y1="12" y2="12" {} }
                 }
+                @for attempt in own.iter().take(PIECES_MAX) { (piece(attempt, axis)) }
             }
-            @if folded { (distribution(&own, axis, y)) }
-            @for attempt in own.iter().take(if folded { 0 } else { PIECES_MAX }) {
-                @let x = axis.x(attempt.started_at);
-                @let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(2.0);
-                @let what = attempt_state(attempt);
-                rect class=(fill(what)) x=(format!("{:.1}", LABEL + x)) y=(y + 5.0) width=(format!("{width:.1}")) height="14" rx="2" {}
-                @if width > 14.0 && fill(what) == "f-failed" {
-                    path.cell-mark d=(format!("M{:.1} {:.1}l5 5m0 -5l-5 5", LABEL + x + width / 2.0 - 2.5, y + 9.5)) {}
-                }
+            @if task.state == "retrying" { line.pause x1=(part(end)) x2="100%" y1="12" y2="12" {} }
+            @if self.critical.contains(&task.name) {
+                rect.critical-bar x=(part(first)) y="3.5" width=(part((end - first).max(PIECE_MIN))) height="17" rx="3" {}
             }
-            @if task.state == "retrying" { line.pause x1=(format!("{:.1}", LABEL + end.map_or(0.0, |end| axis.x(end)))) x2=(LABEL + WIDTH) y1=(y + 12.0) y2=(y + 12.0) {} }
-            @if critical.contains(&task.name) && let Some(end) = end {
-                rect.critical-bar x=(format!("{:.1}", LABEL + first - 1.5)) y=(y + 3.5) width=(format!("{:.1}", (axis.x(end) - first).max(2.0) + 3.0)) height="17" rx="3" {}
-            }
-            @if let Some(end) = end {
-                @let x = LABEL + axis.x(end) + 8.0;
-                text x=(format!("{x:.1}")) y=(y + 16.0) {
-                    @if let (Some(from), Some(to)) = (task.started_at, task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
-                    @if folded { " · " (folded_text(task)) }
-                    @if task.attempt > 1 && !folded { " · " (t!(ctx, "attempts-count", n = task.attempt)) }
-                }
-            }
+        }
+    }
+}
+
+/// An attempt on the axis.
+fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
+    let x = axis.x(attempt.started_at);
+    let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(PIECE_MIN);
+    // One that began at the very end is seen too.
+    let x = x.min(LENGTH - PIECE_MIN);
+    let class = fill(attempt_state(attempt));
+    html! {
+        rect class=(class) x=(part(x)) y="5" width=(part(width)) height="14" rx="2" {}
+        @if width > SIGN_MIN && class == "f-failed" {
+            svg x=(part(x + width / 2.0)) overflow="visible" { path.cell-mark d="M-2.5 9.5l5 5m0 -5l-5 5" {} }
         }
     }
 }
@@ -235,28 +287,25 @@ fn under_way(attempts: &[&&AttemptView], axis: &Axis, which: fn(&AttemptView) ->
 }
 
 /// The items of a map in one row: how many were under way at each time; those that failed stand in front.
-fn distribution(attempts: &[&&AttemptView], axis: &Axis, y: f64) -> Markup {
+fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     const HEIGHT: f64 = 14.0;
     let all = under_way(attempts, axis, |_| true);
     let most = all.iter().copied().max().unwrap_or(1).max(1) as f64;
-    let wide = axis.width / STRETCHES as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
         stretches.fold(String::new(), |path, (place, count)| {
             let height = (*count as f64 / most * HEIGHT).max(2.0);
-            path + &format!(
-                "M{:.1} {:.1}v-{height:.1}h{wide:.1}v{height:.1}z",
-                LABEL + place as f64 * wide,
-                y + 19.0
-            )
+            path + &format!("M{place} 19v-{height:.1}h1v{height:.1}z")
         })
     };
     let goes_on = under_way(attempts, axis, |attempt| attempt.finished_at.is_none());
     let failed = under_way(attempts, axis, |attempt| fill(attempt_state(attempt)) == "f-failed");
     html! {
-        @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
-            @let path = path(counts);
-            @if !path.is_empty() { path class=(class) d=(path) {} }
+        svg width="100%" height=(ROW) viewBox=(format!("0 0 {STRETCHES} {ROW}")) preserveAspectRatio="none" {
+            @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
+                @let path = path(counts);
+                @if !path.is_empty() { path class=(class) d=(path) {} }
+            }
         }
     }
 }
