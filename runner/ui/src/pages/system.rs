@@ -176,7 +176,7 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
                         rect.bar-held x="0" y="0" width=(format!("{share:.1}")) height="8" {}
                     }
                     span.card-label { (t!(ctx, "holders")) }
-                    (pool_lines(ctx, &holds, WAITS_MAX as usize).await?)
+                    @if holds.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &holds, WAITS_MAX as usize).await?) }
                 }
                 td.wide data-label=(t!(ctx, "waiters")) { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
                 td.tight.muted data-label=(t!(ctx, "changed")) { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
