@@ -45,20 +45,20 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
 }
 
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
-    let mut all = vec![
-        ("", "nodes"),
-        ("pools", "pools"),
-        ("connections", "connections"),
-        ("secrets", "secrets"),
-        ("retention", "retention"),
-        ("audit", "audit"),
+    // A tab, and whether it is only for administrators: what somebody may not see is not offered.
+    let all = [
+        ("", "nodes", false),
+        ("pools", "pools", false),
+        ("connections", "connections", true),
+        ("secrets", "secrets", true),
+        ("tokens", "tokens", true),
+        ("retention", "retention", false),
+        ("audit", "audit", false),
     ];
-    if admin {
-        all.insert(4, ("tokens", "tokens"));
-    }
     let all: Vec<(String, String, String)> = all
         .into_iter()
-        .map(|(name, word)| {
+        .filter(|(.., only)| admin || !only)
+        .map(|(name, word, _)| {
             (
                 name.to_owned(),
                 format!("/system{}{name}", if name.is_empty() { "" } else { "/" }),
