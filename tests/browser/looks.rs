@@ -289,6 +289,7 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
     chrome.shape(390, false).await;
     assert_eq!(chrome.value(NO_SCROLL).await, true);
     keep(chrome, "poll-as-390-light").await;
+    a_timeline_fits_a_phone(chrome, api).await;
     chrome.shape(1_280, false).await;
     // Without any script: the same, by links and forms.
     chrome.scripts(false).await;
@@ -301,6 +302,19 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
         .await;
     chrome.scripts(true).await;
     assert!(chrome.complaints(&base).is_empty(), "{:?}", chrome.complaints(&base));
+}
+
+/// A phone shows the whole of a timeline: what failed last is seen without moving anything.
+async fn a_timeline_fits_a_phone(chrome: &mut Chrome, api: &heddle_tests::Api) {
+    let failed = api.start("mixed", json!({})).await;
+    api.run_becomes(&failed, "failed").await;
+    chrome.open(&format!("{}/runs/{failed}", api.base())).await;
+    let seen = "(() => { const lanes = document.querySelector('.timeline'), bars = [...lanes.querySelectorAll('svg .f-failed:not(.whole)')]; \
+                return lanes.scrollWidth <= lanes.clientWidth && bars.length === 1 && bars.every((bar) => { \
+                const at = bar.getBoundingClientRect(), box = lanes.getBoundingClientRect(); \
+                return at.width >= 1 && at.left >= box.left && at.right <= box.right + 0.5; }); })()";
+    assert_eq!(chrome.value(seen).await, true);
+    keep(chrome, "timeline-390-light").await;
 }
 
 /// The words of a spec have colours while it is written, each letter where the field has it, and what is wrong is said.

@@ -83,6 +83,8 @@ async fn what_a_role_may_not_do_is_not_offered() {
             OPERATE,
         ),
         ("/system", "href=\"/system/tokens\"".into(), ADMINISTER),
+        ("/system", "href=\"/system/secrets\"".into(), ADMINISTER),
+        ("/system", "href=\"/system/connections\"".into(), ADMINISTER),
         ("/system/pools", "action=\"/system/pools\"".into(), ADMINISTER),
     ]
     .into_iter()
@@ -108,6 +110,8 @@ async fn what_a_role_may_not_do_is_not_offered() {
             ("/groups/shown/backfill", OPERATE),
             ("/scripts/echo/console", TRY),
             ("/system/tokens", ADMINISTER),
+            ("/system/secrets", ADMINISTER),
+            ("/system/connections", ADMINISTER),
         ] {
             let status = visitor.get(path).await.status;
             let expected = if who.contains(role) {

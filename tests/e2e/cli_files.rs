@@ -202,7 +202,21 @@ async fn naming_runs() {
     }
     ends(&node, USAGE, &["run", "show", "ffffffff"]);
     ends(&node, USAGE, &["run", "show", "0199f5a"]);
-    ends(&node, REFUSED, &["run", "show", "latest:none"]);
+    // What nothing is named after is told apart from what has no runs, and a slip of the hand is seen.
+    let said = ends(&node, REFUSED, &["run", "show", "latest:none"]);
+    assert!(said.contains("there is no group `none`"), "{said}");
+    node.put_group("idle", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let said = ends(&node, REFUSED, &["run", "show", "latest:idle"]);
+    assert!(said.contains("the group `idle` has no runs"), "{said}");
+    for (words, meant) in [
+        (["run", "show", "latest:idel"], "did you mean the group `idle`?"),
+        (["script", "show", "helo"], "did you mean the script `hello`?"),
+        (["script", "logs", "helo@1"], "did you mean the script `hello`?"),
+    ] {
+        let said = ends(&node, REFUSED, &words);
+        assert!(said.contains(meant), "{words:?}: {said}");
+    }
     ends(
         &node,
         DONE,

@@ -61,6 +61,16 @@ pub(crate) struct Session {
     pub(crate) output: Format,
 }
 
+/// What a command names of the things that the server has.
+pub(crate) struct Named {
+    /// The word for it: group, ...
+    pub(crate) kind: &'static str,
+    /// The part of the API's path that lists its kind.
+    pub(crate) list: &'static str,
+    /// As it was typed.
+    pub(crate) name: String,
+}
+
 impl Session {
     pub(crate) fn open(connection: &Connection) -> Result<Self> {
         let token = connection.token.as_deref().filter(|token| !token.is_empty());
@@ -71,8 +81,8 @@ impl Session {
         })
     }
 
-    /// If the server knows no such group: the error, and the name of a group that is much like it.
-    pub(crate) async fn with_group_meant(&self, error: anyhow::Error, group: &str) -> anyhow::Error {
+    /// If the server knows nothing of that name: the error, and a name of the same kind that is much like it.
+    pub(crate) async fn with_meant(&self, error: anyhow::Error, named: &Named) -> anyhow::Error {
         let unknown = error
             .downcast_ref::<heddle_client::Error>()
             .and_then(heddle_client::Error::problem)
@@ -80,13 +90,13 @@ impl Session {
         if !unknown {
             return error;
         }
-        let request = self.client.get(&["v1", "groups"]);
-        let Ok(groups) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
+        let request = self.client.get(&["v1", named.list]);
+        let Ok(things) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
             return error;
         };
-        let names = groups.iter().filter_map(|group| group["name"].as_str());
-        match nearest(names, group) {
-            Some(name) => error.context(Meant { kind: "group", name }),
+        let names = things.iter().filter_map(|thing| thing["name"].as_str());
+        match nearest(names, &named.name) {
+            Some(name) => error.context(Meant { kind: named.kind, name }),
             None => error,
         }
     }

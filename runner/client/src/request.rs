@@ -51,7 +51,11 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// A client of the server at `base`, such as `https://heddle.example.com` (a path in it is a prefix of all calls).
     pub fn new(base: &str, token: Option<&str>) -> Result<Self> {
-        let url = Url::parse(base).map_err(|error| Error::Invalid(format!("`{base}` is not a valid URL: {error}")))?;
+        let url = Url::parse(base).map_err(|error| {
+            Error::Invalid(format!(
+                "`{base}` is not a valid URL ({error}); write for example http://127.0.0.1:8080"
+            ))
+        })?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
             return Err(Error::Invalid(format!("`{base}` is not an http or https URL")));
         }

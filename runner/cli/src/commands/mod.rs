@@ -34,7 +34,7 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use crate::arguments::{Cli, Command};
-use crate::session::Session;
+use crate::session::{Named, Session};
 use anyhow::{Context, Result};
 
 /// Does what the command line says.
@@ -59,7 +59,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         _ => {}
     }
     let session = Session::open(&connection)?;
-    let group = group_named(&command);
+    let named = named_by(&command);
     wait_for(async move {
         let session = &session;
         let done = match command {
@@ -99,11 +99,23 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             | Command::BoundedWork
             | Command::Completions { .. } => done(),
         };
-        match (done, group) {
-            (Err(error), Some(group)) => Err(session.with_group_meant(error, &group).await),
+        match (done, named) {
+            (Err(error), Some(named)) => Err(session.with_meant(error, &named).await),
             (done, _) => done,
         }
     })
+}
+
+/// What a command is about, if it is about a thing with a name.
+fn named_by(command: &Command) -> Option<Named> {
+    let of = |kind, list| move |name: String| Named { kind, list, name };
+    match command {
+        Command::Script(command) => command.script().map(of("script", "scripts")),
+        Command::Invoke(invoke) => Some(of("script", "scripts")(script::bare(&invoke.name))),
+        Command::Queue(command) => command.queue().map(of("queue", "queues")),
+        Command::Topic(command) => command.topic().map(of("topic", "topics")),
+        _ => group_named(command).map(of("group", "groups")),
+    }
 }
 
 /// The group that a command is about.
@@ -112,6 +124,9 @@ fn group_named(command: &Command) -> Option<String> {
     match command {
         Command::Run(run::RunCommand::Start(start)) => Some(start.group.clone()),
         Command::Run(run::RunCommand::List { filter, .. }) => filter.group.clone(),
+        Command::Run(run::RunCommand::Show {
+            id: run_ref::RunRef::Latest(group),
+        }) => group.clone(),
         Command::Backfill(backfill) => backfill.start.group.clone(),
         Command::Group(command) => match command {
             Of::Show { name }

@@ -42,6 +42,18 @@ pub enum QueueCommand {
     },
 }
 
+impl QueueCommand {
+    /// The queue that it is about.
+    pub(crate) fn queue(&self) -> Option<String> {
+        match self {
+            Self::List => None,
+            Self::Show { name } | Self::Pause { name } | Self::Resume { name } | Self::Limit { name, .. } => {
+                Some(name.clone())
+            }
+        }
+    }
+}
+
 pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<ExitCode> {
     match command {
         QueueCommand::List => {

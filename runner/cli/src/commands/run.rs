@@ -260,7 +260,7 @@ pub struct Filter {
     /// Only runs with this trigger
     #[arg(long, value_parser = ["manual", "schedule", "backfill", "upstream", "task", "rerun"])]
     pub trigger: Option<String>,
-    /// Only runs with this label: NAME=VALUE
+    /// Only runs with this label: NAME=VALUE, or NAME for any value
     #[arg(long)]
     pub label: Option<String>,
     /// Only runs created at or after this time, RFC 3339

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -56,13 +56,18 @@ impl RunRef {
         match self {
             Self::Id(id) => Ok(*id),
             Self::Latest(group) => {
-                let run: Value = session
-                    .client
-                    .get(&["v1", "runs", "latest"])
-                    .query_if("group", group.as_deref())
-                    .send()
-                    .await?;
-                id_of(&run)
+                let request = session.client.get(&["v1", "runs", "latest"]);
+                let found: Result<Value, _> = request.query_if("group", group.as_deref()).send().await;
+                match (found, group) {
+                    (Ok(run), _) => id_of(&run),
+                    (Err(error), group) if error.status() == Some(404) => {
+                        let Some(group) = group else { bail!("there are no runs") };
+                        // A group without runs and a name that no group has are told apart.
+                        let _: Value = session.client.get(&["v1", "groups", group]).send().await?;
+                        bail!("the group `{group}` has no runs")
+                    }
+                    (Err(error), _) => Err(error.into()),
+                }
             }
             Self::Prefix(prefix) => {
                 let page: Value = session

@@ -82,6 +82,33 @@ pub enum ScriptCommand {
     },
 }
 
+impl ScriptCommand {
+    /// The script that it is about, without its version. What `test` names may be a file.
+    pub(crate) fn script(&self) -> Option<String> {
+        match self {
+            Self::Show { name }
+            | Self::Logs { name, .. }
+            | Self::Activate { name, .. }
+            | Self::Download { name, .. }
+            | Self::Rm { name } => Some(bare(name)),
+            Self::Test(invoke) => Some(bare(&invoke.name)),
+            Self::Diff(diff) => Some(diff.name.clone()),
+            Self::New(_)
+            | Self::Build(_)
+            | Self::Push(_)
+            | Self::List
+            | Self::Dev(_)
+            | Self::Record(_)
+            | Self::Check(_) => None,
+        }
+    }
+}
+
+/// A script's name without its version.
+pub(crate) fn bare(script: &str) -> String {
+    script.split('@').next().unwrap_or_default().to_owned()
+}
+
 /// The options of `heddle script new`.
 #[derive(Args, Debug)]
 pub struct New {

@@ -111,6 +111,23 @@ pub enum TopicCommand {
     },
 }
 
+impl TopicCommand {
+    /// The topic that it is about.
+    pub(crate) fn topic(&self) -> Option<String> {
+        match self {
+            Self::List | Self::Put { .. } => None,
+            Self::Show { name }
+            | Self::Send { name, .. }
+            | Self::Messages { name, .. }
+            | Self::Cancel { name, .. }
+            | Self::Days { name }
+            | Self::Day { name, .. }
+            | Self::Rm { name } => Some(name.clone()),
+            Self::Fill(fill) => Some(fill.name.clone()),
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 pub struct MessageFilter {
     /// Only messages that are due on this day, for example 2026-11-20

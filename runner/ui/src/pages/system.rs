@@ -45,20 +45,20 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
 }
 
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
-    let mut all = vec![
-        ("", "nodes"),
-        ("pools", "pools"),
-        ("connections", "connections"),
-        ("secrets", "secrets"),
-        ("retention", "retention"),
-        ("audit", "audit"),
+    // A tab, and whether it is only for administrators: what somebody may not see is not offered.
+    let all = [
+        ("", "nodes", false),
+        ("pools", "pools", false),
+        ("connections", "connections", true),
+        ("secrets", "secrets", true),
+        ("tokens", "tokens", true),
+        ("retention", "retention", false),
+        ("audit", "audit", false),
     ];
-    if admin {
-        all.insert(4, ("tokens", "tokens"));
-    }
     let all: Vec<(String, String, String)> = all
         .into_iter()
-        .map(|(name, word)| {
+        .filter(|(.., only)| admin || !only)
+        .map(|(name, word, _)| {
             (
                 name.to_owned(),
                 format!("/system{}{name}", if name.is_empty() { "" } else { "/" }),
@@ -176,7 +176,7 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
                         rect.bar-held x="0" y="0" width=(format!("{share:.1}")) height="8" {}
                     }
                     span.card-label { (t!(ctx, "holders")) }
-                    (pool_lines(ctx, &holds, WAITS_MAX as usize).await?)
+                    @if holds.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &holds, WAITS_MAX as usize).await?) }
                 }
                 td.wide data-label=(t!(ctx, "waiters")) { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
                 td.tight.muted data-label=(t!(ctx, "changed")) { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }

@@ -21,10 +21,13 @@ const ROWS_MAX: usize = 400;
 const PIECES_MAX: usize = 400;
 /// Stretches of the axis in each of which the items of a map that were under way are counted.
 const STRETCHES: usize = 180;
-/// The least width of an attempt, in parts of a hundred of the axis: less would not be seen.
+/// Places on the axis are told in hundredths of its length, so that letters and lines are as large on each screen.
+const LENGTH: f64 = 100.0;
+/// The least length of a piece that is seen.
 const PIECE_MIN: f64 = 0.4;
-/// From this width on a failed attempt has its sign.
-const SIGN_MIN: f64 = 4.0;
+/// From this length on a piece has room for the sign of its end.
+const SIGN_MIN: f64 = 2.2;
+const ROW: f64 = 24.0;
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let (run, detail) = (&whole.run, whole.detail(ctx).await?);
@@ -95,6 +98,20 @@ fn step(millis: i64) -> i64 {
     STEPS.into_iter().find(|step| millis / step <= 7).unwrap_or(millis / 6)
 }
 
+/// A place or a length on the axis, as SVG writes it.
+fn part(hundredths: f64) -> String {
+    format!("{hundredths:.2}%")
+}
+
+/// What all rows of a timeline are drawn with.
+struct Rows<'a> {
+    ctx: &'a Ctx,
+    run: &'a Run,
+    dependencies: &'a BTreeMap<String, Vec<String>>,
+    critical: &'a [String],
+    axis: Axis,
+}
+
 fn picture(
     ctx: &Ctx,
     run: &Run,
@@ -109,37 +126,37 @@ fn picture(
         .finished_at
         .unwrap_or(now)
         .max(from + chrono::TimeDelta::milliseconds(1));
-    // All of it is in parts of a hundred: the picture is as wide as the window, on a phone too.
-    let axis = Axis { from, to, width: 100.0 };
-    let wholes: Vec<&Task> = run.wholes().collect();
-    let length = (to - from).num_milliseconds();
-    let each = step(length);
-    let ticks: Vec<(f64, i64)> = (0..=length / each)
-        .map(|tick| ((tick * each) as f64 / length as f64 * 100.0, tick * each))
-        .collect();
-    let chart = Chart {
+    let rows = Rows {
+        ctx,
         run,
         dependencies,
         critical,
-        axis: &axis,
-        ticks: &ticks,
+        axis: Axis {
+            from,
+            to,
+            width: LENGTH,
+        },
     };
+    let wholes: Vec<&Task> = run.wholes().collect();
+    let length = (to - from).num_milliseconds();
+    let each = step(length);
     html! {
         section.panel aria-label=(t!(ctx, "tab-timeline")) {
-            div.gantt role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
-                span {}
-                svg.picture.gantt-head height="20" aria-hidden="true" {
-                    @for (at, millis) in &ticks { text x=(part(*at)) y="12" text-anchor="middle" { (elements::millis(ctx, *millis)) } }
+            div.timeline role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
+                svg.picture.ruler aria-hidden="true" {
+                    @for tick in 0..=(length / each) {
+                        @let x = part((tick * each) as f64 / length as f64 * LENGTH);
+                        line.axis x1=(x) x2=(x) y1="18" y2="100%" {}
+                        text x=(x) y="12" text-anchor=(if tick == 0 { "start" } else { "middle" }) { (elements::millis(ctx, tick * each)) }
+                    }
                 }
-                span {}
-                span.gantt-name { strong { (t!(ctx, "run")) } }
-                svg.picture height="24" aria-hidden="true" {
-                    (chart.lines())
-                    rect class={ (fill(&run.state)) " whole" } x="0" y="6" width=(part(axis.x(run.finished_at.unwrap_or(to)).max(PIECE_MIN))) height="12" rx="3" {}
+                div.lane {
+                    strong { (t!(ctx, "run")) }
+                    svg.picture aria-hidden="true" { rect class={ (fill(&run.state)) " whole" } x="0" y="6" width="100%" height="12" rx="3" {} }
+                    span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
                 }
-                span.gantt-took { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
                 @for task in wholes.iter().take(ROWS_MAX) {
-                    (chart.row(ctx, task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default()))
+                    (rows.row(task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default()))
                 }
             }
             @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
@@ -153,104 +170,100 @@ fn picture(
     }
 }
 
-/// A position on the axis, or a width, in parts of a hundred.
-fn part(at: f64) -> String {
-    format!("{at:.2}%")
+fn attempt_state(attempt: &AttemptView) -> &'static str {
+    attempt.state.as_str()
 }
 
-/// What all rows have in common.
-struct Chart<'c> {
-    run: &'c Run,
-    dependencies: &'c BTreeMap<String, Vec<String>>,
-    critical: &'c [String],
-    axis: &'c Axis,
-    /// Where the axis has a line, and of which millisecond it is.
-    ticks: &'c [(f64, i64)],
-}
-
-impl Chart<'_> {
-    fn lines(&self) -> Markup {
-        html! { @for (at, _) in self.ticks { line.axis x1=(part(*at)) x2=(part(*at)) y1="0" y2="24" {} } }
-    }
-
-    /// When the last of what a task waits for ended.
-    fn ready_at(&self, needs: Option<&Vec<String>>) -> Time {
-        let ends = needs
-            .into_iter()
-            .flatten()
-            .filter_map(|name| self.run.wholes().find(|other| other.name == *name)?.finished_at);
-        ends.max().unwrap_or(self.axis.from)
-    }
-
-    /// A task's name, what it did when, and how long it took.
-    fn row(&self, ctx: &Ctx, task: &Task, attempts: &[&AttemptView]) -> Markup {
-        let axis = self.axis;
+impl Rows<'_> {
+    /// A task: its name, its attempts on the axis, and in words how it stands.
+    fn row(&self, task: &Task, attempts: &[&AttemptView]) -> Markup {
         let mut own: Vec<&&AttemptView> = attempts.iter().collect();
         own.sort_by_key(|attempt| attempt.started_at);
-        let needs = self.dependencies.get(&task.name);
-        let ready_at = axis.x(self.ready_at(needs));
+        let said = self.said(task, !own.is_empty());
         html! {
-            a.gantt-name href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.name)) } title=(task.name) { bdi { (task.name) } }
-            svg.picture height="24" aria-hidden="true" {
-                (self.lines())
-                @if own.is_empty() {
-                    @let waits = task.state == "ready" && self.run.finished_at.is_none();
-                    @if waits { (wait(ready_at, 100.0)) }
-                    @else { text x="0" dx="4" y="16" { (elements::state_word(ctx, &task.state)) @if task.state == "pending" { @if let Some(needs) = needs.filter(|needs| !needs.is_empty()) { " · " (t!(ctx, "waits-for")) " " (needs.iter().take(3).cloned().collect::<Vec<_>>().join(", ")) } } } }
-                } @else {
-                    (wait(ready_at, axis.x(own[0].started_at)))
-                    (self.pieces(task, &own))
-                }
-            }
-            span.gantt-took {
-                @if own.is_empty() { @if task.state == "ready" { (elements::state_word(ctx, &task.state)) } }
-                @if let (Some(from), Some(to)) = (task.started_at.filter(|_| !own.is_empty()), task.finished_at) { (elements::millis(ctx, (to - from).num_milliseconds())) }
-                @if !own.is_empty() {
-                    @if !task.items.is_empty() { span.wide-only { " · " (folded_text(task)) } }
-                    @else if task.attempt > 1 { span.wide-only { " · " (t!(ctx, "attempts-count", n = task.attempt)) } }
-                }
+            div.lane {
+                a href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.name)) } title=(task.name) { bdi { (task.name) } }
+                svg.picture aria-hidden="true" { (self.bars(task, &own)) }
+                span.told title=(said) { (said) }
             }
         }
     }
 
-    /// Attempts, what was between them, and a frame if the run's length is made of them.
-    fn pieces(&self, task: &Task, own: &[&&AttemptView]) -> Markup {
-        let axis = self.axis;
-        let end_of = |attempt: &AttemptView| attempt.finished_at.unwrap_or(axis.to);
-        let end = own
-            .iter()
-            .map(|attempt| end_of(attempt))
+    /// How long a task took; of one that has not begun, why.
+    fn said(&self, task: &Task, begun: bool) -> String {
+        let ctx = self.ctx;
+        let mut words = Vec::new();
+        if begun {
+            if let (Some(from), Some(to)) = (task.started_at, task.finished_at) {
+                words.push(elements::millis(ctx, (to - from).num_milliseconds()));
+            }
+            if !task.items.is_empty() {
+                words.push(folded_text(task));
+            } else if task.attempt > 1 {
+                words.push(t!(ctx, "attempts-count", n = task.attempt));
+            }
+        } else {
+            words.push(elements::state_word(ctx, &task.state));
+            let needs = self.dependencies.get(&task.name).filter(|needs| !needs.is_empty());
+            if let Some(needs) = needs.filter(|_| task.state == "pending") {
+                let first: Vec<&str> = needs.iter().take(3).map(String::as_str).collect();
+                words.push(format!("{} {}", t!(ctx, "waits-for"), first.join(", ")));
+            }
+        }
+        words.join(" · ")
+    }
+
+    /// Since when a task could have begun.
+    fn ready_at(&self, task: &Task) -> Time {
+        let needs = self.dependencies.get(&task.name).into_iter().flatten();
+        needs
+            .filter_map(|name| self.run.wholes().find(|other| other.name == *name)?.finished_at)
             .max()
-            .map_or(0.0, |end| axis.x(end));
-        let first = axis.x(own[0].started_at);
+            .unwrap_or(self.axis.from)
+    }
+
+    /// Waiting, attempts and the pauses between them, earliest first.
+    fn bars(&self, task: &Task, own: &[&&AttemptView]) -> Markup {
+        let axis = &self.axis;
+        let folded = !task.items.is_empty();
+        let waited = axis.x(self.ready_at(task));
+        let Some(first) = own.first().map(|attempt| axis.x(attempt.started_at)) else {
+            let waits = task.state == "ready" && self.run.finished_at.is_none();
+            return html! { @if waits { rect.wait x=(part(waited)) y="10" width=(part((LENGTH - waited).max(PIECE_MIN))) height="4" {} } };
+        };
+        let end = own.iter().map(|attempt| attempt.finished_at.unwrap_or(axis.to)).max();
+        let end = end.map_or(LENGTH, |end| axis.x(end));
         html! {
-            @if !task.items.is_empty() { (distribution(own, axis)) }
-            @else {
+            @if first - waited > PIECE_MIN { rect.wait x=(part(waited)) y="10" width=(part(first - waited)) height="4" {} }
+            @if folded {
+                (distribution(own, axis))
+            } @else {
                 @for pair in own.windows(2) {
                     @if let Some(ended) = pair[0].finished_at { line.pause x1=(part(axis.x(ended))) x2=(part(axis.x(pair[1].started_at))) y1="12" y2="12" {} }
                 }
-                @for attempt in own.iter().take(PIECES_MAX) {
-                    @let x = axis.x(attempt.started_at);
-                    @let width = (axis.x(end_of(attempt)) - x).max(PIECE_MIN);
-                    @let class = fill(attempt.state.as_str());
-                    rect class=(class) x=(part(x.min(100.0 - width))) y="5" width=(part(width)) height="14" rx="2" {}
-                    @if width > SIGN_MIN && class == "f-failed" {
-                        svg.sign x=(part(x + width / 2.0)) y="12" width="1" height="1" { path.cell-mark d="M-2.5 -2.5l5 5m0 -5l-5 5" {} }
-                    }
-                }
+                @for attempt in own.iter().take(PIECES_MAX) { (piece(attempt, axis)) }
             }
             @if task.state == "retrying" { line.pause x1=(part(end)) x2="100%" y1="12" y2="12" {} }
             @if self.critical.contains(&task.name) {
-                @let width = (end - first).max(PIECE_MIN);
-                rect.critical-bar x=(part(first.min(100.0 - width))) y="3.5" width=(part(width)) height="17" rx="3" {}
+                rect.critical-bar x=(part(first)) y="3.5" width=(part((end - first).max(PIECE_MIN))) height="17" rx="3" {}
             }
         }
     }
 }
 
-/// A task waits from one position on the axis to another.
-fn wait(from: f64, to: f64) -> Markup {
-    html! { @if to - from > 0.1 { rect.wait x=(part(from)) y="10" width=(part(to - from)) height="4" {} } }
+/// An attempt on the axis.
+fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
+    let x = axis.x(attempt.started_at);
+    let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(PIECE_MIN);
+    // One that began at the very end is seen too.
+    let x = x.min(LENGTH - PIECE_MIN);
+    let class = fill(attempt_state(attempt));
+    html! {
+        rect class=(class) x=(part(x)) y="5" width=(part(width)) height="14" rx="2" {}
+        @if width > SIGN_MIN && class == "f-failed" {
+            svg x=(part(x + width / 2.0)) overflow="visible" { path.cell-mark d="M-2.5 9.5l5 5m0 -5l-5 5" {} }
+        }
+    }
 }
 
 /// Of the attempts of a map, how many were under way in each stretch of the axis; of all of them, of those that go on, or
@@ -280,15 +293,15 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     let most = all.iter().copied().max().unwrap_or(1).max(1) as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        stretches.fold(String::new(), |path, (index, count)| {
+        stretches.fold(String::new(), |path, (place, count)| {
             let height = (*count as f64 / most * HEIGHT).max(2.0);
-            path + &format!("M{index} {HEIGHT}v-{height:.1}h1v{height:.1}z")
+            path + &format!("M{place} 19v-{height:.1}h1v{height:.1}z")
         })
     };
     let goes_on = under_way(attempts, axis, |attempt| attempt.finished_at.is_none());
-    let failed = under_way(attempts, axis, |attempt| fill(attempt.state.as_str()) == "f-failed");
+    let failed = under_way(attempts, axis, |attempt| fill(attempt_state(attempt)) == "f-failed");
     html! {
-        svg x="0" y="5" width="100%" height="14" viewBox=(format!("0 0 {STRETCHES} {HEIGHT}")) preserveAspectRatio="none" {
+        svg width="100%" height=(ROW) viewBox=(format!("0 0 {STRETCHES} {ROW}")) preserveAspectRatio="none" {
             @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
                 @let path = path(counts);
                 @if !path.is_empty() { path class=(class) d=(path) {} }
