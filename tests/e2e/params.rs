@@ -109,7 +109,7 @@ async fn run_params_are_data() {
     let node = world.node().await;
     node.put_group(
         "data",
-        one(json!({"script": "echo", "params": {"copy": "{{ params.given }}"}})),
+        one(json!({"script": "echo", "params": {"copy": "{{ params.given }}", "n": 2, "seen": "{{ params.n }} {{ params.z }}"}})),
     )
     .await;
     let given = json!({"given": "{{ 1 + 1 }}", "own": "{% for x in y %}"});
@@ -120,7 +120,7 @@ async fn run_params_are_data() {
     let params = &task(&run, "t")["output"]["params"];
     assert_eq!(
         params,
-        &json!({"given": "{{ 1 + 1 }}", "own": "{% for x in y %}", "z": "{{ nope", "copy": "{{ 1 + 1 }}"})
+        &json!({"given": "{{ 1 + 1 }}", "own": "{% for x in y %}", "z": "{{ nope", "copy": "{{ 1 + 1 }}", "n": 2, "seen": "2 {{ nope"})
     );
 }
 

@@ -173,7 +173,7 @@ async fn dedupe_sees_every_unfinished_run() {
     })
     .await;
     refused_for(json!({"params": {"of": "backfill"}}), &id(&backfilled)).await;
-    // Others, and those that have ended, are in nobody's way.
+    // Others, and those that have ended, are in the way of no `params`.
     for (group, body) in [
         ("g", json!({"params": {"n": 1}})),
         ("g", json!({"params": {"n": 1}, "task_params": {"t": {"m": 3}}})),
@@ -189,6 +189,10 @@ async fn dedupe_sees_every_unfinished_run() {
     node.post(&format!("/v1/runs/{submitted}/cancel"), json!({}))
         .await
         .expect_status(200);
+    // An ended run is in the way of `params_kept` only.
+    let kept = json!({"params": params, "dedupe": "params_kept"});
+    let problem = node.post("/v1/groups/g/runs", kept).await.expect_problem(409, &[]);
+    assert_eq!(problem["existing"], *submitted);
     node.post("/v1/groups/g/runs", json!({"params": params, "dedupe": "params"}))
         .await
         .expect_status(202);

@@ -1,9 +1,9 @@
 //! Effective params: script defaults <- group <- task <- run <- run's `task_params`, merged by top-level key.
 //!
 //! Strings in group and task params are templates; defaults and what comes with a run are data and never rendered.
-//! What a higher layer replaces is not rendered at all. In a template, `params` stands for what is common to all
-//! tasks: group params (rendered, in which `params` stands for the run's params over the group's constants) with the
-//! run's params over them.
+//! What a higher layer replaces is not rendered at all. In a template of a task, `params` stands for its effective params
+//! without those of its own that are templates themselves: so `"{{ params.table }}_old"` can stand under the key `table`.
+//! In a template of the group, it stands for the run's params over the group's constants.
 
 use serde_json::{Map, Value};
 
@@ -66,9 +66,8 @@ impl Layers<'_> {
     }
 }
 
-/// What `params` stands for in a task's templates, its `when` and its `for_each`. A fault's pointer leads into the
-/// params.
-pub fn shared(
+/// The group's params, rendered, with the run's over them. A fault's pointer leads into the params.
+fn shared(
     group: &Map<String, Value>,
     run: &Map<String, Value>,
     scope: &Scope,
@@ -89,24 +88,36 @@ pub fn shared(
     Ok(common)
 }
 
-/// The params that a task is given. A fault's pointer leads into them.
-pub fn effective(layers: Layers<'_>, scope: &Scope, templates: &Templates) -> Result<Map<String, Value>, Faults> {
-    let Layers {
-        defaults,
-        group,
-        task,
-        run,
-        task_run,
-    } = layers;
-    let common = shared(group, run, scope, templates)?;
-    let wanted = task
+/// What `params` stands for in a task's templates, its `when` and its `for_each`: its params, of its own only the
+/// constants. A fault's pointer leads into the params.
+pub fn visible(layers: Layers<'_>, scope: &Scope, templates: &Templates) -> Result<Map<String, Value>, Faults> {
+    let mut merged = layers.defaults.clone();
+    merged.extend(shared(layers.group, layers.run, scope, templates)?);
+    let constants = layers
+        .task
         .iter()
-        .filter(|(key, _)| !run.contains_key(*key) && !task_run.contains_key(*key));
-    let rendered = render(wanted, &scope.with_params(&common), templates)?;
-    let mut merged = defaults.clone();
-    merged.extend(common);
+        .filter(|(key, value)| !layers.run.contains_key(*key) && !contains_template(value))
+        .chain(layers.task_run);
+    merged.extend(constants.map(|(key, value)| (key.clone(), value.clone())));
+    Ok(merged)
+}
+
+/// The params that a task is given. `visible` is what [`visible`] made of the same layers. A fault's pointer leads into
+/// them.
+pub fn effective(
+    layers: Layers<'_>,
+    visible: Map<String, Value>,
+    scope: &Scope,
+    templates: &Templates,
+) -> Result<Map<String, Value>, Faults> {
+    let replaced = |key: &String| layers.run.contains_key(key) || layers.task_run.contains_key(key);
+    let wanted = layers
+        .task
+        .iter()
+        .filter(|(key, value)| !replaced(key) && contains_template(value));
+    let rendered = render(wanted, &scope.with_params(&visible), templates)?;
+    let mut merged = visible;
     merged.extend(rendered);
-    merged.extend(task_run.iter().map(|(key, value)| (key.clone(), value.clone())));
     Ok(merged)
 }
 
@@ -145,7 +156,9 @@ mod tests {
             run,
             task_run,
         };
-        let got = effective(layers_, &Scope::new(Given::default()), &Templates::new());
+        let (scope, templates) = (Scope::new(Given::default()), Templates::new());
+        let got =
+            visible(layers_, &scope, &templates).and_then(|visible| effective(layers_, visible, &scope, &templates));
         let got = got.map(Value::Object).map_err(|faults| faults.to_string());
         assert_eq!(got, expect.map_err(str::to_owned), "{layers:?}");
     }
@@ -207,6 +220,27 @@ mod tests {
                 none(),
             ],
             Ok(json!({"n": 5, "m": 50, "t": 50})),
+        );
+        // They see the other layers of the task too, and of its own the constants.
+        check(
+            [
+                json!({"d": 1, "t": 7}),
+                json!({"g": 2, "c": 0}),
+                json!({"c": 3, "t": "{{ params.t }}{{ params.d }}{{ params.g }}{{ params.c }}{{ params.r }}{{ params.s }}"}),
+                json!({"r": 4}),
+                json!({"s": 5}),
+            ],
+            Ok(json!({"d": 1, "g": 2, "c": 3, "r": 4, "s": 5, "t": "712345"})),
+        );
+        check(
+            [
+                none(),
+                none(),
+                json!({"a": "{{ params.b }}", "b": "{{ 1 }}"}),
+                none(),
+                none(),
+            ],
+            Err("/a: `params.b` is not defined"),
         );
         // What is replaced is not rendered.
         check(

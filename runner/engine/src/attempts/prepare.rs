@@ -106,13 +106,6 @@ impl Attempts {
         let none = Map::new();
         let defaults = script.as_ref().map_or(&none, |script| &script.defaults);
         let wrong = |faults: Faults| invalid(format!("params: {faults}"));
-        let visible = or_trouble(|| params::shared(&plan.spec.params, &run, &unscoped, &self.templates))?;
-        let scope = unscoped.with_params(&visible.map_err(wrong)?);
-        if at.key.item.is_none()
-            && let Some(end) = self.prepare_task(task, &scope).await?
-        {
-            return Ok(Prepared::End(end));
-        }
         let layers = params::Layers {
             defaults,
             group: &plan.spec.params,
@@ -120,7 +113,15 @@ impl Attempts {
             run: &run,
             task_run: &task_run,
         };
-        let effective = or_trouble(|| params::effective(layers, &unscoped, &self.templates))?.map_err(wrong)?;
+        let visible = or_trouble(|| params::visible(layers, &unscoped, &self.templates))?.map_err(wrong)?;
+        let scope = unscoped.with_params(&visible);
+        if at.key.item.is_none()
+            && let Some(end) = self.prepare_task(task, &scope).await?
+        {
+            return Ok(Prepared::End(end));
+        }
+        let effective = or_trouble(|| params::effective(layers, visible, &unscoped, &self.templates))?;
+        let effective = effective.map_err(wrong)?;
         match (&task.executor, script) {
             (Executor::Script(_), Some(script)) => {
                 let params = checked_params(&script, effective)?;

@@ -128,7 +128,8 @@ pub(super) async fn settle_instants(
     Ok(())
 }
 
-/// How many of a group's newest unfinished runs are looked at for params that a deduped run has as well.
+/// How many of a group's newest unfinished runs, and how many of its newest ended ones, are looked at for params that a
+/// deduped run has as well.
 const PLAIN_MAX: i64 = 10_000;
 
 /// Who has a group's params: the run, and whether it is still in the way of those that ask for unfinished ones only.
@@ -178,10 +179,11 @@ pub(super) async fn dedupe_holders(
     Ok(holders)
 }
 
-/// Refuses those whose params an unfinished run has that was made without `dedupe`, whatever made it.
+/// Refuses those whose params a run has that was made without `dedupe`, whatever made it: an unfinished run, or for
+/// `params_kept` also an ended one.
 ///
 /// Such runs leave no hash: what most runs never need would cost all of them. Whoever is deduped pays, by a look at the
-/// group's newest unfinished runs. Params are compared as they stand there: as this program writes them, or as
+/// group's newest unfinished runs, and `params_kept` by a second look at its newest ended ones. Params are compared as they stand there: as this program writes them, or as
 /// `heddle.submit` does. (JSON with a zero character is no `jsonb`, so SQL cannot have submitted it.) No lock is taken: of a
 /// plain run that is made at this very moment one may be the first as well as the other.
 async fn refuse_for_plain(
@@ -243,15 +245,60 @@ async fn refuse_for_plain(
         let oldest = holders.entry((row.group_id, &row.digest)).or_insert(row.id);
         *oldest = row.id.min(*oldest);
     }
+    let ended = if asked.iter().any(|(_, run)| is_kept(run)) {
+        ended_params(tx, &groups, &lengths).await?
+    } else {
+        HashMap::new()
+    };
     for row in &spelled {
         let Some((index, run)) = usize::try_from(row.place).ok().and_then(|place| asked.get(place - 1)) else {
             continue;
         };
-        if let Some(holder) = holders.get(&(run.group_id, row.digest.as_slice())) {
+        let unfinished = holders.get(&(run.group_id, row.digest.as_slice()));
+        let holder = unfinished.or_else(|| {
+            let ended = ended.get(&(run.group_id, row.digest.clone()));
+            ended.filter(|_| is_kept(run))
+        });
+        if let Some(holder) = holder {
             refused.insert(*index, Created::Exists(RunId(*holder)));
         }
     }
     Ok(())
+}
+
+fn is_kept(run: &NewRun) -> bool {
+    run.dedupe.as_ref().is_some_and(|(_, kept)| *kept)
+}
+
+/// The digests of params of these lengths, and the oldest ended run that has them.
+///
+/// Runs with `dedupe` count here too: `run_dedupes` names the newest run of some params only, and that one may have been
+/// deleted.
+async fn ended_params(
+    tx: &mut PgSession,
+    groups: &[i64],
+    lengths: &[i32],
+) -> Result<HashMap<(i64, Vec<u8>), Uuid>, StoreError> {
+    let rows = sqlx::query!(
+        r#"SELECT g.group_id AS "group_id!", d.id AS "id!",
+                  sha256(convert_to(d.params || E'\n' || coalesce(d.task_params, ''), 'UTF8')) AS "digest!"
+             FROM UNNEST($1::bigint[]) AS g (group_id)
+            CROSS JOIN LATERAL (SELECT id, params, task_params FROM heddle.runs_done
+                                 WHERE group_id >= g.group_id AND group_id <= g.group_id
+                                 ORDER BY group_id DESC, id DESC LIMIT $3) AS d
+            WHERE octet_length(d.params) = ANY ($2)"#,
+        groups,
+        lengths,
+        PLAIN_MAX
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut holders = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let oldest = holders.entry((row.group_id, row.digest)).or_insert(row.id);
+        *oldest = row.id.min(*oldest);
+    }
+    Ok(holders)
 }
 
 /// Whether a run of this batch stands before another, without `dedupe`, and has its params.
