@@ -267,6 +267,8 @@ impl Chrome {
 
     /// Where on the window a part of the first thing is that a selector finds: from 0, its left and top, to 1.
     pub async fn place(&mut self, selector: &str, across: f64, down: f64) -> [f64; 2] {
+        // A page has its address before it has its elements.
+        self.until(&format!("!!document.querySelector({selector:?})")).await;
         let place = format!(
             "(() => {{ const it = document.querySelector({selector:?}); it.scrollIntoView({{block: 'center'}}); \
              const at = it.getBoundingClientRect(); return [at.x + at.width * {across}, at.y + at.height * {down}]; }})()"
