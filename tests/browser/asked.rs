@@ -213,6 +213,13 @@ async fn an_empty_database_greets_until_there_is_something() {
     ] {
         assert_eq!(page.matches(command).count(), 2, "to read and to copy: {command}");
     }
+    // Where nothing is looked for, nothing is said to match or not.
+    for (path, says) in [("/groups", "No groups yet"), ("/runs", "No runs.")] {
+        let page = visitor.get(path).await.fine();
+        assert!(page.contains(says), "{path}: {page}");
+        let page = visitor.get(&format!("{path}?category=none&group=none")).await.fine();
+        assert!(page.contains(" match."), "{path}: {page}");
+    }
     // It makes way by itself.
     let (heard, ()) = tokio::join!(visitor.hears(&page, &["event: attention", "event: day"]), async {
         node.put_group("first", json!({"tasks": {"a": {"script": "hello"}}}))

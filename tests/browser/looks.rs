@@ -315,6 +315,11 @@ async fn a_timeline_fits_a_phone(chrome: &mut Chrome, api: &heddle_tests::Api) {
                 return at.width >= 1 && at.left >= box.left && at.right <= box.right + 0.5; }); })()";
     assert_eq!(chrome.value(seen).await, true);
     keep(chrome, "timeline-390-light").await;
+    // So does it with the durations of a group's runs.
+    chrome.open(&format!("{}/groups/mixed/runs", api.base())).await;
+    let seen = "(() => { const dots = [...document.querySelectorAll('svg.scatter a > *')]; \
+                return dots.length === 2 && dots.every((dot) => dot.getBoundingClientRect().right <= innerWidth); })()";
+    assert_eq!(chrome.value(seen).await, true);
 }
 
 /// The words of a spec have colours while it is written, each letter where the field has it, and what is wrong is said.

@@ -155,7 +155,7 @@ function marks(svg) {
   const { group, left, span } = svg.dataset;
   const place = (event) => {
     const box = svg.getBoundingClientRect();
-    return Math.min(Number(left) + Number(span), Math.max(Number(left), (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width));
+    return Math.min(Number(left) + Number(span), Math.max(Number(left), (event.clientX - box.left) * 100 / box.width));
   };
   let from = null;
   svg.addEventListener("dragstart", (event) => event.preventDefault());
@@ -163,15 +163,15 @@ function marks(svg) {
   addEventListener("pointermove", (event) => {
     if (from === null) return;
     const mark = svg.querySelector(".marked"), to = place(event);
-    mark.setAttribute("x", Math.min(from, to));
-    mark.setAttribute("width", Math.abs(to - from));
+    mark.setAttribute("x", `${Math.min(from, to)}%`);
+    mark.setAttribute("width", `${Math.abs(to - from)}%`);
   });
   addEventListener("pointerup", (event) => {
     if (from === null) return;
     const ends = [from, place(event)].sort((a, b) => a - b);
     from = null;
     svg.querySelector(".marked").setAttribute("width", 0);
-    if (ends[1] - ends[0] < 6) return;
+    if (ends[1] - ends[0] < .6) return;
     const at = (x) => new Date(Number(svg.dataset.from) + (x - left) / span * (svg.dataset.to - svg.dataset.from)).toISOString();
     const [since, until] = svg.dataset.by === "start" ? ["from", "to"] : ["logical_from", "logical_to"];
     location.href = `/runs?${new URLSearchParams({ group, [since]: at(ends[0]), [until]: at(ends[1]) })}`;
@@ -180,7 +180,7 @@ function marks(svg) {
 
 function all() {
   document.querySelectorAll("svg[data-columns]").forEach(setUp);
-  document.querySelectorAll(".grid-scroll, .scroll:has(svg.scatter)").forEach(newest);
+  document.querySelectorAll(".grid-scroll").forEach(newest);
   document.querySelectorAll(".zoom").forEach(zoomable);
   document.querySelectorAll("svg.scatter").forEach(marks);
   for (const hint of document.querySelectorAll("[data-hint]")) hint.hidden = false;

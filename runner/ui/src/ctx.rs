@@ -155,6 +155,13 @@ impl Ctx {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Whether something is looked for: nothing of everything is told apart from nothing that matches.
+    pub(crate) fn filters(&self) -> bool {
+        self.query
+            .iter()
+            .any(|(name, value)| name != "view" && !value.is_empty())
+    }
+
     /// A query for the API: `limit`, and those of these parameters that this page has.
     pub(crate) fn asks(&self, limit: u32, names: &[&str]) -> String {
         let mut query = url::form_urlencoded::Serializer::new(format!("limit={limit}"));

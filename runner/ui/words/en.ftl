@@ -211,6 +211,7 @@ next = Next
 next-is = next
 follows = Depends on
 no-groups = No groups match.
+no-groups-yet = No groups yet. The overview shows the first three steps.
 strip-label = Last { $runs } runs, { $failed } of them failed
 said-enabled = Enabled.
 said-disabled = Disabled. Active runs will finish.
@@ -476,6 +477,7 @@ label-hint = label=value
 param-hint = param=value
 param-looked = A filter by params searches 2,000 runs at a time; the next page continues with older runs.
 no-runs = No runs match.
+no-runs-at-all = No runs.
 remove-filter = Remove this filter
 bulk-title = Change all matching runs
 bulk-hint = First shows how many runs would change.

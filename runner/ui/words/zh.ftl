@@ -198,6 +198,7 @@ next = 下次
 follows = 依赖
 next-is = 下次
 no-groups = 没有符合的组。
+no-groups-yet = 还没有组。概览页列出了最初的三个步骤。
 strip-label = 最近 { $runs } 次运行，其中 { $failed } 次失败
 said-enabled = 已启用。
 said-disabled = 已停用。活动的运行会继续到结束。
@@ -238,7 +239,7 @@ tab-attempts = 尝试
 tab-events = 事件
 runs = 运行
 runs-shown = 运行数量
-no-runs-yet = 尚未运行。
+no-runs-yet = 还没有运行。
 grid-label = { $tasks } 个任务 × { $runs } 次运行；方向键移动，回车显示详情
 more-rows = 另有 { $n } 个未显示。
 open-run = 打开运行
@@ -450,6 +451,7 @@ label-hint = 标签=值
 param-hint = 参数=值
 param-looked = 按参数筛选每次查找 2,000 次运行；下一页继续查找更早的运行。
 no-runs = 没有符合的运行。
+no-runs-at-all = 没有运行。
 remove-filter = 移除此筛选
 bulk-title = 更改所有符合的运行
 bulk-hint = 先显示将更改多少次运行。

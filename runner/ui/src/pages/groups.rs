@@ -162,7 +162,7 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
     let may = ctx.viewer.operates();
     html! {
         section.panel {
-            @if lines.is_empty() { (empty(&t!(ctx, "no-groups"))) }
+            @if lines.is_empty() { (empty(&t!(ctx, if ctx.filters() { "no-groups" } else { "no-groups-yet" }))) }
             @else {
                 table.cards.steady.groups {
                     colgroup { @if may { col.of-pick; } col; col.of-strip; col.of-rate; col.of-median; col.of-next; col.of-follows; col class=(if may { "of-switch" } else { "of-state" }); }

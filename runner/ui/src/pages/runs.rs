@@ -102,7 +102,7 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
 pub(super) fn list(ctx: &Ctx, runs: &[Value]) -> Markup {
     html! {
         section.panel {
-            @if runs.is_empty() { (empty(&t!(ctx, "no-runs"))) }
+            @if runs.is_empty() { (empty(&t!(ctx, if ctx.filters() { "no-runs" } else { "no-runs-at-all" }))) }
             @else {
                 table.cards.steady {
                     colgroup { col.of-group; col.of-time; col.of-state; col.of-trigger; col.of-span; col.of-ago; col; }

@@ -50,7 +50,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     let axis = crate::chart::Axis {
         from: first,
         to: last,
-        width: 940.0,
+        // Places are told in hundredths of the picture: it is as wide as the screen lets it, and its letters stay as large.
+        width: 98.0,
     };
     let middle = median(runs);
     let near = last - first < chrono::TimeDelta::days(2);
@@ -66,24 +67,24 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     html! {
         section.panel {
             div.row { h2.grow { (t!(ctx, "durations")) } (choice(ctx, &t!(ctx, "view"), "by", if by_start { "start" } else { "" }, &among)) span.muted data-hint hidden { (t!(ctx, "drag-hint")) } @if let Some(middle) = middle { span.muted { (t!(ctx, "median")) " " (elements::millis(ctx, middle)) } } }
-            div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "durations")) { svg.picture.scatter viewBox="0 0 960 130" role="group"
-                data-group=(name) data-by=[by_start.then_some("start")] data-left="10" data-span="940" data-from=(first.timestamp_millis()) data-to=(last.timestamp_millis() + 1) aria-label=(t!(ctx, "durations-label", n = runs.len())) {
+            svg.picture.scatter role="group"
+                data-group=(name) data-by=[by_start.then_some("start")] data-left="1" data-span="98" data-from=(first.timestamp_millis()) data-to=(last.timestamp_millis() + 1) aria-label=(t!(ctx, "durations-label", n = runs.len())) {
                 rect.marked x="0" y="4" width="0" height="106" {}
-                line.axis x1="0" x2="960" y1="110.5" y2="110.5" {}
-                @if let Some(middle) = middle { line.now x1="0" x2="960" y1=(format!("{:.1}", y(middle))) y2=(format!("{:.1}", y(middle))) {} }
+                line.axis x1="0" x2="100%" y1="110.5" y2="110.5" {}
+                @if let Some(middle) = middle { line.now x1="0" x2="100%" y1=(format!("{:.1}", y(middle))) y2=(format!("{:.1}", y(middle))) {} }
                 text x="0" y="10" { (elements::millis(ctx, longest as i64)) }
                 text x="0" y="126" { (end(first)) }
-                text x="960" y="126" text-anchor="end" { (end(last)) }
+                text x="100%" y="126" text-anchor="end" { (end(last)) }
                 @for run in runs {
                     @if let Some(took) = millis(run) {
-                        @let (x, height) = (axis.x(stands(run, by_start)) + 10.0, y(took));
+                        @let (x, height) = (format!("{:.2}%", axis.x(stands(run, by_start)) + 1.0), y(took));
                         a href={ "/runs/" (run.id) } tabindex="-1" aria-hidden="true" {
-                            @if run.state == 4 { rect class=(fill_of(run.state)) x=(format!("{:.1}", x - 4.0)) y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} }
-                            @else { circle class=(fill_of(run.state)) cx=(format!("{x:.1}")) cy=(format!("{height:.1}")) r="4" {} }
+                            @if run.state == 4 { svg x=(x) overflow="visible" { rect class=(fill_of(run.state)) x="-4" y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} } }
+                            @else { circle class=(fill_of(run.state)) cx=(x) cy=(format!("{height:.1}")) r="4" {} }
                         }
                     }
                 }
-            } }
+            }
         }
     }
 }
