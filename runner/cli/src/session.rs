@@ -1,6 +1,6 @@
 //! A server to talk to and a way to print.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
@@ -73,6 +73,11 @@ impl Session {
 
     /// If the server knows no such group: the error, and the name of a group that is much like it.
     pub(crate) async fn with_group_meant(&self, error: anyhow::Error, group: &str) -> anyhow::Error {
+        self.with_meant(error, "group", group).await
+    }
+
+    /// If the server knows no such group or script: the error, and the name of one that is much like it.
+    pub(crate) async fn with_meant(&self, error: anyhow::Error, kind: &'static str, typed: &str) -> anyhow::Error {
         let unknown = error
             .downcast_ref::<heddle_client::Error>()
             .and_then(heddle_client::Error::problem)
@@ -80,13 +85,18 @@ impl Session {
         if !unknown {
             return error;
         }
-        let request = self.client.get(&["v1", "groups"]);
-        let Ok(groups) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
+        let list = format!("{kind}s");
+        let request = self.client.get(&["v1", &list]);
+        let Ok(things) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
             return error;
         };
-        let names = groups.iter().filter_map(|group| group["name"].as_str());
-        match nearest(names, group) {
-            Some(name) => error.context(Meant { kind: "group", name }),
+        let names = things.iter().filter_map(|thing| thing["name"].as_str());
+        if names.clone().any(|name| name == typed) {
+            // It is there; something of it is not.
+            return error;
+        }
+        match nearest(names, typed) {
+            Some(name) => error.context(Meant { kind, name }),
             None => error,
         }
     }
@@ -125,10 +135,7 @@ impl Session {
     pub(crate) async fn remove(&self, kind: &str, name: &str, path: &[&str], force: bool) -> Result<()> {
         let request = self.client.delete(path);
         let request = if force { request.query("force", true) } else { request };
-        let answer: Option<Value> = request
-            .send_for_option()
-            .await
-            .with_context(|| format!("{kind} {name}"))?;
+        let answer: Option<Value> = request.send_for_option().await?;
         let answer = answer.filter(|answer| !answer.is_null());
         self.output.print(&answer.clone().unwrap_or(Value::Null), |_| {
             match answer.as_ref().and_then(that_says_something) {

@@ -59,7 +59,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         _ => {}
     }
     let session = Session::open(&connection)?;
-    let group = group_named(&command);
+    let named = named_by(&command);
     wait_for(async move {
         let session = &session;
         let done = match command {
@@ -99,14 +99,37 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             | Command::BoundedWork
             | Command::Completions { .. } => done(),
         };
-        match (done, group) {
-            (Err(error), Some(group)) => Err(session.with_group_meant(error, &group).await),
+        match (done, named) {
+            (Err(error), Some((kind, name))) => Err(session.with_meant(error, kind, &name).await),
             (done, _) => done,
         }
     })
 }
 
-/// The group that a command is about.
+/// The group or the script that a command is about: its kind and its name.
+fn named_by(command: &Command) -> Option<(&'static str, String)> {
+    match script_named(command) {
+        // `name@version` names a version of it.
+        Some(script) => Some(("script", script.split('@').next().unwrap_or_default().to_owned())),
+        None => group_named(command).map(|group| ("group", group)),
+    }
+}
+
+fn script_named(command: &Command) -> Option<&str> {
+    use script::ScriptCommand as Of;
+    match command {
+        Command::Invoke(invoke) | Command::Script(Of::Test(invoke)) => Some(&invoke.name),
+        Command::Script(
+            Of::Show { name }
+            | Of::Logs { name, .. }
+            | Of::Activate { name, .. }
+            | Of::Download { name, .. }
+            | Of::Rm { name },
+        ) => Some(name),
+        _ => None,
+    }
+}
+
 fn group_named(command: &Command) -> Option<String> {
     use group::GroupCommand as Of;
     match command {

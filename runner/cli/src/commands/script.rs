@@ -332,7 +332,14 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
         .client
         .put_script_as(&push.name, media_type, bytes, !push.no_activate)
         .await
-        .with_context(|| format!("the server did not accept {}", file.display()))?;
+        .with_context(|| match language {
+            Some(Language::Python) if file.with_file_name("requirements.txt").is_file() => format!(
+                "the server did not accept {}; a script that is text takes no packages from requirements.txt, but a project \
+                does that `heddle script new NAME --lang python-component` creates",
+                file.display()
+            ),
+            _ => format!("the server did not accept {}", file.display()),
+        })?;
     session.output.print(&serde_json::to_value(&version)?, |_| {
         format!(
             "{}@{} ({}, {})",
