@@ -5,7 +5,7 @@ use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
-use crate::exit::Meant;
+use crate::exit::Hint;
 use crate::output::Format;
 
 /// Where the help lists the options that all commands share: apart from each command's own, and after them.
@@ -96,7 +96,7 @@ impl Session {
             return error;
         }
         match nearest(names, typed) {
-            Some(name) => error.context(Meant { kind, name }),
+            Some(name) => error.context(Hint(format!("did you mean the {kind} `{name}`?"))),
             None => error,
         }
     }
