@@ -86,6 +86,10 @@ async fn scripts() {
     ends(&node, USAGE, &["script", "push", "broken", "/no/such/file.wasm"]);
     ends(&node, DONE, &["script", "rm", "mine"]);
     ends(&node, REFUSED, &["script", "show", "mine"]);
+    let said = ends(&node, REFUSED, &["script", "show", "helo"]);
+    assert!(said.contains("did you mean the script `hello`?"), "{said}");
+    let said = ends(&node, REFUSED, &["script", "test", "hello@99"]);
+    assert!(!said.contains("did you mean"), "{said}");
 }
 
 #[tokio::test]
@@ -304,6 +308,26 @@ async fn things_with_names() {
     );
     let listed = json_of(&node, &["backfill", "list", "--group", "g"]);
     assert_eq!(listed["items"][0]["id"], watched["id"]);
+    let whole = watched["id"].as_str().expect("an id");
+    for name in ["latest", "latest:g", &whole[..13], whole] {
+        assert_eq!(
+            json_of(&node, &["backfill", "show", name])["id"],
+            watched["id"],
+            "{name}"
+        );
+    }
+    let said = ends(&node, REFUSED, &["backfill", "show", "latest:gg"]);
+    assert!(
+        said.contains("there is no group `gg`") && said.contains("did you mean the group `g`?"),
+        "{said}"
+    );
+    let said = ends(&node, USAGE, &["backfill", "show", "ffffffff"]);
+    assert!(
+        said.contains("no backfill has an id that begins with ffffffff"),
+        "{said}"
+    );
+    let said = ends(&node, USAGE, &["backfill", "show", "7"]);
+    assert!(said.contains("a UUID"), "{said}");
     ends(&node, DONE, &["group", "disable", "g"]);
     let again = [&day[..], &["--on-existing", "all"]].concat();
     ends(&node, REFUSED, &again);

@@ -190,6 +190,8 @@ async fn naming_runs() {
         json!({"tasks": {"a": {"script": "hello"}, "b": {"script": "hello", "depends_on": ["a"]}}}),
     )
     .await;
+    let said = ends(&node, REFUSED, &["run", "show", "latest:g"]);
+    assert!(said.contains("the group `g` has no run yet"), "{said}");
     let first = id(&node.run("g", json!({})).await);
     let second = id(&node.run("g", json!({})).await);
     for name in ["latest", "latest:g", &second[..35], &second] {

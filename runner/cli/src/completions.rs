@@ -162,7 +162,11 @@ async fn ask(url: &str, token: Option<&str>, named: Named) -> Option<Vec<Value>>
 /// What goes on with what was typed, and a few words to each.
 fn offered(named: Named, found: Vec<Value>, typed: &str) -> Vec<CompletionCandidate> {
     let text = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
-    let latest = (named.list == "runs").then(|| ("latest".to_owned(), "the newest run".to_owned()));
+    let latest = match named.list {
+        "runs" => Some(("latest".to_owned(), "the newest run".to_owned())),
+        "backfills" => Some(("latest".to_owned(), "the newest backfill".to_owned())),
+        _ => None,
+    };
     let all = found.iter().map(|one| {
         let words = match named.list {
             "runs" | "backfills" => {
@@ -253,6 +257,7 @@ mod tests {
         let runs = json!([{"id": "0199f5a0", "group": "g", "state": "failed", "created_at": "2026"}]);
         assert_eq!(names(by("runs", "id"), runs.clone(), ""), ["latest", "0199f5a0"]);
         assert_eq!(names(by("runs", "id"), runs, "019"), ["0199f5a0"]);
+        assert_eq!(names(by("backfills", "id"), json!([]), "la"), ["latest"]);
     }
 
     #[test]

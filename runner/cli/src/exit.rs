@@ -39,18 +39,13 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The outermost context of an error about a name that nothing has, if there is a name much like it.
+/// The outermost context of an error: no part of what went wrong, but what the user may do about it.
 #[derive(Debug)]
-pub(crate) struct Meant {
-    /// What is named: group, ...
-    pub(crate) kind: &'static str,
-    /// The name that there is.
-    pub(crate) name: String,
-}
+pub(crate) struct Hint(pub(crate) String);
 
-impl std::fmt::Display for Meant {
+impl std::fmt::Display for Hint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "did you mean the {} `{}`?", self.kind, self.name)
+        f.write_str(&self.0)
     }
 }
 
@@ -79,13 +74,12 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         // `heddle ... | head` is no failure.
         return ExitCode::SUCCESS;
     }
-    let meant = error.downcast_ref::<Meant>();
-    // The name that was meant is a hint, and not part of what went wrong.
-    let causes = error.chain().skip(usize::from(meant.is_some()));
+    let given = error.downcast_ref::<Hint>();
+    let causes = error.chain().skip(usize::from(given.is_some()));
     let said: Vec<String> = causes.map(ToString::to_string).collect();
     eprintln!("error: {}", said.join(": "));
-    if let Some(meant) = meant {
-        eprintln!("hint: {meant}");
+    if let Some(given) = given {
+        eprintln!("hint: {given}");
     }
     if let Some(hint) = hint(error) {
         eprintln!("hint: {hint}");

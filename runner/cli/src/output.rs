@@ -163,11 +163,11 @@ fn indent(text: &str, by: usize) -> String {
 pub(crate) struct Rows {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// The first column has ids of runs, whose beginnings do.
-    runs: bool,
+    /// The first column has ids, of things that commands also know by the beginnings of their ids.
+    ids: bool,
 }
 
-/// How much of a run's id a narrow terminal shows: its time, which no two runs of a node are likely to share.
+/// How much of an id a narrow terminal shows: its time, which no two runs of a node are likely to share.
 const ID_CHARS: usize = 13;
 /// No cell of a narrow terminal is cut to less: an id, a name of this length and a state fit into forty columns.
 const CELL_MIN: usize = 12;
@@ -180,13 +180,14 @@ impl Rows {
         Self {
             titles: titles.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
-            runs: false,
+            ids: false,
         }
     }
 
-    /// The first column has ids of runs: commands take their beginnings, so a narrow terminal may show those.
-    pub(crate) fn of_runs(mut self) -> Self {
-        self.runs = true;
+    /// The first column has ids of runs or backfills: commands take their beginnings, so a narrow terminal may show
+    /// those.
+    pub(crate) fn of_ids(mut self) -> Self {
+        self.ids = true;
         self
     }
 
@@ -226,7 +227,7 @@ impl Rows {
             |widths: &[usize]| room.is_some_and(|room| widths.iter().sum::<usize>() + GAP * widths.len() > room + GAP);
         let mut rows = std::borrow::Cow::Borrowed(&self.rows);
         let mut widths = widths_of(&rows);
-        if self.runs && too_wide(&widths) && self.beginnings_differ() {
+        if self.ids && too_wide(&widths) && self.beginnings_differ() {
             for id in rows.to_mut().iter_mut().filter_map(|row| row.first_mut()) {
                 *id = beginning(id).to_owned();
             }
@@ -238,7 +239,7 @@ impl Rows {
                 for (column, cell) in row.iter_mut().enumerate() {
                     match column {
                         // An id that is cut names nothing; a name that commands take may have more room than others.
-                        0 if self.runs => {}
+                        0 if self.ids => {}
                         0 => *cell = terminal::cut(cell, (room / 2).max(CELL_MIN)),
                         _ => *cell = terminal::cut(cell, most),
                     }
@@ -356,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_shows_beginnings() {
-        let mut rows = Rows::new(["ID", "GROUP", "STATE"]).of_runs();
+        let mut rows = Rows::new(["ID", "GROUP", "STATE"]).of_ids();
         rows.add(["0199f5a0-0000-7000-8000-00000000000a", "nightly", "failed"].map(str::to_owned));
         rows.add(["0199f5a0-0001-7000-8000-00000000000b", &"long ".repeat(9), "failed"].map(str::to_owned));
         let narrow = rows.draw(Some(44), false);

@@ -1,11 +1,11 @@
 //! A server to talk to and a way to print.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
-use crate::exit::Meant;
+use crate::exit::Hint;
 use crate::output::Format;
 
 /// Where the help lists the options that all commands share: apart from each command's own, and after them.
@@ -81,6 +81,16 @@ impl Session {
         })
     }
 
+    /// If the server knows no such group: the error, and the name of a group that is much like it.
+    pub(crate) async fn with_group_meant(&self, error: anyhow::Error, group: &str) -> anyhow::Error {
+        let named = Named {
+            kind: "group",
+            list: "groups",
+            name: group.to_owned(),
+        };
+        self.with_meant(error, &named).await
+    }
+
     /// If the server knows nothing of that name: the error, and a name of the same kind that is much like it.
     pub(crate) async fn with_meant(&self, error: anyhow::Error, named: &Named) -> anyhow::Error {
         let unknown = error
@@ -95,8 +105,12 @@ impl Session {
             return error;
         };
         let names = things.iter().filter_map(|thing| thing["name"].as_str());
+        if names.clone().any(|name| name == named.name) {
+            // It is there; something of it is not.
+            return error;
+        }
         match nearest(names, &named.name) {
-            Some(name) => error.context(Meant { kind: named.kind, name }),
+            Some(name) => error.context(Hint(format!("did you mean the {} `{name}`?", named.kind))),
             None => error,
         }
     }
@@ -135,10 +149,7 @@ impl Session {
     pub(crate) async fn remove(&self, kind: &str, name: &str, path: &[&str], force: bool) -> Result<()> {
         let request = self.client.delete(path);
         let request = if force { request.query("force", true) } else { request };
-        let answer: Option<Value> = request
-            .send_for_option()
-            .await
-            .with_context(|| format!("{kind} {name}"))?;
+        let answer: Option<Value> = request.send_for_option().await?;
         let answer = answer.filter(|answer| !answer.is_null());
         self.output.print(&answer.clone().unwrap_or(Value::Null), |_| {
             match answer.as_ref().and_then(that_says_something) {

@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 
 /// The server of `heddle dev`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+/// What errors about the address of a server add.
+const URL_EXAMPLE: &str = "write for example http://127.0.0.1:8080";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer, unless the call says how long it waits for one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,13 +53,11 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// A client of the server at `base`, such as `https://heddle.example.com` (a path in it is a prefix of all calls).
     pub fn new(base: &str, token: Option<&str>) -> Result<Self> {
-        let url = Url::parse(base).map_err(|error| {
-            Error::Invalid(format!(
-                "`{base}` is not a valid URL ({error}); write for example http://127.0.0.1:8080"
-            ))
-        })?;
+        let url = Url::parse(base).map_err(|_| Error::Invalid(format!("`{base}` is not a URL; {URL_EXAMPLE}")))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(Error::Invalid(format!("`{base}` is not an http or https URL")));
+            return Err(Error::Invalid(format!(
+                "`{base}` is not an http or https URL; {URL_EXAMPLE}"
+            )));
         }
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
             return Err(Error::Invalid(

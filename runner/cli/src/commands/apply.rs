@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{done, prune};
 use crate::document::{self, Document, Kind};
 use crate::exit::{NO, usage};
-use crate::output::{self, yaml};
+use crate::output::{self, Format, yaml};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
@@ -136,7 +136,25 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
         });
         lines.collect::<Vec<_>>().join("\n")
     })?;
+    if session.output == Format::Table
+        && let Some(page) = page(session, &results)
+    {
+        // Beside the lines, which programs read.
+        eprintln!("{page}");
+    }
     if refused { Ok(ExitCode::from(NO)) } else { done() }
+}
+
+/// The page of the group that is new or changed; of several, the page that lists the groups.
+fn page(session: &Session, results: &[Value]) -> Option<String> {
+    let mut groups = results
+        .iter()
+        .filter(|one| one["kind"] == "group" && (one["result"] == "created" || one["result"] == "changed"));
+    let name = groups.next()?["name"].as_str()?;
+    Some(match groups.next() {
+        None => session.page(&["groups", name]),
+        Some(_) => session.page(&["groups"]),
+    })
 }
 
 async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'static str> {

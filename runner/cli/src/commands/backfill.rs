@@ -11,8 +11,9 @@ use uuid::Uuid;
 
 use super::done;
 use super::run::Params;
+use super::run_ref::BackfillRef;
 use crate::exit::{NO, duration, word};
-use crate::output::Format;
+use crate::output::{Format, Rows, cell};
 use crate::session::{MAX_LISTED, Session};
 use crate::{output, terminal};
 
@@ -42,33 +43,28 @@ pub enum BackfillCommand {
     },
     /// Show a backfill
     Show {
-        /// The id of the backfill; `heddle backfill list` shows it
-        #[arg(value_parser = id_of)]
-        id: Uuid,
+        /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: BackfillRef,
     },
     /// Follow a backfill until it ends, with a progress bar
     Watch {
-        /// The id of the backfill; `heddle backfill list` shows it
-        #[arg(value_parser = id_of)]
-        id: Uuid,
+        /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: BackfillRef,
     },
     /// Cancel a backfill: create no more runs and cancel its active runs
     Cancel {
-        /// The id of the backfill; `heddle backfill list` shows it
-        #[arg(value_parser = id_of)]
-        id: Uuid,
+        /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: BackfillRef,
     },
     /// Pause a backfill: create no more runs until it is resumed
     Pause {
-        /// The id of the backfill; `heddle backfill list` shows it
-        #[arg(value_parser = id_of)]
-        id: Uuid,
+        /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: BackfillRef,
     },
     /// Resume a paused backfill
     Resume {
-        /// The id of the backfill; `heddle backfill list` shows it
-        #[arg(value_parser = id_of)]
-        id: Uuid,
+        /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: BackfillRef,
     },
 }
 
@@ -120,13 +116,6 @@ pub struct Start {
     pub watch: bool,
 }
 
-fn id_of(text: &str) -> Result<Uuid, String> {
-    text.parse().map_err(|_| {
-        "the id must be a UUID such as 0199f5a0-1c2d-7000-8000-00000000000a; `heddle backfill list` shows the ids"
-            .into()
-    })
-}
-
 pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCode> {
     match backfill.command {
         None => start(session, backfill.start).await,
@@ -143,17 +132,25 @@ pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCod
             ];
             let request = session.client.get(&["v1", "backfills"]).query_if("group", group);
             let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.output.print_list(&json!({ "items": items }), &columns)?;
+            let page = json!({ "items": items, "next_cursor": null });
+            session.output.print(&page, |page| {
+                let mut rows = Rows::new(columns.iter().map(|(title, _)| *title)).of_ids();
+                for item in output::items(page) {
+                    rows.add(columns.iter().map(|(_, pointer)| cell(item, pointer)));
+                }
+                rows.to_string()
+            })?;
             done()
         }
         Some(BackfillCommand::Show { id }) => {
+            let id = id.find(session).await?;
             session.show(&["v1", "backfills", &id.to_string()]).await?;
             done()
         }
-        Some(BackfillCommand::Watch { id }) => watch(session, id).await,
-        Some(BackfillCommand::Cancel { id }) => control(session, id, "cancel").await,
-        Some(BackfillCommand::Pause { id }) => control(session, id, "pause").await,
-        Some(BackfillCommand::Resume { id }) => control(session, id, "resume").await,
+        Some(BackfillCommand::Watch { id }) => watch(session, id.find(session).await?).await,
+        Some(BackfillCommand::Cancel { id }) => control(session, id.find(session).await?, "cancel").await,
+        Some(BackfillCommand::Pause { id }) => control(session, id.find(session).await?, "pause").await,
+        Some(BackfillCommand::Resume { id }) => control(session, id.find(session).await?, "resume").await,
     }
 }
 

@@ -476,7 +476,7 @@ async fn list(
             "FINISHED",
             "KEY",
         ];
-        let mut rows = Rows::new(titles).of_runs();
+        let mut rows = Rows::new(titles).of_ids();
         for run in items(page) {
             rows.add([
                 cell(run, "/id"),

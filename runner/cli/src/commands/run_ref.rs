@@ -1,20 +1,21 @@
-//! How people name a run on the command line: by its id, by the beginning of its id, or as the latest one.
+//! How people name a run or a backfill on the command line: by its id, by the beginning of its id, or as the latest one.
 
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
+use heddle_client::Error;
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::exit::usage;
 use crate::output::cell;
-use crate::session::Session;
+use crate::session::{MAX_LISTED, Session};
 
 /// The shortest beginning of an id that is taken for one.
 const PREFIX_CHARS_MIN: usize = 8;
 
 /// How many runs an error about an ambiguous beginning lists.
-const LISTED_MAX: u32 = 10;
+const LISTED_MAX: usize = 10;
 
 /// A run, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,8 @@ impl FromStr for RunRef {
             return Ok(Self::Prefix(text.to_ascii_lowercase()));
         }
         Err(format!(
-            "write the id of a run, at least {PREFIX_CHARS_MIN} of its first characters, `latest` or `latest:GROUP`"
+            "write its id (a UUID such as 0199f5a0-1c2d-7000-8000-00000000000a), at least {PREFIX_CHARS_MIN} of the \
+            first characters of its id, `latest` or `latest:GROUP`"
         ))
     }
 }
@@ -57,16 +59,10 @@ impl RunRef {
             Self::Id(id) => Ok(*id),
             Self::Latest(group) => {
                 let request = session.client.get(&["v1", "runs", "latest"]);
-                let found: Result<Value, _> = request.query_if("group", group.as_deref()).send().await;
-                match (found, group) {
-                    (Ok(run), _) => id_of(&run),
-                    (Err(error), group) if error.status() == Some(404) => {
-                        let Some(group) = group else { bail!("there are no runs") };
-                        // A group without runs and a name that no group has are told apart.
-                        let _: Value = session.client.get(&["v1", "groups", group]).send().await?;
-                        bail!("the group `{group}` has no runs")
-                    }
-                    (Err(error), _) => Err(error.into()),
+                match request.query_if("group", group.as_deref()).send::<Value>().await {
+                    Ok(run) => id_of(&run),
+                    Err(error) if error.status() == Some(404) => Err(no_latest(session, "run", group.as_deref()).await),
+                    Err(error) => Err(error.into()),
                 }
             }
             Self::Prefix(prefix) => {
@@ -79,40 +75,96 @@ impl RunRef {
                     .send()
                     .await?;
                 let found = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-                match found {
-                    [] => Err(usage(format!("no run has an id that begins with {prefix}"))),
-                    [run] => id_of(run),
-                    several => {
-                        let more = if page["next_cursor"].is_null() { "" } else { "\n  ..." };
-                        let lines: Vec<String> = several
-                            .iter()
-                            .map(|run| {
-                                let of = |pointer| cell(run, pointer);
-                                format!(
-                                    "  {}  {}  {}  {}",
-                                    of("/id"),
-                                    of("/group"),
-                                    of("/state"),
-                                    of("/created_at")
-                                )
-                            })
-                            .collect();
-                        Err(usage(format!(
-                            "the ids of several runs begin with {prefix}; type more characters:\n{}{more}",
-                            lines.join("\n")
-                        )))
-                    }
-                }
+                the_one("run", prefix, found, !page["next_cursor"].is_null())
             }
         }
     }
 }
 
-fn id_of(run: &Value) -> Result<Uuid> {
-    run["id"]
+/// A backfill, named in the same ways as a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackfillRef(RunRef);
+
+impl FromStr for BackfillRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(Self)
+            .map_err(|error| format!("{error}; `heddle backfill list` shows the ids"))
+    }
+}
+
+impl BackfillRef {
+    /// The backfill's id; asks the server unless it was typed.
+    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
+        let backfills = async |group: Option<&str>, most: usize| -> Result<Vec<Value>> {
+            let request = session.client.get(&["v1", "backfills"]).query_if("group", group);
+            Ok(request.send_for_all(&session.client, most).await?)
+        };
+        match &self.0 {
+            RunRef::Id(id) => Ok(*id),
+            // The list begins with the newest.
+            RunRef::Latest(group) => match backfills(group.as_deref(), 1).await?.first() {
+                Some(newest) => id_of(newest),
+                None => Err(no_latest(session, "backfill", group.as_deref()).await),
+            },
+            RunRef::Prefix(prefix) => {
+                let mut found = backfills(None, MAX_LISTED).await?;
+                found.retain(|one| one["id"].as_str().is_some_and(|id| id.starts_with(prefix)));
+                let more = found.len() > LISTED_MAX;
+                found.truncate(LISTED_MAX);
+                the_one("backfill", prefix, &found, more)
+            }
+        }
+    }
+}
+
+/// Why there is no latest run or backfill.
+async fn no_latest(session: &Session, kind: &str, group: Option<&str>) -> anyhow::Error {
+    let Some(group) = group else {
+        return anyhow!("there is no {kind} yet");
+    };
+    match session.client.group(group).await {
+        Ok(_) => anyhow!("the group `{group}` has no {kind} yet"),
+        Err(error @ Error::Refused { .. }) => session.with_group_meant(error.into(), group).await,
+        Err(error) => error.into(),
+    }
+}
+
+/// The id of the only thing that was found by the beginning of its id.
+fn the_one(kind: &str, prefix: &str, found: &[Value], more: bool) -> Result<Uuid> {
+    match found {
+        [] => Err(usage(format!("no {kind} has an id that begins with {prefix}"))),
+        [one] => id_of(one),
+        several => {
+            let more = if more { "\n  ..." } else { "" };
+            let lines: Vec<String> = several
+                .iter()
+                .map(|one| {
+                    let of = |pointer| cell(one, pointer);
+                    format!(
+                        "  {}  {}  {}  {}",
+                        of("/id"),
+                        of("/group"),
+                        of("/state"),
+                        of("/created_at")
+                    )
+                })
+                .collect();
+            Err(usage(format!(
+                "the ids of several {kind}s begin with {prefix}; type more characters:\n{}{more}",
+                lines.join("\n")
+            )))
+        }
+    }
+}
+
+fn id_of(thing: &Value) -> Result<Uuid> {
+    thing["id"]
         .as_str()
         .and_then(|id| id.parse().ok())
-        .context("the server did not return a run")
+        .context("the server did not return an id")
 }
 
 #[cfg(test)]
@@ -129,6 +181,34 @@ mod tests {
         assert_eq!("0199f5a0".parse(), Ok(RunRef::Prefix("0199f5a0".into())));
         for nothing in ["0199f5a", "latest:", "newest", "0199f5ag", ""] {
             assert!(nothing.parse::<RunRef>().is_err(), "{nothing}");
+            let said = nothing.parse::<BackfillRef>().unwrap_err();
+            assert!(
+                said.contains("a UUID") && said.contains("heddle backfill list"),
+                "{said}"
+            );
         }
+    }
+
+    #[test]
+    fn a_beginning_names_one_thing_or_none() {
+        let one = |id: &str| serde_json::json!({"id": id, "group": "etl", "state": "failed"});
+        let (first, second) = (
+            "0199f5a0-0000-7000-8000-00000000000a",
+            "0199f5a0-0000-7000-8000-00000000000b",
+        );
+        assert_eq!(
+            the_one("backfill", "0199f5a0", &[one(first)], false)
+                .unwrap()
+                .to_string(),
+            first
+        );
+        let said = the_one("backfill", "0199f5a0", &[one(first), one(second)], false).unwrap_err();
+        assert!(
+            said.to_string().contains(first) && said.to_string().ends_with("failed  -"),
+            "{said}"
+        );
+        let said = the_one("backfill", "0199f5a0", &[one(first), one(second)], true).unwrap_err();
+        assert!(said.to_string().ends_with("\n  ..."), "{said}");
+        assert!(the_one("run", "0199f5a0", &[], false).is_err());
     }
 }

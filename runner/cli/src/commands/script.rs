@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::run::Params;
 use super::{build, done, local, record, versions};
 use crate::document;
-use crate::exit::{NO, duration, usage};
+use crate::exit::{Hint, NO, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
 use crate::session::Session;
 
@@ -359,7 +359,15 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
         .client
         .put_script_as(&push.name, media_type, bytes, !push.no_activate)
         .await
-        .with_context(|| format!("the server did not accept {}", file.display()))?;
+        .with_context(|| format!("the server did not accept {}", file.display()))
+        .map_err(|error| match file.with_file_name("requirements.txt").is_file() {
+            true if format!("{error:#}").contains("ModuleNotFoundError") => error.context(Hint(
+                "a script that is text cannot use the packages of requirements.txt; `heddle script new NAME --lang \
+                python-component` creates a project that can"
+                    .into(),
+            )),
+            _ => error,
+        })?;
     session.output.print(&serde_json::to_value(&version)?, |_| {
         format!(
             "{}@{} ({}, {})",
