@@ -317,8 +317,8 @@ async fn a_timeline_fits_a_phone(chrome: &mut Chrome, api: &heddle_tests::Api) {
     keep(chrome, "timeline-390-light").await;
     // So does it with the durations of a group's runs.
     chrome.open(&format!("{}/groups/mixed/runs", api.base())).await;
-    let seen = "(() => { const dots = [...document.querySelectorAll('svg.scatter a > *')]; \
-                return dots.length === 2 && dots.every((dot) => dot.getBoundingClientRect().right <= innerWidth); })()";
+    let seen = "(() => { const dots = [...document.querySelectorAll('svg.scatter a rect, svg.scatter a circle')]; \
+                return dots.length >= 2 && dots.every((dot) => dot.getBoundingClientRect().right <= innerWidth); })()";
     assert_eq!(chrome.value(seen).await, true);
 }
 
