@@ -297,6 +297,10 @@ def run_page(page, dev, directory, environment):
 def run(heddle, wanted):
     missing = [name for name in ("bash", "curl", "jq") if subprocess.run(["which", name], capture_output=True).returncode]
     assert not missing, f"the blocks need {missing}"
+    # A page is named by its path or without: `docs/cli.md`, `cli`.
+    wanted = {Path(name).stem for name in wanted}
+    unknown = wanted - {page.stem for page in pages()}
+    assert not unknown, f"there are no such pages: {', '.join(sorted(unknown))}"
     failed = total = 0
     with tempfile.TemporaryDirectory(prefix="heddle-blocks-") as name:
         directory = Path(name)
