@@ -28,8 +28,7 @@ const ON_RECORD: &str = "SELECT count(*) FROM heddle.audit WHERE kind = 'run' AN
 async fn thousands_are_cancelled_while_the_node_answers_others() {
     const RUNS: usize = 6_000;
     let _alone = alone().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     submit(&node, "g", RUNS).await;
     // One that has ended already, and one that no control of the filter's group concerns.
     let ended = node.post("/v1/groups/g/runs", json!({})).await.expect_status(202);
@@ -81,8 +80,7 @@ async fn thousands_are_cancelled_while_the_node_answers_others() {
 async fn it_goes_on_without_its_caller() {
     const RUNS: usize = 8_000;
     let _beside = beside().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     submit(&node, "g", RUNS).await;
     let sql = world.sql().await;
     let api = node.api().clone();

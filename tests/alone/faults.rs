@@ -198,8 +198,7 @@ async fn a_poisonous_loss_keeps_nobody_waiting() {
 #[tokio::test]
 async fn what_cannot_be_handled_holds_nobody_up() {
     let _beside = beside().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = world.sql().await;
     let set_aside = async |table: &str, runs: usize| {
         let says = format!("heddle_rows_set_aside{{table=\"{table}\"}} {runs}\n");
@@ -262,8 +261,7 @@ async fn what_cannot_be_handled_holds_nobody_up() {
 #[tokio::test]
 async fn cuts_are_no_failures_of_scripts() {
     let _beside = beside().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     // No retries: what fails once has failed.
     let count = json!({"script": "stateful", "params": {"pause_ms": 300}});
     let names = ["a", "b", "c", "d", "e", "f"];
@@ -313,8 +311,7 @@ async fn cuts_are_no_failures_of_scripts() {
 #[tokio::test]
 async fn what_the_database_does_not_answer_is_waited_for() {
     let _beside = beside().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "stateful", "params": {"pause_ms": 0}})))
         .await;
     assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
@@ -358,8 +355,7 @@ async fn what_the_database_does_not_answer_is_waited_for() {
 #[tokio::test]
 async fn a_read_only_server() {
     let _beside = beside().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     let owner = world.sql_as_owner().await;
     let cut = format!(

@@ -12,8 +12,7 @@ use crate::{alone, one};
 #[tokio::test]
 async fn timeouts() {
     let _alone = alone().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (mode, timeout, seconds_most) in [("spin", "700ms", 1.7), ("sleep", "300ms", 1.3)] {
         let spec = json!({"script": "hostile", "params": {"mode": mode}, "timeout": timeout});
         node.put_group("g", one(spec)).await;
@@ -34,8 +33,7 @@ async fn timeouts() {
 #[tokio::test]
 async fn hostile_beside_light() {
     let _alone = alone().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let modes = [
         "spin",
         "spin",
@@ -87,8 +85,7 @@ async fn hostile_beside_light() {
 #[tokio::test]
 async fn what_is_cancelled_stops_within_a_second() {
     let _alone = alone().await;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let hostile = |mode: &str| json!({"script": "hostile", "params": {"mode": mode}});
     node.put("/v1/connections/own", json!({"url": world.url(), "groups": ["g"]}))
         .await

@@ -17,8 +17,7 @@ async fn found(api: &heddle_tests::Api, query: &str) -> (Vec<String>, bool) {
 
 #[tokio::test]
 async fn runs_are_found_by_their_params() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     // The script echoes whatever it is given.
     node.put_group("asked", json!({"tasks": {"a": {"script": "echo"}}}))
         .await;
@@ -75,8 +74,7 @@ async fn runs_are_found_by_their_params() {
 
 #[tokio::test]
 async fn a_queue_shows_how_it_stood() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("by-hand", json!({"tasks": {"stamp": {"queue": "people"}}}))
         .await;
     for _ in 0..3 {
@@ -115,8 +113,7 @@ async fn a_queue_shows_how_it_stood() {
 
 #[tokio::test]
 async fn versions_tell_in_words_what_their_params_are_now() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for params in [
         json!({"region": {"type": "string"}}),
         json!({"region": {"type": "number"}, "days": {"type": "number"}}),
@@ -142,8 +139,7 @@ async fn versions_tell_in_words_what_their_params_are_now() {
 
 #[tokio::test]
 async fn retention_and_assignments_are_told_as_they_are_asked_for() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("old", json!({"tasks": {"a": {"script": "hello"}}}))
         .await;
     let run = node.run("old", json!({})).await["id"].as_str().unwrap().to_owned();
@@ -198,8 +194,7 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
 
 #[tokio::test]
 async fn an_empty_database_greets_until_there_is_something() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let page = visitor.get("/").await;
     check_page("/", &page);

@@ -31,8 +31,7 @@ async fn piece(visitor: &Visitor, path: &str, form: Option<&[(&str, &str)]>) -> 
 
 #[tokio::test]
 async fn a_state_is_set_by_hand_with_a_reason() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let sees = with_role(&node, "viewer").await;
     let acts = with_role(&node, "operator").await;
@@ -101,8 +100,7 @@ async fn a_state_is_set_by_hand_with_a_reason() {
 
 #[tokio::test]
 async fn a_backfill_is_seen_on_the_calendar_before_it_is_made() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "daily",
         json!({"history": true, "schedules": {"daily": {"cron": "0 3 * * *"}}, "tasks": {"a": {"script": "hello"}}}),
@@ -133,8 +131,7 @@ async fn a_backfill_is_seen_on_the_calendar_before_it_is_made() {
 
 #[tokio::test]
 async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for n in 1..4 {
         node.put_group(
             "changed",
@@ -172,8 +169,7 @@ async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
 
 #[tokio::test]
 async fn things_and_actions_are_found_by_those_who_may() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("weather", json!({"tasks": {"a": {"queue": "weather-people"}}}))
         .await;
     node.start("weather", json!({})).await;
@@ -203,8 +199,7 @@ async fn things_and_actions_are_found_by_those_who_may() {
 
 #[tokio::test]
 async fn a_cell_of_the_grid_says_what_it_is() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let said = piece(
@@ -222,8 +217,7 @@ async fn a_cell_of_the_grid_says_what_it_is() {
 
 #[tokio::test]
 async fn messages_are_counted_before_they_are_cancelled() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put("/v1/topics/letters", json!({"queue": "post"}))
         .await
         .expect_status(201);
@@ -275,8 +269,7 @@ async fn messages_are_counted_before_they_are_cancelled() {
 
 #[tokio::test]
 async fn scripts_say_what_they_need_and_which_time_out() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let text = "export default async function run() { for (;;) {} }";
     let made = node
         .put_bytes("/v1/scripts/endless", "text/javascript", text)
@@ -316,8 +309,7 @@ async fn scripts_say_what_they_need_and_which_time_out() {
 
 #[tokio::test]
 async fn a_script_is_written_on_a_page() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let writes = with_role(&node, "author").await;
     let sees = with_role(&node, "viewer").await;
     let list = writes.get("/scripts").await.fine();
@@ -378,8 +370,7 @@ async fn a_script_is_written_on_a_page() {
 
 #[tokio::test]
 async fn a_line_of_a_log_has_an_address() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let text = "export default async function run() { for (let n = 0; n < 600; n++) console.log(`line ${n}`); }";
     node.put_bytes("/v1/scripts/lines", "text/javascript", text)
         .await

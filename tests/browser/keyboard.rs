@@ -19,8 +19,7 @@ const FOCUS: &str = "document.activeElement";
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_reached_by_keys() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for name in ["weather", "letters"] {
         node.put_group(
             name,
@@ -101,8 +100,7 @@ async fn everything_is_reached_by_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cell_tells_what_it_is_to_those_who_point_and_to_those_who_type() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "mixed",
         json!({"tasks": {

@@ -13,8 +13,7 @@ const ELEMENTS_MAX: i64 = 4_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_map_of_ten_thousand_items_is_a_row() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "wide",
         json!({"tasks": {"each": {"script": "hello", "shards": 10_000}, "after": {"script": "hello", "depends_on": ["each"]}}}),
@@ -55,8 +54,7 @@ async fn a_hundred_thousand_lines_are_read_a_page_at_a_time() {
     /// Items, and lines of each: an attempt may write twenty thousand at once.
     const ITEMS: usize = 10;
     const LINES: usize = 10_000;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let text = "export default function run(p) { for (let n = 0; n < p.lines; n++) { \
                 if (n === p.lines - 7) console.error(`rare ${p.item}`); else console.log(`${p.item} ${n}`); } }";
     node.put_bytes("/v1/scripts/lines", "text/javascript", text)
@@ -107,8 +105,7 @@ async fn a_hundred_thousand_lines_are_read_a_page_at_a_time() {
 /// A message, a log line, a key, a label, an output: letters of all kinds, three hundred of them, and bytes that are none.
 #[tokio::test]
 async fn whatever_scripts_and_people_write_is_text() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let strange = format!(
         "{HOSTILE} {} \u{0}\u{1b}[31m\u{7}\u{9f} \u{202d}end",
         "long ".repeat(60)

@@ -15,8 +15,7 @@ fn now() -> Instant {
 
 #[tokio::test]
 async fn a_run_is_started_with_a_form_and_watched() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("slow", json!({"tasks": {"nap": {"script": "sleep"}}}))
         .await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
@@ -46,8 +45,7 @@ async fn a_run_is_started_with_a_form_and_watched() {
 
 #[tokio::test]
 async fn what_goes_away_while_a_page_is_open_is_said() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("brief", json!({"tasks": {"a": {"script": "hello"}}}))
         .await;
     let made = node
@@ -148,8 +146,7 @@ async fn a_page_ends_with_what_its_viewer_has_shown() {
 /// After a large update of a page the next one waits in relation to its size, however much happens meanwhile.
 #[tokio::test]
 async fn a_large_part_is_not_sent_all_the_time() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let mut tasks = serde_json::Map::new();
     for number in 0..400 {
         let task = json!({"script": "hello", "trigger_rule": "always", "depends_on": if number > 0 { vec!["t000"] } else { vec![] }});

@@ -70,8 +70,7 @@ async fn a_page_outlives_its_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_behind_a_proxy_that_gathers_is_up_to_date_all_the_same() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     short_group(&node).await;
     let between = Between::start(node.authority(), true).await;
     open_signed_in(&mut chrome, &between.base, "/runs").await;
@@ -84,8 +83,7 @@ async fn a_page_behind_a_proxy_that_gathers_is_up_to_date_all_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let base = node.base().to_owned();
     node.put_group(
         "long",
@@ -156,8 +154,7 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_comes_back_with_its_database() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     short_group(&node).await;
     let base = node.base().to_owned();
     open_signed_in(&mut chrome, &base, "/runs").await;
@@ -192,8 +189,7 @@ async fn a_page_comes_back_with_its_database() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_without_scripts_gets_everywhere() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     short_group(&node).await;
     node.put_group(
         "bad",

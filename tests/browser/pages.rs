@@ -38,8 +38,7 @@ const PAGES: [&str; 24] = [
 
 #[tokio::test]
 async fn every_page_is_shown_and_nothing_in_it_is_markup() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let mut pages: Vec<String> = PAGES.iter().map(|path| (*path).to_owned()).collect();
@@ -114,8 +113,7 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
 
 #[tokio::test]
 async fn what_has_not_changed_is_not_sent_again() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let first = visitor.get("/preferences").await;
     let tag = first.headers["etag"].to_str().unwrap().to_owned();
@@ -151,8 +149,7 @@ async fn a_node_without_pages_has_none() {
 
 #[tokio::test]
 async fn a_graph_of_many_tasks_is_drawn_and_one_of_too_many_is_not() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     for (name, count, drawn) in [("many", 500, true), ("too-many", 10_000, false)] {
         let tasks: serde_json::Map<String, Value> = (0..count)
@@ -186,8 +183,7 @@ async fn a_graph_of_many_tasks_is_drawn_and_one_of_too_many_is_not() {
 
 #[tokio::test]
 async fn a_task_is_run_again_and_runs_are_compared() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     // One run alone has nothing beside it.

@@ -8,8 +8,7 @@ use crate::{Visitor, group_with_everything};
 
 #[tokio::test]
 async fn one_signs_in_does_what_one_may_and_signs_out() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     // Whoever has not signed in is asked to, wherever they go, and gets there after.
     let nobody = Visitor::new(node.base());

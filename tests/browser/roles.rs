@@ -47,8 +47,7 @@ async fn something_of_everything(node: &Node) -> (String, String) {
 
 #[tokio::test]
 async fn what_a_role_may_not_do_is_not_offered() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let (run, given) = something_of_everything(&node).await;
     // A page, what offers an action on it, and who may.
     let offers: Vec<(String, String, &[&str])> = [
@@ -129,8 +128,7 @@ async fn what_a_role_may_not_do_is_not_offered() {
 
 #[tokio::test]
 async fn a_form_of_ones_own_gets_no_further() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let (run, given) = something_of_everything(&node).await;
     let people = people(&node).await;
     let viewer = &people.iter().find(|(role, ..)| *role == "viewer").unwrap().1;
@@ -198,8 +196,7 @@ async fn each_role_has_pages_that_everybody_can_use() {
         eprintln!("there is no Chromium here (Debian: apt-get install chromium): nothing was looked at");
         return;
     };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let base = node.base().to_owned();
     let mut chrome = Chrome::start(&program).await;

@@ -90,8 +90,7 @@ async fn nothing_moves_by_itself() {
         eprintln!("there is no Chromium here (Debian: apt-get install chromium): nothing was looked at");
         return;
     };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let (naps, failed) = something_of_everything(&node).await;
     let base = node.base().to_owned();
     let visitor = Visitor::signed_in(&base, TOKEN).await;

@@ -40,8 +40,7 @@ async fn active(node: &Node, script: &str) -> i64 {
 
 #[tokio::test]
 async fn files_become_scripts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let first = ("greet.js", "export default (p) => `Hello, ${p.name}`;");
     let done = upload(&visitor, &[first], &[]).await;
@@ -103,8 +102,7 @@ async fn files_become_scripts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_dropped_and_tried() {
     let Some(mut chrome) = browser().await else { return };
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     open_signed_in(&mut chrome, node.base(), "/scripts").await;
     let text = "export const params = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };\\n\
                 export default (p) => { console.warn('hm', p.name); return { greeting: `Hello, ${p.name}` }; };";

@@ -9,8 +9,7 @@ use crate::one;
 /// Without a token, or with one that is not in force: 401.
 #[tokio::test]
 async fn tokens() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for token in [None, Some("hdl_wrong"), Some(""), Some("{}")] {
         let api = node.with_token(token);
         let reply = api.get("/v1/groups").await;
@@ -35,8 +34,7 @@ async fn tokens() {
 /// The first token by `heddle token create` against the database; others by the API, shown once, revocable.
 #[tokio::test]
 async fn life_of_a_token() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let output = create_token(world.url(), "first", "admin");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let made: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -84,8 +82,7 @@ async fn life_of_a_token() {
 /// What the API would not make is not made in the database either.
 #[tokio::test]
 async fn bad_tokens_are_not_made_in_the_database() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let long = "x".repeat(251);
     for (more, places) in [
         (&["--name", "a b", "--role", "admin"][..], &["/name"][..]),
@@ -112,8 +109,7 @@ async fn bad_tokens_are_not_made_in_the_database() {
 /// Each role, and what it may do.
 #[tokio::test]
 async fn roles() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     let run = heddle_tests::id(&node.run("g", json!({})).await);
     let wasm = heddle_scripts::get("echo").unwrap();

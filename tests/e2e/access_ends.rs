@@ -150,8 +150,7 @@ async fn bodies_end_with_their_tokens() {
 /// A token whose time has come ends what it began, without anybody saying so; and so does the end of a session.
 #[tokio::test]
 async fn time_ends_what_tokens_began() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     waiting(&node, "nobody").await;
     // On a busy machine a token may have expired before anything is open.
     for seconds in [2, 10, 50] {

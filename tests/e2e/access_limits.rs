@@ -13,8 +13,7 @@ const DEVICE_KEY: &str = "the device key of the end-to-end tests";
 /// has a token that is known goes on.
 #[tokio::test]
 async fn wrong_tokens_by_the_thousand() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.get("/v1/groups").await.expect_status(200);
     let began = Instant::now();
     let statuses: Vec<(u16, bool)> = futures::stream::iter(0..1_000)
@@ -58,8 +57,7 @@ async fn wrong_tokens_by_the_thousand() {
 #[tokio::test]
 async fn slow_bodies_of_nobody() {
     const SLOW: usize = 1_100;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let head = format!(
         "POST /v1/session HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{",
         node.authority()
@@ -127,8 +125,7 @@ async fn a_rate_for_each_token() {
 /// The last use of a token is noted, in time.
 #[tokio::test]
 async fn last_use() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let made = node
         .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
         .await
@@ -148,8 +145,7 @@ async fn last_use() {
 /// Tokens that have run out while a node knows them.
 #[tokio::test]
 async fn expired() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let made = node
         .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
         .await
@@ -175,8 +171,7 @@ async fn expired() {
 /// A worker's token does its own work only.
 #[tokio::test]
 async fn workers_are_bound() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let make = async |name: &str, bound: serde_json::Value| {
         let mut body = json!({"name": name, "role": "worker"});
         body.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
@@ -291,8 +286,7 @@ async fn nodes_that_do_not_start() {
 /// would look up tokens that nobody knows. The table answers nobody until they have all come.
 #[tokio::test]
 async fn a_right_token_shown_by_many_at_once_is_looked_up_once() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let fresh = node
         .post("/v1/tokens", json!({"name": "many", "role": "viewer"}))
         .await

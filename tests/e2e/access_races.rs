@@ -46,8 +46,7 @@ async fn poll(api: Api, own: &'static str, uid: &'static str, polls: Arc<AtomicU
 /// and again, since other tokens are made and revoked meanwhile; and revoked themselves.
 #[tokio::test]
 async fn nobody_polls_for_others() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for round in 0..ROUNDS {
         let (polls, stage) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU8::new(IN_FORCE)));
         let mut pollers = Vec::new();
@@ -98,8 +97,7 @@ async fn nobody_polls_for_others() {
 /// What was shown as a token is no cookie, and the other way round, whichever of them is remembered.
 #[tokio::test]
 async fn a_token_is_no_cookie() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let made = node
         .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
         .await

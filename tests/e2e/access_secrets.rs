@@ -16,8 +16,7 @@ fn signs_in(params: Value) -> Value {
 /// What a script was given is not shown by its log, its errors or its progress.
 #[tokio::test]
 async fn secrets_are_masked() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let value = "open \"sesame\"";
     node.put("/v1/secrets/door", json!({"value": value, "groups": ["good", "bad"]}))
         .await
@@ -48,8 +47,7 @@ async fn secrets_are_masked() {
 /// A task gets what it was granted, and nothing else of what its group may use.
 #[tokio::test]
 async fn secrets_are_granted_to_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for name in ["door", "gate"] {
         node.put(
             &format!("/v1/secrets/{name}"),
@@ -220,8 +218,7 @@ async fn what_is_put_again_is_sealed_with_the_new_key() {
 /// What a group or an offer names is not deleted: 409 says by whom.
 #[tokio::test]
 async fn what_is_named_stays() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put("/v1/secrets/door", json!({"value": "sesame", "groups": ["*"]}))
         .await
         .expect_status(201);
@@ -272,8 +269,7 @@ async fn what_is_named_stays() {
 /// Connections of one node to a named database never are more than `max_connections`.
 #[tokio::test]
 async fn max_connections() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let joint = if world.url().contains('?') { '&' } else { '?' };
     let url = format!("{}{joint}application_name=bounded", world.url());
     node.put(
@@ -303,8 +299,7 @@ async fn max_connections() {
 /// What people change is in the audit: who, what, before and after; and can be found.
 #[tokio::test]
 async fn audit() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let made = node
         .post("/v1/tokens", json!({"name": "ops", "role": "operator"}))
         .await
@@ -378,8 +373,7 @@ async fn audit() {
 /// audience, who came and who went.
 #[tokio::test]
 async fn the_audit_tells_what_changed() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let newest = async |kind: &str| node.get(&format!("/v1/audit?kind={kind}&limit=1")).await.body["items"][0].clone();
     let secret = |value: &str| json!({"value": value, "groups": ["g"]});
     node.put("/v1/secrets/s", secret("one")).await.expect_status(201);

@@ -185,8 +185,7 @@ async fn a_session_is_begun_used_and_ended() {
 /// What signs in: tokens of the table that are in force. And a session ends with its token.
 #[tokio::test]
 async fn a_session_is_worth_what_its_token_is() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     for wrong in ["hdl_wrong", "", "{}", "a.b.c"] {
         let (cookie, reply) = sign_in(&node, wrong, &[]).await;
         assert_eq!((reply.status, cookie.as_str()), (401, ""), "{wrong}");

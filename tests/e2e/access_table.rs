@@ -199,8 +199,7 @@ fn filled(path: &str) -> String {
 
 #[tokio::test]
 async fn every_route_and_every_role() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let table: BTreeMap<(&str, &str), &str> = TABLE
         .lines()
         .filter(|line| !line.is_empty())
@@ -294,8 +293,7 @@ async fn announced(node: &heddle_tests::Node, method: &str, path: &str, bytes: u
 async fn every_route_bounds_its_body() {
     /// More than any route takes at once.
     const TOO_MANY_BYTES: u64 = 1 << 40;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("nothing", json!({"tasks": {"nothing": {"queue": "nothing"}}}))
         .await;
     let topic = json!({"queue": "nothing", "granularity": "day"});

@@ -8,8 +8,7 @@ use crate::dispatch::{complete, finish, members, offer, poll, users};
 /// A task of the executor `audience` is done when its stock is; a failure uses up a retry.
 #[tokio::test]
 async fn audience_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     members(&node, "gid_g", &users(3)).await;
     node.put_group(
         "ask",
@@ -167,8 +166,7 @@ async fn each_is_everybody_who_is_a_member_in_the_end() {
 /// had been completed, however long the run had been over.
 #[tokio::test]
 async fn what_has_failed_is_held_by_nobody() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     members(&node, "gid_k", &users(3)).await;
     node.put_group(
         "ask",

@@ -74,8 +74,7 @@ fn days(runs: &[Value]) -> BTreeMap<String, usize> {
 
 #[tokio::test]
 async fn each_instant_gets_its_run_in_order() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", with(daily(hello()), json!({"priority": 3}))).await;
     for (order, group) in [("asc", "up"), ("desc", "down")] {
         node.put_group(group, with(daily(hello()), json!({"priority": 3})))
@@ -125,8 +124,7 @@ async fn each_instant_gets_its_run_in_order() {
 /// Runs that are made together begin in the backfill's order: a worker who takes one after the other gets them so.
 #[tokio::test]
 async fn what_begins_together_begins_in_order() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for order in ["asc", "desc"] {
         node.put_group(order, daily(json!({"queue": order}))).await;
         let asked = json!({"from": "2012-01-01", "to": "2012-01-20", "order": order, "max_active": 20});
@@ -153,8 +151,7 @@ async fn what_begins_together_begins_in_order() {
 /// The audit of a backfill has the instants that were meant, as all times are written.
 #[tokio::test]
 async fn its_audit_tells_instants() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", with(daily(hello()), json!({"timezone": "Asia/Shanghai"})))
         .await;
     let asked = json!({"from": "2012-01-02", "to": "2012-01-03T00:00:00Z", "max_active": 2});
@@ -170,8 +167,7 @@ async fn its_audit_tells_instants() {
 
 #[tokio::test]
 async fn gaps_are_filled_and_failures_replaced() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", daily(hello())).await;
     let range = json!({"from": "2012-01-01", "to": "2012-01-10", "max_active": 4});
     ended(&node, &ask(&node, "g", range.clone()).await).await;
@@ -219,8 +215,7 @@ async fn gaps_are_filled_and_failures_replaced() {
 
 #[tokio::test]
 async fn replaced_runs_may_keep_their_scripts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let upload = async |text: &str| {
         let wat = format!(
             r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
@@ -256,8 +251,7 @@ async fn replaced_runs_may_keep_their_scripts() {
 /// Who wants the past only disables the schedule, and names no step; where another schedule is enabled, only that one counts.
 #[tokio::test]
 async fn disabled_schedules() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let off = json!({"cron": "0 0 * * *", "enabled": false});
     let spec = |schedules: Value| with(one(hello()), json!({"history": true, "schedules": schedules}));
     node.put_group("off", spec(json!({"d": off}))).await;
@@ -295,8 +289,7 @@ async fn disabled_schedules() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", daily(json!({"script": "sleep"}))).await;
     node.put_group("steps", with(one(hello()), json!({"history": true})))
         .await;
@@ -373,8 +366,7 @@ async fn what_cannot_be_is_refused() {
 
 #[tokio::test]
 async fn it_pauses_resumes_and_is_cancelled() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", daily(sleeps(0.2))).await;
     let made = ask(
         &node,
@@ -426,8 +418,7 @@ async fn it_pauses_resumes_and_is_cancelled() {
 /// Without `to` it ends when it has caught up; what the schedule makes meanwhile is not made twice.
 #[tokio::test]
 async fn it_shares_instants_with_a_live_schedule() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let every = json!({"every": "200ms", "anchor": "2026-01-01T00:00:00Z"});
     node.put_group(
         "g",
@@ -571,8 +562,7 @@ async fn one_run_follows_the_other() {
 /// Four years of days, in less than three seconds with a release build; here only not one after the other.
 #[tokio::test]
 async fn there_is_no_barrier_between_batches() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", daily(hello())).await;
     let made = ask(
         &node,
@@ -590,8 +580,7 @@ async fn there_is_no_barrier_between_batches() {
 /// they have: a dependant runs once for a logical time.
 #[tokio::test]
 async fn done_again_with_dependants() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("up", daily(hello())).await;
     node.put_group("down", with(one(hello()), json!({"depends_on": ["up"]})))
         .await;

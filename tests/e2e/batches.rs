@@ -102,8 +102,7 @@ async fn submit(node: &Node, count: u64) {
 
 #[tokio::test]
 async fn ends_of_a_thousand_claims() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = world.sql().await;
     believed_empty(&sql).await;
     submit(&node, BATCH).await;
@@ -238,8 +237,7 @@ async fn ends_of_assignments() {
 /// The plan does not know how many rows a claim wants, and would rather sort the whole queue each time.
 #[tokio::test]
 async fn the_front_of_a_deep_queue() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     submit(&node, 10).await;
     let sql = world.sql().await;
     sql.batch_execute(

@@ -12,8 +12,7 @@ use crate::{fails, one, with};
 
 #[tokio::test]
 async fn what_is_secret_of_a_channel_is_write_only() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let hook = json!({"kind": "webhook", "url": "https://example.com/hook", "secret": SECRET});
     let made = node.put("/v1/channels/hook", hook.clone()).await.expect_status(201);
     assert_eq!(
@@ -95,8 +94,7 @@ fn mail_spec() -> Value {
 
 #[tokio::test]
 async fn bad_channels_and_rules_are_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let check = async |spec: Value, pointers: &[&str]| {
         node.put("/v1/channels/c", spec).await.expect_problem(422, pointers);
     };
@@ -168,8 +166,7 @@ async fn bad_channels_and_rules_are_refused() {
 /// Real conversations, encrypted each way; recipients of the channel, the group and the task are merged.
 #[tokio::test]
 async fn mails_travel_by_smtp() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let (starttls, implicit) = (Smtp::start(false).await, Smtp::start(true).await);
     let login = json!({"host": "localhost", "port": starttls.port, "tls": "starttls", "ca": starttls.ca,
         "username": "heddle", "password": "right"});
@@ -249,8 +246,7 @@ async fn mails_travel_by_smtp() {
 /// A refusal for good is one in whatever letters it is written, encrypted or not: it is not tried again.
 #[tokio::test]
 async fn refusals_are_read_in_any_letters() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (name, implicit, tls) in [
         ("plain", false, "none"),
         ("upgraded", false, "starttls"),
@@ -284,8 +280,7 @@ async fn refusals_are_read_in_any_letters() {
 /// gets it again; one that hangs slows nobody.
 #[tokio::test]
 async fn bad_mail_servers_hurt_nobody_else() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let (picky, moody, dead) = (
         Smtp::start(false).await,
         Smtp::start(false).await,
@@ -353,8 +348,7 @@ async fn bad_mail_servers_hurt_nobody_else() {
 async fn mail_servers_without_an_end_are_left() {
     /// What a reader without a bound of its own passes within a second.
     const SENT_MAX_BYTES: usize = 32 * 1024 * 1024;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let mut group = Vec::new();
     let mut servers = Vec::new();
     for (name, manners, tls) in [
@@ -394,8 +388,7 @@ async fn mail_servers_without_an_end_are_left() {
 
 #[tokio::test]
 async fn bad_receivers_hurt_nobody_else() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let check = async |name: &str, answer: Answer| {
         let receiver = Receiver::start(answer).await;
         webhook(&node, name, &receiver.url, json!({})).await;
@@ -509,8 +502,7 @@ async fn redirects_to_private_addresses_are_refused() {
 /// `allow_private` is leave to go to the host that an administrator wrote down, not to any other that this host names.
 #[tokio::test]
 async fn a_private_channel_sends_us_nowhere_else() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Status(500)).await;
     let hidden = Receiver::start(Answer::Status(200)).await;
     let port = hidden.url.rsplit(':').next().unwrap();
@@ -563,8 +555,7 @@ async fn a_private_channel_sends_us_nowhere_else() {
 /// Each chat's robot gets its own format, and its word counts, whatever the status.
 #[tokio::test]
 async fn robots_of_chats_are_told() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (kind, good, text) in [
         ("slack", Answer::Json(200, "ok".into()), "/text"),
         (
@@ -613,8 +604,7 @@ async fn robots_of_chats_are_told() {
 /// A channel's own words.
 #[tokio::test]
 async fn channels_have_templates() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Status(200)).await;
     let words = json!({"subject": "[{{ group }}] {{ event }}", "text": "{{ error }} | {{ subject }}"});
     webhook(&node, "hook", &receiver.url, words).await;

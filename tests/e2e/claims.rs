@@ -67,8 +67,7 @@ async fn start(api: &Api, group: &str, params: Value, count: usize) -> BTreeSet<
 /// Each of these is a run's whole params: sixteen fill an answer, and the rest waits in the queue.
 #[tokio::test]
 async fn large_task_runs_come_in_smaller_batches() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("large", json!({"tasks": {"t": {"queue": "q"}}})).await;
     let runs = start(&node, "large", json!({"text": "x".repeat(250 * 1024)}), 40).await;
     let sizes = drain(&node, "q", &runs).await;
@@ -83,8 +82,7 @@ async fn large_task_runs_come_in_smaller_batches() {
 /// no cost to the queue's rate, to its retries or to its place. What is larger than an answer comes alone.
 #[tokio::test]
 async fn what_does_not_fit_was_never_claimed() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "huge",
         json!({"params": {"text": "x".repeat(3_900 * 1024)}, "tasks": {"t": {"queue": "q", "queue_timeout": "1h"}}}),
@@ -106,8 +104,7 @@ async fn what_does_not_fit_was_never_claimed() {
 #[tokio::test]
 async fn items_count_as_well() {
     const ITEMS: usize = 12;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let items: Vec<String> = (0..ITEMS).map(|_| "x".repeat(300 * 1024)).collect();
     node.put_group("mapped", json!({"tasks": {"t": {"queue": "q", "for_each": items}}}))
         .await;

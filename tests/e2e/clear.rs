@@ -34,8 +34,7 @@ async fn numbers(node: &Node, run: &str, name: &str) -> Vec<u64> {
 /// Attempts' history stays, numbering goes on, what is not named is left alone.
 #[tokio::test]
 async fn with_and_without_what_depends_on_it() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", chain()).await;
     let ran = node.run("g", json!({"params": {"n": 1}})).await;
     let run = id(&ran);
@@ -79,8 +78,7 @@ async fn with_and_without_what_depends_on_it() {
 /// A failure that is cleared takes its word back; what it kept from running runs.
 #[tokio::test]
 async fn failures() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({"tasks": {
         "f": {"script": "flaky", "params": {"kind": "fatal", "fail_times": 1}},
         "after": {"script": "hello", "depends_on": ["f"]},
@@ -126,8 +124,7 @@ async fn failures() {
 /// Of a cancelled run what is named goes on, and the rest is for a restart.
 #[tokio::test]
 async fn a_cancelled_run() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"a": {"script": "hello"}, "slow": sleeps(3600.0), "z": {"script": "hello", "depends_on": ["a", "slow"]}}}),
@@ -149,8 +146,7 @@ async fn a_cancelled_run() {
 /// An item runs again with its number going on; a whole map is expanded anew.
 #[tokio::test]
 async fn mapped_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {
@@ -186,8 +182,7 @@ async fn mapped_tasks() {
 /// What a task returned before it was cleared stands for nothing any more.
 #[tokio::test]
 async fn outputs_are_those_of_the_last_attempt() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {
@@ -224,8 +219,7 @@ async fn outputs_are_those_of_the_last_attempt() {
 /// By a filter; those to which it does not apply are named.
 #[tokio::test]
 async fn in_bulk() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"a": {"script": "hello"}, "b": {"script": "hello", "depends_on": ["a"]}}}),
@@ -279,8 +273,7 @@ async fn in_bulk() {
 /// A reopened run keeps to the group's rules: it waits for its turn, and calls for no dependants a second time.
 #[tokio::test]
 async fn turns_and_followers() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("up", one(json!({"script": "hello"}))).await;
     node.put_group(
         "down",

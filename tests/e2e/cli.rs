@@ -43,8 +43,7 @@ pub(crate) fn json_of(node: &Node, arguments: &[&str]) -> Value {
 
 #[tokio::test]
 async fn scripts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let file = world.directory().join("hello.wasm");
     std::fs::write(&file, heddle_scripts::get("hello").unwrap()).unwrap();
     let file = file.to_string_lossy().into_owned();
@@ -94,8 +93,7 @@ async fn scripts() {
 
 #[tokio::test]
 async fn specs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let file = world.directory().join("groups.yaml");
     let write = |name: &str| {
         let text = format!(
@@ -223,8 +221,7 @@ tasks:
 
 #[tokio::test]
 async fn runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("good", one(json!({"script": "hello"}))).await;
     node.put_group("bad", one(fails())).await;
     node.put_group("slow", one(sleeps(3600.0))).await;
@@ -268,8 +265,7 @@ async fn runs() {
 /// What is put by name is shown by name; JSON is asked for everywhere and comes alone.
 #[tokio::test]
 async fn things_with_names() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     ends(&node, DONE, &["pool", "set", "p", "3"]);
     assert_eq!(json_of(&node, &["pool", "show", "p"])["slots"], 3);
     ends(&node, REFUSED, &["pool", "show", "nope"]);
@@ -337,8 +333,7 @@ async fn things_with_names() {
 /// Lists in JSON say whether there is more, as the server does: `next_cursor` is there always, and null at the end.
 #[tokio::test]
 async fn lists_in_json() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     for _ in 0..2 {
         node.run("g", json!({})).await;
@@ -384,8 +379,7 @@ async fn lists_in_json() {
 /// Helpful errors and their exit codes.
 #[tokio::test]
 async fn errors() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     ends(&node, REFUSED, &["run", "start", "nope"]);
     ends(&node, USAGE, &["run", "start"]);
     ends(&node, USAGE, &["no-such-command"]);

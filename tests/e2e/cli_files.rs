@@ -88,8 +88,7 @@ max_hold: 3600s
 /// `diff` is empty after `apply`, for every kind; so it is for what `export` gives.
 #[tokio::test]
 async fn what_was_applied_is_no_difference() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let file = world.directory().join("all.yaml");
     std::fs::write(&file, ALL_KINDS).unwrap();
     let path = file.to_string_lossy().into_owned();
@@ -122,8 +121,7 @@ async fn what_was_applied_is_no_difference() {
 /// `apply --prune` deletes what a directory does not have, of the kinds that it has, after it was shown.
 #[tokio::test]
 async fn pruning() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let directory = world.directory().join("files");
     std::fs::create_dir(&directory).unwrap();
     std::fs::write(
@@ -183,8 +181,7 @@ async fn pruning() {
 /// Runs by the beginning of their ids, and the latest one; clear.
 #[tokio::test]
 async fn naming_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"a": {"script": "hello"}, "b": {"script": "hello", "depends_on": ["a"]}}}),

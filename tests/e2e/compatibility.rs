@@ -41,8 +41,7 @@ fn tree() -> Value {
 
 #[tokio::test]
 async fn a_tree_becomes_a_group() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     assert_eq!(node.get("/checkstatus").await.expect_status(200), json!("success"));
     let made = well(&node, "submitTimerTask", tree()).await;
     let root = made["taskId"].as_i64().unwrap();
@@ -95,8 +94,7 @@ async fn a_tree_becomes_a_group() {
 
 #[tokio::test]
 async fn tasks_are_switched_started_and_deleted() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let made = well(&node, "submitTimerTask", tree()).await;
     let (root, below) = (made["taskId"].clone(), made["taskList"][1]["taskId"].clone());
     let path = format!("/v1/groups/timer-task-{root}");
@@ -129,8 +127,7 @@ async fn tasks_are_switched_started_and_deleted() {
 
 #[tokio::test]
 async fn bad_trees_are_told_and_deep_ones_taken() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (body, code) in [
         (json!([]), 422),
         (json!({}), 422),
@@ -175,8 +172,7 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
 /// A `status` says on or off: 1 or -1, of a tree, of a branch, of a timer. Nothing else is taken for one of them.
 #[tokio::test]
 async fn a_status_is_one_or_minus_one() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let with_status = |pointer: &str, status: Value| {
         let mut body = json!({
             "taskInfoConf": {"status": 1, "taskName": "a", "timeout": -1, "appServiceName": "q",
@@ -217,8 +213,7 @@ const SUBMITTED: &str = r#"{"taskInfoConf": {"status": 1, "taskName": "bill", "t
 
 #[tokio::test]
 async fn the_request_of_the_contract() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let send = async |body: String| -> Value {
         let request = node
             .request(reqwest::Method::POST, "/task-scheduler/task/submitTimerTask")
@@ -393,8 +388,7 @@ async fn a_task_is_named_in_many_ways() {
 /// A timer never starts what still runs, and what it left out says so.
 #[tokio::test]
 async fn timers_never_overlap() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let body = json!({"taskInfoConf": {"taskName": "t", "appServiceName": "nobody-works-here"},
                       "taskScheduleConf": {"timerList": [{"timerType": 2, "initDelay": 0, "period": 200}]}});
     let made = well(&node, "submitTimerTask", body).await;

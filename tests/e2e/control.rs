@@ -14,8 +14,7 @@ async fn control(node: &Node, run: &str, action: &str) -> Value {
 /// Cancelling interrupts running wasm. (How soon: `tests/alone/promises.rs`.)
 #[tokio::test]
 async fn cancel() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let hostile = |mode: &str| json!({"script": "hostile", "params": {"mode": mode}});
     node.put_group(
         "g",
@@ -94,8 +93,7 @@ async fn pause_and_resume() {
 /// A retry that comes due while the run is paused waits for it.
 #[tokio::test]
 async fn a_paused_run_retries_later() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     // It is due when the test says so, and not before the run is paused.
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
     node.put_group("g", one(json!({"script": "flaky", "retry": retry})))
@@ -162,8 +160,7 @@ async fn restart() {
 /// A script without a version is resolved when the run is created; `scripts: active` takes what is active now.
 #[tokio::test]
 async fn pinned_and_active_scripts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let upload = async |wasm: &str| {
         let bytes = heddle_scripts::get(wasm).unwrap();
         node.put_bytes("/v1/scripts/s", "application/wasm", bytes)
@@ -209,8 +206,7 @@ async fn pinned_and_active_scripts() {
 /// A rerun has the params of the run that it repeats, and the group's revision then.
 #[tokio::test]
 async fn rerun_repeats_what_was_asked() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "echo"}))).await;
     let submission = json!({
         "params": {"a": 1}, "task_params": {"t": {"b": 2}}, "logical_time": "2013-07-01T00:00:00Z",
@@ -232,8 +228,7 @@ async fn rerun_repeats_what_was_asked() {
 /// All runs of a filter at once, to stop the bleeding.
 #[tokio::test]
 async fn bulk() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(sleeps(3600.0))).await;
     node.put_group("h", one(fails())).await;
     let labelled = json!({"runs": (0..20).map(|_| json!({"labels": {"wave": "1"}})).collect::<Vec<_>>()});
@@ -295,8 +290,7 @@ async fn bulk() {
 /// A dry run names those that the action itself would refuse, in the same words, in every state.
 #[tokio::test]
 async fn bulk_dry_run() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let tasks = json!({"a": sleeps(3600.0), "b": {"script": "hello", "depends_on": ["a"]}});
     node.put_group("long", json!({"tasks": tasks, "max_active_runs": 4}))
         .await;
@@ -354,8 +348,7 @@ async fn bulk_dry_run() {
 /// A disabled group takes no runs unless forced; `drain` lets active ones end, `stop` cancels them.
 #[tokio::test]
 async fn disable_and_enable() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(sleeps(0.5))).await;
     let run = node.start("g", json!({})).await;
     node.task_becomes(&run, "t", "running").await;
@@ -463,8 +456,7 @@ async fn priority() {
 /// An ended run can be forgotten, an active one not.
 #[tokio::test]
 async fn delete() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     node.put_group("slow", one(sleeps(3600.0))).await;
     let run = id(&node.run("g", json!({"key": "k"})).await);

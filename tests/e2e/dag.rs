@@ -8,8 +8,7 @@ use crate::{calls, fails, one, sleeps, with};
 /// A diamond: both middle tasks start once the first has ended, the last one after both.
 #[tokio::test]
 async fn diamond() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "diamond",
         json!({"tasks": {
@@ -42,8 +41,7 @@ async fn diamond() {
 /// A task starts the moment its dependencies are settled, never later for the sake of its level.
 #[tokio::test]
 async fn no_level_barrier() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let hello = |after: &str| json!({"script": "hello", "depends_on": [after]});
     node.put_group(
         "uneven",
@@ -68,8 +66,7 @@ async fn no_level_barrier() {
 /// Tasks that are ready together run at the same time.
 #[tokio::test]
 async fn what_is_ready_together_runs_together() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let tasks: serde_json::Map<String, Value> = (0..20).map(|task| (format!("t{task}"), sleeps(1.0))).collect();
     node.put_group("wide", json!({"tasks": tasks})).await;
     let run = node.run("wide", json!({})).await;
@@ -89,8 +86,7 @@ async fn what_is_ready_together_runs_together() {
 /// Each rule with each kind of dependency. `s` succeeds, `f` fails, `k` is skipped, `u` is upstream_failed.
 #[tokio::test]
 async fn trigger_rules() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let expect = [
         ("all_success", "s", "succeeded"),
         ("all_success", "f", "upstream_failed"),
@@ -158,8 +154,7 @@ async fn trigger_rules() {
 /// The `any_` rules fire as soon as one dependency satisfies them.
 #[tokio::test]
 async fn any_rules_fire_early() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "early",
         json!({"tasks": {
@@ -187,8 +182,7 @@ async fn any_rules_fire_early() {
 /// `allow_failure`: the run does not fail for it, and dependants treat it as a success.
 #[tokio::test]
 async fn allowed_failures_count_as_success() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "lenient",
         json!({"tasks": {
@@ -211,8 +205,7 @@ async fn allowed_failures_count_as_success() {
 /// `when` sees params, upstream and the logical time.
 #[tokio::test]
 async fn when_is_an_expression() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let when = |when: &str| json!({"script": "hello", "depends_on": ["first"], "when": when});
     let expect = [
         ("params_yes", "params.n > 3", "succeeded"),
@@ -255,8 +248,7 @@ async fn when_is_an_expression() {
 /// A `when` that cannot be answered fails its task, fatally.
 #[tokio::test]
 async fn a_condition_that_fails_is_invalid() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
     node.put_group(
         "g",
@@ -305,8 +297,7 @@ async fn on_failure() {
 /// goes to its end after a restart.
 #[tokio::test]
 async fn fail_each_task_in_turn() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let edges: [(&str, &[&str]); 8] = [
         ("a", &[]),
         ("b", &["a"]),
@@ -365,8 +356,7 @@ async fn fail_each_task_in_turn() {
 /// Forty tasks one after the other, and one -> hundred -> one.
 #[tokio::test]
 async fn chains_and_fans() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let mut chain = json!({"t0": {"script": "hello"}});
     for i in 1..40 {
         chain[format!("t{i}")] = json!({"script": "hello", "depends_on": [format!("t{}", i - 1)]});
@@ -390,8 +380,7 @@ async fn chains_and_fans() {
 /// A group of 10,000 tasks is taken and runs to its end.
 #[tokio::test]
 async fn ten_thousand_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let count = 10_000;
     let mut tasks = serde_json::Map::new();
     for i in 0..count {

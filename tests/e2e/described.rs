@@ -58,8 +58,7 @@ async fn description(node: &Node) -> Value {
 /// Everything that can be read without a name, and scripts by theirs, once there is something to be read.
 #[tokio::test]
 async fn answers_are_as_described() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let document = description(&node).await;
     let schedules = json!({"schedules": {"daily": {"cron": "0 0 2 * * *"}}});
     node.put_group("g", with(one(json!({"script": "hello"})), schedules))
@@ -91,8 +90,7 @@ async fn answers_are_as_described() {
 /// What callers were told nothing of, though it was taken and answered.
 #[tokio::test]
 async fn bodies_are_as_described() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let document = description(&node).await;
     let group = Operation::of(&document, "PUT", "/v1/groups/{name}");
     node.put_group("g", one(json!({"script": "hello"}))).await;

@@ -282,8 +282,7 @@ fn fitting(mut group: Value) -> Value {
 
 #[tokio::test]
 async fn what_was_applied_is_no_difference_however_it_is_written() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let mut runner = TestRunner::deterministic();
     let mut documents = vec![FIRST.to_owned()];
     let mut make = |kind: &str, made: Made| {

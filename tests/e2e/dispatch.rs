@@ -393,8 +393,7 @@ async fn intervals() {
 /// What may be completed, and what not.
 #[tokio::test]
 async fn completions() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     members(&node, "gid_g", &users(2)).await;
     offer(
         &node,
@@ -525,8 +524,7 @@ async fn stock_comes_back_from_the_dead() {
 #[tokio::test]
 async fn takes_read_their_own() {
     const OTHERS: i64 = 5_000;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     members(&node, "gid_g", &users(1)).await;
     offer(&node, "o", json!({"audience": "gid_g", "dispatch_times": 10_000})).await;
     let mut sql = world.sql().await;

@@ -20,8 +20,7 @@ async fn notices(node: &Node, count: usize) -> usize {
 
 #[tokio::test]
 async fn state_is_kept_per_group() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = one(json!({"script": "stateful"}));
     node.put_group("a", spec.clone()).await;
     node.put_group("b", spec).await;
@@ -41,8 +40,7 @@ async fn state_is_kept_per_group() {
 /// A failed attempt writes nothing, a succeeded one everything, once.
 #[tokio::test]
 async fn effects_come_with_success_only() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("target", one(json!({"script": "echo"}))).await;
     node.put_group("g", one(json!({"script": "stateful"}))).await;
     let effects = |fail: bool| {
@@ -76,8 +74,7 @@ async fn effects_come_with_success_only() {
 /// Attempts that fail before one that succeeds leave nothing: the effects are those of one attempt.
 #[tokio::test]
 async fn retried_attempts_have_their_effects_once() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("target", one(json!({"script": "hello"}))).await;
     // Items fight for one counter: all but one of each round lose their comparison, and come again.
     let spec = json!({
@@ -107,8 +104,7 @@ async fn retried_attempts_have_their_effects_once() {
 /// only when the outcome is committed.
 #[tokio::test]
 async fn lost_comparisons_fail_retryably() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"retry": {"strategy": "fixed", "retries": 5, "interval": "10ms"}});
     node.put_group("g", one(with(json!({"script": "stateful"}), retry)))
         .await;
@@ -148,8 +144,7 @@ async fn lost_comparisons_fail_retryably() {
 /// A key makes a second request for the same run no second run.
 #[tokio::test]
 async fn enqueued_keys_are_unique() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("target", one(json!({"script": "hello"}))).await;
     let params = json!({"enqueue": {"group": "target", "key": "the-key"}});
     node.put_group("g", one(json!({"script": "stateful", "params": params})))
@@ -165,8 +160,7 @@ async fn enqueued_keys_are_unique() {
 /// Asking for a run of a group that does not exist fails the attempt, and nothing else of it is written.
 #[tokio::test]
 async fn unknown_groups_cannot_be_enqueued() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "stateful"}))).await;
     let run = node.run("g", json!({"params": {"enqueue": {"group": "nope"}}})).await;
     assert_eq!(run["state"], "failed", "{run:#}");
@@ -184,8 +178,7 @@ async fn unknown_groups_cannot_be_enqueued() {
 /// The key for outside effects is the same for every attempt of a task run, and for no other.
 #[tokio::test]
 async fn idempotency_keys() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"a": {"script": "echo"}, "b": {"script": "echo"}}}),

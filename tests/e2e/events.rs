@@ -148,8 +148,7 @@ async fn everything_once_and_in_order() {
 /// What commits late is not skipped: a reader waits below it, and gets it before what came after.
 #[tokio::test]
 async fn late_commits_are_read() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put("/v1/offers/o", json!({"audience": "uid_a", "dispatch_times": 1}))
         .await
         .expect_status(201);
@@ -184,8 +183,7 @@ async fn late_commits_are_read() {
 /// batch of takes that meets a user's completion.
 #[tokio::test]
 async fn what_follows_comes_later() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let mut early = world.sql().await;
     let other = world.sql().await;
     let event = |what: &str| {
@@ -212,8 +210,7 @@ async fn what_follows_comes_later() {
 /// Filters, bounds, following; a reader that follows is let go when the node stops.
 #[tokio::test]
 async fn kinds_limits_and_following() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (_world, mut node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"t": {"script": "hello", "params": {"name": "x"}}}}),
@@ -286,8 +283,7 @@ async fn kinds_limits_and_following() {
 /// A node that stops ends what it streams of a run, and does not cut it off; the run has not ended, and nobody says so.
 #[tokio::test]
 async fn streams_of_a_run_end_with_their_node() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (_world, mut node) = World::with_node().await;
     node.put_group("g", one(json!({"queue": "nobody"}))).await;
     let run = node.start("g", json!({})).await;
     let mut events = node.follow(&format!("/v1/runs/{run}/events")).await;

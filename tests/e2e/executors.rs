@@ -83,8 +83,7 @@ async fn http_follows_the_outbound_policy() {
 /// A sub-run: its params are the task's, its end is the task's.
 #[tokio::test]
 async fn group() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("child", one(json!({"script": "echo"}))).await;
     node.put_group("bad-child", one(fails())).await;
     node.put_group(
@@ -128,8 +127,7 @@ async fn group() {
 /// To cancel a run is to cancel its sub-runs.
 #[tokio::test]
 async fn cancelling_reaches_sub_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("leaf", one(sleeps(3600.0))).await;
     node.put_group("middle", one(json!({"group": "leaf"}))).await;
     node.put_group("top", one(json!({"group": "middle"}))).await;
@@ -150,8 +148,7 @@ async fn cancelling_reaches_sub_runs() {
 /// A group that calls itself through sub-runs is refused, the circle named.
 #[tokio::test]
 async fn sub_runs_in_a_circle() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.refused_group("a", one(json!({"group": "a"})))
         .await
         .expect_said(422, "a -> a");
@@ -170,8 +167,7 @@ async fn sub_runs_in_a_circle() {
 /// A restart runs a failed sub-run's task again.
 #[tokio::test]
 async fn a_failed_sub_run_can_be_restarted() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "child",
         one(json!({"script": "flaky", "params": {"fail_times": 5, "kind": "fatal"}})),

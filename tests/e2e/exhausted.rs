@@ -60,8 +60,7 @@ async fn use_up(sql: &tokio_postgres::Client, group: &str, from: DateTime<Utc>, 
 /// what is open among the newest and among the oldest, the earliest first, or nothing; each poll after a few takes.
 #[tokio::test]
 async fn much_is_used_up() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = counted(&world).await;
     members(&node, "gid_g", &users(4)).await;
     let now = two_offers(&node, "gid_g", 13).await;
@@ -104,8 +103,7 @@ async fn much_is_used_up() {
 /// Who only looks is not refused as often as who polls, whatever is the matter with the stock.
 #[tokio::test]
 async fn a_peek_asks_for_little() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = counted(&world).await;
     members(&node, "gid_g", &users(1)).await;
     two_offers(&node, "gid_g", 1).await;
@@ -127,8 +125,7 @@ async fn a_peek_asks_for_little() {
 /// What other nodes have given since this one last looked is learned at a few looks as well, not one by one.
 #[tokio::test]
 async fn others_have_used_it_up() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = counted(&world).await;
     members(&node, "gid_g", &users(3)).await;
     let now = two_offers(&node, "gid_g", 2).await;

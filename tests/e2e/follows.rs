@@ -91,8 +91,7 @@ async fn no_wake_up_is_lost_and_none_comes_twice() {
 /// A failed upstream keeps its followers waiting; a restart, an override, or another `depends_on` lets them go.
 #[tokio::test]
 async fn a_failed_upstream_keeps_its_followers_waiting() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let up = with(one(fails()), json!({"schedules": {"s": {"once": {"delay": "0s"}}}}));
     for (name, way) in [
         ("up-override", "override"),
@@ -148,8 +147,7 @@ async fn a_failed_upstream_keeps_its_followers_waiting() {
 /// What the upstream's overlap left out, or was due while it was disabled, holds up nobody.
 #[tokio::test]
 async fn left_out_instants_hold_up_nobody() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let up = json!({"schedules": {"s": {"every": "200ms"}}, "overlap": "skip", "tasks": {"t": sleeps(0.3)}});
     node.put_group("up", up).await;
     let down = json!({"schedules": {"s": {"every": "1s"}}, "depends_on": [{"group": "up", "need": "interval"}]});
@@ -179,8 +177,7 @@ async fn left_out_instants_hold_up_nobody() {
 /// What succeeded for a logical time before anybody followed it counts like what succeeds later.
 #[tokio::test]
 async fn successes_from_before_count() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("early", hello()).await;
     node.put_group("late", hello()).await;
     let at = json!({"logical_time": T1});
@@ -195,8 +192,7 @@ async fn successes_from_before_count() {
 /// whichever of its upstreams comes first.
 #[tokio::test]
 async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("off", hello()).await;
     node.put_group("good", hello()).await;
     node.put_group("down", follows(json!(["off", "good"]))).await;
@@ -280,8 +276,7 @@ async fn a_chain_of_groups() {
 /// The demo's two groups: twelve months make a year.
 #[tokio::test]
 async fn an_interval_waits_for_all_of_its_instants() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let months = json!({"history": true, "schedules": {"monthly": {"cron": "0 0 1 * *"}}});
     node.put_group("months", with(hello(), months)).await;
     let years = json!({
@@ -380,8 +375,7 @@ async fn a_restarted_upstream_lets_its_followers_go() {
 /// Disabling a group excuses what comes due afterwards, not what it has begun: who waits for that goes on waiting.
 #[tokio::test]
 async fn an_upstream_that_is_disabled_while_it_is_waited_for() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
     node.put_group("up", with(one(sleeps(3_600.0)), once.clone())).await;
     let active = only_run(&node, "up", "running").await;
@@ -412,8 +406,7 @@ async fn an_upstream_that_is_disabled_while_it_is_waited_for() {
 /// Instants at which the upstream was disabled hold up nobody, although its schedule names them and it keeps history.
 #[tokio::test]
 async fn instants_of_a_disabled_upstream_are_excused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let up = json!({"history": true, "schedules": {"s": {"every": "200ms"}}, "overlap": "allow"});
     node.put_group("up", with(hello(), up)).await;
     eventually("runs", async || (runs(&node, "up").await.len() > 2).then_some(())).await;
@@ -435,8 +428,7 @@ async fn instants_of_a_disabled_upstream_are_excused() {
 /// A wake-up that got lost, here one that never was, is found by the sweep over what waits.
 #[tokio::test]
 async fn a_lost_wake_up_is_found() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
     node.put_group("up", with(one(fails()), once.clone())).await;
     let failed = only_run(&node, "up", "failed").await;
@@ -467,8 +459,7 @@ async fn a_lost_wake_up_is_found() {
 /// Groups do not wait for each other in a circle: the one that would close it is refused, and the circle named.
 #[tokio::test]
 async fn circles_are_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("a", hello()).await;
     node.put_group("b", follows(json!(["a"]))).await;
     node.put_group("c", follows(json!([{"group": "b", "need": "interval"}])))

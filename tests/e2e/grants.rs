@@ -8,8 +8,7 @@ use crate::{one, with};
 /// Rows come back typed, changes are counted, errors are the script's.
 #[tokio::test]
 async fn sql() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     world
         .sql()
         .await
@@ -83,8 +82,7 @@ async fn what_is_not_granted_is_one_kind() {
         if (what === "sql") await ctx.sql("shop").query("select 1");
         return what;
     }"#;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_bytes("/v1/scripts/reaches", "text/javascript", SCRIPT)
         .await
         .expect_status(201);
@@ -148,8 +146,7 @@ async fn what_is_not_granted_is_one_kind() {
 /// A connection or a secret that a group was not granted is refused at PUT, naming it.
 #[tokio::test]
 async fn grants_are_checked_at_put() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put(
         "/v1/connections/shop",
         json!({"url": world.url(), "groups": ["friend"], "categories": ["bi"]}),
@@ -187,8 +184,7 @@ async fn grants_are_checked_at_put() {
 /// A connection that is read only stays so whatever the statement says.
 #[tokio::test]
 async fn read_only_connections() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     world
         .sql()
         .await

@@ -12,8 +12,7 @@ fn hello(depends_on: &[&str]) -> Value {
 /// Each thing that is wrong, with its place.
 #[tokio::test]
 async fn refused_with_pointers() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let ok = json!({"script": "hello"});
     let task = |fields: Value| one(with(ok.clone(), fields));
     let group = |fields: Value| with(one(ok.clone()), fields);
@@ -92,8 +91,7 @@ async fn refused_with_pointers() {
 /// All errors at once, and names in pointers escaped as RFC 6901 wants it.
 #[tokio::test]
 async fn all_errors_at_once() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({
         "timezone": "x",
         "tasks": {"a": {"script": "nope", "timeout": "0s"}, "b": {"script": "hello", "depends_on": ["c"]}},
@@ -120,8 +118,7 @@ async fn all_errors_at_once() {
 /// A cycle is named.
 #[tokio::test]
 async fn cycles() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let check = async |tasks: Value, circle: &str| {
         node.refused_group("g", json!({"tasks": tasks}))
             .await
@@ -159,8 +156,7 @@ async fn cycles() {
 /// What has the wrong shape is told so in words of JSON, and an array is no object.
 #[tokio::test]
 async fn wrong_shapes() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let ok = json!({"script": "hello"});
     let task = |fields: Value| one(with(ok.clone(), fields));
     let group = |fields: Value| with(one(ok.clone()), fields);
@@ -241,8 +237,7 @@ async fn wrong_shapes() {
 /// Keys that are given twice are refused, in JSON and in YAML.
 #[tokio::test]
 async fn duplicate_keys() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let json = r#"{"tasks": {"a": {"script": "hello"}, "b": {"script": "hello"}, "a": {"script": "hello"}}}"#;
     let reply = node.put_bytes("/v1/groups/g", "application/json", json).await;
     reply.expect_problem(422, &["/tasks/a"]);
@@ -260,8 +255,7 @@ async fn duplicate_keys() {
 /// YAML is accepted where a spec is put; the same spec makes no new revision, whatever it is written in.
 #[tokio::test]
 async fn revisions() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let put = async |yaml: &str| {
         node.put_bytes("/v1/groups/g", "application/yaml", yaml.to_owned())
             .await
@@ -310,8 +304,7 @@ async fn revisions() {
 /// Runs pin their revision.
 #[tokio::test]
 async fn runs_pin_their_revision() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = |name: &str| {
         json!({"tasks": {
             "slow": {"script": "sleep", "params": {"seconds": 1.0}},
@@ -334,8 +327,7 @@ async fn runs_pin_their_revision() {
 /// `If-Match` with the revision guards against what was changed meanwhile.
 #[tokio::test]
 async fn if_match() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let put = async |if_match: &str, name: &str| {
         let spec = one(json!({"script": "hello", "params": {"name": name}}));
         let request = node
@@ -454,8 +446,7 @@ async fn changes_reach_all_nodes() {
 /// Deleting answers what it detached, and refuses while runs are active unless forced.
 #[tokio::test]
 async fn delete() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let hello = one(json!({"script": "hello"}));
     node.put_group("up", hello.clone()).await;
     node.put_group("down", with(hello.clone(), json!({"depends_on": ["up"]})))
@@ -491,8 +482,7 @@ async fn delete() {
 /// Lists, by category and page by page.
 #[tokio::test]
 async fn lists() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (query, status) in [("limit=1", 200), ("limit=0", 422), ("limit=501", 422), ("limit=x", 400)] {
         assert_eq!(node.get(&format!("/v1/nodes?{query}")).await.status, status, "{query}");
     }
@@ -521,8 +511,7 @@ async fn lists() {
 
 #[tokio::test]
 async fn categories_and_templates() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (path, first, second) in [
         (
             "/v1/categories/bi",
@@ -573,8 +562,7 @@ async fn categories_and_templates() {
 /// What people change is audited.
 #[tokio::test]
 async fn audit() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     node.put_group("g", one(json!({"script": "echo"}))).await;
     node.delete("/v1/groups/g").await.expect_status(200);

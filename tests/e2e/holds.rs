@@ -235,8 +235,7 @@ async fn stock_under_kills() {
 async fn a_thousand_polls_at_a_draining_node() {
     const EACH: usize = 500;
     allow_open_files();
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (_world, mut node) = World::with_node().await;
     team(&node, EACH).await;
     offer(
         &node,

@@ -11,8 +11,7 @@ use crate::one;
 /// Letters and digits of any writing system, up to 63 of them, in NFC.
 #[tokio::test]
 async fn names() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let longest = "名".repeat(63);
     for name in [
         "größe",
@@ -152,8 +151,7 @@ async fn names() {
 /// What is no request for this API.
 #[tokio::test]
 async fn requests() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.get("/v1/nope").await.expect_problem(404, &[]);
     node.get("/").await;
     let reply = node.delete("/v1/groups").await;
@@ -208,8 +206,7 @@ fn head(method: &str, path: &str, length: usize) -> String {
 /// A body whose chunks are no chunks is told like any other body that cannot be read.
 #[tokio::test]
 async fn chunks_that_are_none() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let head = head("POST", "/v1/groups/g/runs", 0).replace("content-length: 0", "transfer-encoding: chunked");
     for chunks in ["zz\r\n{}\r\n", "2\r\n{}{}{}{}", "-1\r\n", "fffffffffffffffff\r\n"] {
         let mut stream = raw(&node, &format!("{head}{chunks}")).await;
@@ -223,8 +220,7 @@ async fn chunks_that_are_none() {
 /// Half-sent bodies leave nothing, and hold nobody up.
 #[tokio::test]
 async fn half_sent_bodies() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = one(json!({"script": "hello"})).to_string();
     // Sent by half, then gone; also a submission, also a script.
     for (method, path) in [
@@ -265,8 +261,7 @@ async fn half_sent_bodies() {
 /// Requests that are no HTTP.
 #[tokio::test]
 async fn no_http() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for text in [
         "\u{16}\u{3}\u{1}",
         "GET\r\n\r\n",
@@ -290,8 +285,7 @@ async fn no_http() {
 /// What the API says of itself.
 #[tokio::test]
 async fn description() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let document = node.get("/v1/openapi.json").await.expect_status(200);
     assert_eq!(document["openapi"].as_str().map(|version| &version[..3]), Some("3.1"));
     for path in [
@@ -318,8 +312,7 @@ async fn description() {
 /// A query parameter that a route does not have is said, and nothing is done.
 #[tokio::test]
 async fn queries_without_sense_are_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let before = node.get("/v1/retention").await.expect_status(200);
     let problem = node
         .put("/v1/retention?dryrun=true", json!({"runs": "1d"}))
@@ -375,8 +368,7 @@ async fn queries_without_sense_are_refused() {
 /// What takes nothing takes no body but an empty one; what takes JSON takes nothing else.
 #[tokio::test]
 async fn bodies_where_none_is_taken() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({"kind": "webhook", "url": "http://127.0.0.1:9"});
     node.put("/v1/channels/hook", spec).await.expect_status(201);
     let path = "/v1/channels/hook/test";
@@ -432,8 +424,7 @@ async fn bodies_where_none_is_taken() {
 /// What is missing is named by its own place.
 #[tokio::test]
 async fn missing_fields_are_named() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put("/v1/secrets/s", json!({}))
         .await
         .expect_problem(422, &["/value"]);

@@ -57,8 +57,7 @@ async fn started(node: &Node, group: &str, spec: Value, count: usize) -> Vec<Str
 /// What scripts succeeded with is never taken for a failure.
 #[tokio::test]
 async fn scripts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let items: Vec<u32> = (0..200).collect();
     let spec = json!({"tasks": {"t": {"script": "hello", "for_each": items, "concurrency": 20}}});
     let runs = started(&node, "g", spec, 3).await;
@@ -73,8 +72,7 @@ async fn scripts() {
 /// What workers say is taken or refused, and what they failed is handed out again when it is due.
 #[tokio::test]
 async fn queues() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let items: Vec<u32> = (0..30).collect();
     let retry = json!({"strategy": "fixed", "retries": 1000, "interval": "10ms"});
     let spec =
@@ -114,8 +112,7 @@ async fn queues() {
 /// What users completed is the end of the task that asked them.
 #[tokio::test]
 async fn users() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let count = 30;
     let asks: serde_json::Map<String, Value> = (0..count)
         .map(|user| (format!("t{user}"), json!({"audience": format!("uid_s{user}")})))
@@ -134,8 +131,7 @@ async fn users() {
 /// A deadline that passes meanwhile cancels.
 #[tokio::test]
 async fn deadlines() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({"deadline": "1s", "deadline_action": "cancel", "tasks": {"t": {"queue": "nobody"}}});
     let runs = started(&node, "g", spec, 10).await;
     let besetter = Besetter::of(&node, &runs);

@@ -214,8 +214,7 @@ async fn side_by_side() {
 async fn floods() {
     const FLOODS: usize = 3;
     const LINES: usize = 10_000;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let text = chatty(LINES as u32, std::time::Duration::ZERO);
     node.put_bytes("/v1/scripts/flood", "application/wasm", text)
         .await
@@ -260,8 +259,7 @@ async fn floods() {
 #[tokio::test]
 async fn a_burst_of_short_lines() {
     const LINES: usize = 20_000;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let text = chatty(LINES as u32, std::time::Duration::ZERO);
     node.put_bytes("/v1/scripts/burst", "application/wasm", text)
         .await
@@ -315,8 +313,7 @@ async fn is_bounded(sql: &Client, run: &Value) {
 /// anybody else's log is held up.
 #[tokio::test]
 async fn a_flood_without_end() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = world.sql().await;
     let text = chatty(u32::MAX, std::time::Duration::ZERO);
     node.put_bytes("/v1/scripts/flood", "application/wasm", text)

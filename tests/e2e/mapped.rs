@@ -8,8 +8,7 @@ use crate::{one, sleeps, with};
 /// One task run per item, in order; the context carries item, index and count.
 #[tokio::test]
 async fn items_in_order() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "map",
         json!({"tasks": {
@@ -42,8 +41,7 @@ async fn items_in_order() {
 /// A failed item lets the others go on and fails the task at the end, with null in its place.
 #[tokio::test]
 async fn failed_items_are_null() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let flaky = json!({"script": "flaky", "for_each": [0, 1, 0], "params": {"fail_times": "{{ item }}"}});
     node.put_group(
         "map",
@@ -74,8 +72,7 @@ async fn failed_items_are_null() {
 /// Items are retried each by itself.
 #[tokio::test]
 async fn items_are_retried() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 2, "interval": "20ms"});
     let map = json!({"script": "flaky", "for_each": [0, 1, 2], "params": {"fail_times": "{{ item }}"}, "retry": retry});
     node.put_group("map", one(map)).await;
@@ -96,8 +93,7 @@ async fn items_are_retried() {
 /// `fail_fast` cancels the rest: what has not started, and what runs.
 #[tokio::test]
 async fn fail_fast() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let map = json!({"script": "hostile", "params": {"mode": "{{ item }}"}, "fail_fast": true});
     let map =
         |items: Value, concurrency: u32| with(map.clone(), json!({"for_each": items, "concurrency": concurrency}));
@@ -122,8 +118,7 @@ async fn fail_fast() {
 /// An empty array succeeds with `[]`, written out or from a template.
 #[tokio::test]
 async fn no_items() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "empty",
         json!({"tasks": {
@@ -148,8 +143,7 @@ async fn no_items() {
 /// `shards: n` makes items 0 to n - 1.
 #[tokio::test]
 async fn shards() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("sharded", one(json!({"script": "echo", "shards": 3})))
         .await;
     let run = node.run("sharded", json!({})).await;
@@ -164,8 +158,7 @@ async fn shards() {
 /// At most `concurrency` items are under way at once, and as many when there is work for them.
 #[tokio::test]
 async fn concurrency() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "bounded",
         one(with(sleeps(0.3), json!({"shards": 9, "concurrency": 3}))),
@@ -190,8 +183,7 @@ async fn concurrency() {
 /// 10,000 items are the most; the outputs come back in order. Meanwhile other runs get their turn.
 #[tokio::test]
 async fn ten_thousand_items() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let map = json!({"script": "sum", "params": {"numbers": ["{{ item }}"]}});
     node.put_group("large", one(with(map.clone(), json!({"shards": 10_000}))))
         .await;
@@ -238,8 +230,7 @@ async fn ten_thousand_items() {
 /// The joined output has at most 8 MiB: more fails with kind `output`.
 #[tokio::test]
 async fn joined_output() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let map =
         |shards: u32| json!({"script": "hostile", "shards": shards, "params": {"mode": "output", "count": 250_000}});
     node.put_group("fits", one(map(33))).await;
@@ -257,8 +248,7 @@ async fn joined_output() {
 /// What is no array fails its task, fatally.
 #[tokio::test]
 async fn for_each_needs_an_array() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.refused_group("text", one(json!({"script": "hello", "for_each": "abc"})))
         .await
         .expect_problem(422, &["/tasks/t/for_each"]);

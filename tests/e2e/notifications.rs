@@ -173,8 +173,7 @@ async fn a_failure_is_told_once() {
 /// the tasks ends the run.
 #[tokio::test]
 async fn each_task_is_told_of() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Status(200)).await;
     webhook(&node, "hook", &receiver.url, json!({"burst": 1000})).await;
     let rules = json!({"on": ["failed", "succeeded"], "channels": ["hook"]});
@@ -287,8 +286,7 @@ async fn all_events_are_told() {
 /// An instant that nobody was there for.
 #[tokio::test]
 async fn missed_schedules_are_told() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Status(200)).await;
     webhook(&node, "hook", &receiver.url, json!({})).await;
     let spec = with(
@@ -353,8 +351,7 @@ async fn submitters_are_called_back() {
 /// What scripts say is told once, with their success; a channel that is not there is no reason to fail.
 #[tokio::test]
 async fn scripts_tell_people() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let server = Smtp::start(false).await;
     mail(&node, "ops", &server, "none", json!({})).await;
     let says = |channel: &str, fail: bool| {
@@ -514,8 +511,7 @@ async fn a_node_that_dies_while_it_tells() {
 /// Groups without rules write nothing, and nothing is asked of the outbox by their runs.
 #[tokio::test]
 async fn groups_without_rules_have_no_notices() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", one(fails())).await;
     node.put_group(
         "h",
@@ -545,8 +541,7 @@ pub(crate) fn metric(text: &str, name: &str) -> Option<u64> {
 /// What is sent, given up, tried in vain and still waiting stands in the metrics, by kind of channel.
 #[tokio::test]
 async fn what_is_told_is_counted() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let good = Receiver::start(Answer::Status(200)).await;
     let gone = Receiver::start(Answer::Status(410)).await;
     let busy = Receiver::start(Answer::Status(503)).await;
@@ -583,8 +578,7 @@ async fn what_is_told_is_counted() {
 /// A notice that cannot be turned into anything keeps no other from being told, and does not stay for ever.
 #[tokio::test]
 async fn one_bad_notice_holds_nobody_up() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Status(200)).await;
     webhook(&node, "hook", &receiver.url, json!({})).await;
     let rules = json!({"on": ["failed"], "channels": ["hook"]});

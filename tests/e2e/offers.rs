@@ -38,8 +38,7 @@ fn refused(node: &Node, arguments: &[&str]) -> String {
 /// An offer's whole life from a terminal.
 #[tokio::test]
 async fn by_command_line() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let file = world.directory().join("survey.yaml");
     std::fs::write(
         &file,
@@ -118,8 +117,7 @@ async fn by_command_line() {
 /// Offers in files: applied after their templates, compared, exported, and applied again without a change.
 #[tokio::test]
 async fn in_files() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let file = world.directory().join("offers.yaml");
     let text = "kind: interval\nname: ping\naudience: gid_team\nevery: 5m\nanchor: 2026-01-01T00:00:00Z\n\
                 template: ping\nparams: {to: x}\n---\nkind: offer\nname: survey\nspec: {audience: uid_ann}\n---\nkind: template\nname: ping\nspec: {type: object, required: [to]}\n";
@@ -152,8 +150,7 @@ async fn in_files() {
 /// A template that offers use stays; they are named.
 #[tokio::test]
 async fn templates_in_use() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let schema = json!({"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}});
     node.put("/v1/templates/mail", schema).await.expect_status(201);
     let spec = json!({"audience": "uid_a", "template": "mail", "params": {"to": "x"}});
@@ -185,8 +182,7 @@ async fn templates_in_use() {
 /// Occurrences and assignments by audience, offer, user, state and time; a week unless it is said.
 #[tokio::test]
 async fn views() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put("/v1/audiences/gid_team/members", json!({"members": ["a", "b", "c"]}))
         .await
         .expect_status(201);
@@ -286,8 +282,7 @@ async fn views() {
 /// Workers' tokens reach their users and queues, and nothing else.
 #[tokio::test]
 async fn limited_tokens() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", json!({"tasks": {"t": {"queue": "own"}}})).await;
     for uid in ["a", "b"] {
         node.put(

@@ -15,8 +15,7 @@ async fn set_run(node: &Node, run: &str, state: &str) -> Value {
 /// What a ready task run waits for, and until when, where that is known.
 #[tokio::test]
 async fn ready_tasks_say_what_they_wait_for() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put("/v1/pools/db", json!({"slots": 1})).await.expect_status(201);
     let holds = json!({"queue": "elsewhere", "pools": {"db": 1}});
     node.put_group(
@@ -75,8 +74,7 @@ async fn ready_tasks_say_what_they_wait_for() {
 /// A retrying task run says until when.
 #[tokio::test]
 async fn when_it_is_tried_again() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "1h"});
     node.put_group("g", one(json!({"script": "flaky", "retry": retry})))
         .await;
@@ -98,8 +96,7 @@ async fn when_it_is_tried_again() {
 /// After an override run and task run say by whom and why, until something later happens.
 #[tokio::test]
 async fn who_set_it_and_why() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"f": fails(), "z": {"script": "hello", "depends_on": ["f"]}}}),
@@ -144,8 +141,7 @@ async fn who_set_it_and_why() {
 /// resumed.
 #[tokio::test]
 async fn a_run_that_waits() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let control = async |run: &str, action: &str| {
         node.post(&format!("/v1/runs/{run}/{action}"), json!({}))
             .await
@@ -232,8 +228,7 @@ async fn a_run_that_waits() {
 /// A merge patch of a group's spec, RFC 7396.
 #[tokio::test]
 async fn patching_a_group() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         with(
@@ -304,8 +299,7 @@ async fn patching_a_group() {
 /// A schedule is switched off and on by a call of its own.
 #[tokio::test]
 async fn switching_schedules() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({
         "schedules": {"often": {"every": "1h", "anchor": "2026-01-01T00:10:00Z"}, "rare": {"cron": "0 0 1 1 *"},
                       "past": {"once": {"delay": "0s"}}},
@@ -342,8 +336,7 @@ async fn switching_schedules() {
 /// Lists: groups by text, label and last state; runs by queue, script and the beginning of an id; the latest run.
 #[tokio::test]
 async fn finding_groups_and_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "Import-Orders",
         with(one(json!({"script": "hello"})), json!({"labels": {"team": "bi"}})),
@@ -412,8 +405,7 @@ async fn finding_groups_and_runs() {
 /// A look into a queue claims nothing.
 #[tokio::test]
 async fn looking_into_a_queue() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"queue": "q", "tags": ["gpu"]}))).await;
     let mut runs = Vec::new();
     for priority in [0, 5, 0] {
@@ -449,8 +441,7 @@ async fn looking_into_a_queue() {
 /// A date means midnight in the group's timezone.
 #[tokio::test]
 async fn dates_for_logical_times() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         with(one(json!({"script": "hello"})), json!({"timezone": "Asia/Shanghai"})),
@@ -470,8 +461,7 @@ async fn dates_for_logical_times() {
 /// Audiences that a user is in.
 #[tokio::test]
 async fn audiences_of_a_user() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (name, members) in [("gid_a", json!(["u1", "u2"])), ("gid_b", json!(["u2"]))] {
         let path = format!("/v1/audiences/{name}/members");
         node.put(&path, json!({"members": members})).await.expect_status(201);
@@ -559,8 +549,7 @@ async fn what_a_worker_reports() {
 /// What is wrong with a spec is told at once: what cannot be read, and what the rest says.
 #[tokio::test]
 async fn all_that_is_wrong_with_a_spec() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({
         "histroy": true,
         "timezone": "Mars/Base",
@@ -605,8 +594,7 @@ async fn all_that_is_wrong_with_a_spec() {
 /// A wait beyond its bound is refused, wherever one may be asked for.
 #[tokio::test]
 async fn waits_are_bounded() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     let run = node.start("g", json!({})).await;
     node.get(&format!("/v1/runs/{run}?wait=1m")).await.expect_status(200);
@@ -624,8 +612,7 @@ async fn waits_are_bounded() {
 /// The feed's lines about assignments carry the params that these were given with, whatever the offer says later.
 #[tokio::test]
 async fn events_of_assignments_carry_params() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let offer =
         |n: i64| json!({"audience": "uid_ann", "anchor": "2026-11-01T00:00:00Z", "every": "1m", "params": {"n": n}});
     node.put("/v1/offers/survey", offer(1)).await.expect_status(201);

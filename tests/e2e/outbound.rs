@@ -65,8 +65,7 @@ async fn tried(node: &Node, group: &str, tasks: Vec<Value>) -> Vec<Value> {
 
 #[tokio::test]
 async fn nobody_is_sent_to_private_addresses() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let sink = Sink::start().await;
     let port = sink.url.rsplit(':').next().unwrap();
     let urls: Vec<String> = PRIVATE.iter().map(|url| url.replace("PORT", port)).collect();

@@ -15,8 +15,7 @@ async fn override_task(node: &Node, run: &str, task: &str, state: &str) -> Value
 /// An override to succeeded or skipped settles dependants, revives upstream_failed ones and reopens a failed run.
 #[tokio::test]
 async fn override_of_task_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {
@@ -65,8 +64,7 @@ async fn override_of_task_runs() {
 /// An override of what runs cancels its attempt first.
 #[tokio::test]
 async fn override_of_what_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {
@@ -90,8 +88,7 @@ async fn override_of_what_runs() {
 /// One item of a mapped task.
 #[tokio::test]
 async fn override_and_retry_of_items() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let map = json!({"script": "flaky", "for_each": [0, 1, 9], "params": {"fail_times": "{{ item }}"}});
     node.put_group(
         "g",
@@ -128,8 +125,7 @@ async fn override_and_retry_of_items() {
 /// An output that is given for a mapped task as a whole is what people and dependants see.
 #[tokio::test]
 async fn override_of_a_mapped_task() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let map = json!({"script": "flaky", "for_each": [0, 9], "params": {"fail_times": "{{ item }}"}});
     let after = json!({"script": "echo", "depends_on": ["m"], "params": {"given": "{{ upstream.m }}"}});
     node.put_group("g", json!({"tasks": {"m": map, "after": after}})).await;
@@ -152,8 +148,7 @@ async fn override_of_a_mapped_task() {
 /// Retry now: what waits for its next attempt gets it at once, what has failed gets another.
 #[tokio::test]
 async fn retry_now() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
     let after = json!({"script": "hello", "depends_on": ["t"]});
     let flaky = json!({"script": "flaky", "params": {"fail_times": 1}});
@@ -187,8 +182,7 @@ async fn retry_now() {
 /// The state of a whole run.
 #[tokio::test]
 async fn override_of_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("bad", one(fails())).await;
     node.put_group("slow", one(sleeps(3600.0))).await;
     let set = async |run: &str, state: &str| {

@@ -8,8 +8,7 @@ use crate::{one, with};
 /// Script defaults <- group <- task <- run, merged by top-level key; `task_params` last.
 #[tokio::test]
 async fn layers() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "layers",
         json!({
@@ -40,8 +39,7 @@ async fn layers() {
 /// A string that is one expression keeps its type; what stands around it makes text.
 #[tokio::test]
 async fn templates_keep_types() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "types",
         json!({
@@ -105,8 +103,7 @@ async fn templates_keep_types() {
 /// Run params are data, never rendered.
 #[tokio::test]
 async fn run_params_are_data() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "data",
         one(json!({"script": "echo", "params": {"copy": "{{ params.given }}", "n": 2, "seen": "{{ params.n }} {{ params.z }}"}})),
@@ -127,8 +124,7 @@ async fn run_params_are_data() {
 /// What is constant is checked at PUT, with a pointer for each error.
 #[tokio::test]
 async fn constants_are_checked_at_put() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let fib = |params: Value| one(json!({"script": "fib", "params": params}));
     node.refused_group("g", fib(json!({"n": "x"})))
         .await
@@ -149,8 +145,7 @@ async fn constants_are_checked_at_put() {
 
 #[tokio::test]
 async fn constants_are_checked_at_submission() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"t": {"script": "fib"}, "u": {"script": "fib", "params": {"n": 1}}}}),
@@ -180,8 +175,7 @@ async fn constants_are_checked_at_submission() {
 /// What is rendered when the task starts is checked then: kind `invalid`, and never tried again.
 #[tokio::test]
 async fn rendered_params_are_checked_at_the_start() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 5, "interval": "10ms"});
     let fib = json!({"script": "fib", "depends_on": ["first"], "retry": retry});
     node.put_group(
@@ -210,8 +204,7 @@ async fn rendered_params_are_checked_at_the_start() {
 /// Templates are bounded in time and size.
 #[tokio::test]
 async fn templates_are_bounded() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let long = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}x";
     let large = "{% for a in range(10000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}";
     let power = "{{ 'x' * 1000000000 }}";
@@ -230,8 +223,7 @@ async fn templates_are_bounded() {
 /// A bad template is refused at PUT, with its place.
 #[tokio::test]
 async fn bad_templates_are_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for bad in [
         "{{ nope",
         "{% if %}",
@@ -257,8 +249,7 @@ async fn bad_templates_are_refused() {
 /// A named template (a JSON Schema) binds the run's params.
 #[tokio::test]
 async fn a_group_may_name_a_template() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let schema = json!({"type": "object", "required": ["who"], "properties": {"who": {"type": "string"}}});
     node.put("/v1/templates/strict", schema).await.expect_status(201);
     node.put_group("g", with(one(json!({"script": "echo"})), json!({"template": "strict"})))
@@ -277,8 +268,7 @@ async fn a_group_may_name_a_template() {
 /// another version of the script asks for.
 #[tokio::test]
 async fn what_was_not_checked_is_when_the_task_starts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     // `n` may still come with a run; with these it does not.
     let spec = json!({"schedules": {"s": {"every": "1s"}}, "tasks": {"t": {"script": "fib"}}});
     node.put_group("g", spec).await;
@@ -310,8 +300,7 @@ async fn what_was_not_checked_is_when_the_task_starts() {
 /// What JSON Schema takes for an integer reaches the script as one, wherever it comes from; what else it says stays.
 #[tokio::test]
 async fn whole_numbers_are_integers() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let fib = |params: Value| one(json!({"script": "fib", "params": params}));
     node.put_group("given", fib(json!({}))).await;
     node.put_group("constant", fib(json!({"n": 10.0}))).await;

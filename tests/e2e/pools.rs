@@ -52,8 +52,7 @@ async fn most_at_once(world: &World, api: &Api, runs: &[String]) -> i64 {
 
 #[tokio::test]
 async fn slots_bound_what_runs_at_once() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     pool(&node, "db", 2).await;
     pool(&node, "gpu", 1).await;
     node.put_group("one", tasks(8, 0.1, json!({"db": 1}))).await;
@@ -85,8 +84,7 @@ async fn slots_bound_what_runs_at_once() {
 
 #[tokio::test]
 async fn slots_come_back() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     pool(&node, "db", 1).await;
     node.put_group("long", tasks(3, 600.0, json!({"db": 1}))).await;
     node.put_group("short", tasks(1, 0.0, json!({"db": 1}))).await;

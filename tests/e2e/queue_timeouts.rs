@@ -14,8 +14,7 @@ async fn pool(api: &Api, name: &str) {
 
 /// A node, and a run that keeps the only slot of the pool `db`.
 async fn with_a_full_pool() -> (World, Node, String) {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     pool(&node, "db").await;
     node.put_group("long", one(with(sleeps(600.0), json!({"pools": {"db": 1}}))))
         .await;
@@ -167,8 +166,7 @@ async fn slots_of_nodes() {
 /// The time goes on while every node is dead, and another node ends what has waited for too long.
 #[tokio::test]
 async fn over_the_death_of_nodes() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     pool(&node, "db").await;
     // Held by an offer, the slot outlives the node.
     node.put_group("holds", one(json!({"audience": "uid_slow", "pools": {"db": 1}})))
@@ -214,8 +212,7 @@ async fn paused_meanwhile() {
 /// An offer that nobody takes; one that is taken in time stands, however long its user needs.
 #[tokio::test]
 async fn audiences() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let offered = |to: &str, limit: &str| one(json!({"audience": {"audience": to}, "queue_timeout": limit}));
     node.put_group("ignored", offered("uid_nobody", "500ms")).await;
     let run = node.start("ignored", json!({})).await;

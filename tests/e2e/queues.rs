@@ -42,8 +42,7 @@ async fn say(api: &Api, claim: &Value, verb: &str, more: Value) -> heddle_tests:
 /// A claim tells all that there is to know; what completes it is the task's output, which dependants see.
 #[tokio::test]
 async fn a_worker_does_a_task() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "orders",
         json!({"params": {"shop": "north"}, "tasks": {
@@ -132,8 +131,7 @@ async fn polls_hang_until_there_is_something() {
 /// Once its lease has run out a token is old: the attempt is lost and run again, without using up a retry.
 #[tokio::test]
 async fn a_zombie_is_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", json!({"tasks": {"t": {"queue": "q"}}})).await;
     let run = node.start("g", json!({})).await;
     let zombie = claims(&node, "q", 1, json!({"lease": "300ms"})).await.remove(0);
@@ -207,8 +205,7 @@ async fn a_claim_ends_once() {
 /// A failure follows the task's retry policy; a fatal one does not, and a release uses up nothing.
 #[tokio::test]
 async fn failures_and_releases() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1ms"});
     node.put_group("g", json!({"tasks": {"t": {"queue": "q", "retry": retry}}}))
         .await;
@@ -252,8 +249,7 @@ async fn failures_and_releases() {
 /// A cancelled run's worker hears of it by its next heartbeat, and so does a paused one's, whose work goes back.
 #[tokio::test]
 async fn controls_reach_workers() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", json!({"tasks": {"t": {"queue": "q"}}})).await;
     let run = node.start("g", json!({})).await;
     let held = claim(&node, "q").await;
@@ -303,8 +299,7 @@ async fn controls_reach_workers() {
 /// `timeout` counts from the claim, `queue_timeout` until it; both are retried as the policy says.
 #[tokio::test]
 async fn timeouts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1ms"});
     node.put_group(
         "slow",
@@ -337,8 +332,7 @@ async fn timeouts() {
 /// Items of a mapped task on a queue, with their context; `shards: workers` makes one for each that is connected.
 #[tokio::test]
 async fn mapped_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "map",
         json!({"tasks": {"t": {"queue": "q", "for_each": ["a", "b", "c"], "params": {"of": "{{ item }}"}},
@@ -398,8 +392,7 @@ async fn mapped_tasks() {
 /// `when` that is false skips without any worker; tags bind to workers that carry them.
 #[tokio::test]
 async fn conditions_and_tags() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {"never": {"queue": "q", "when": "params.go"}, "t": {"queue": "q", "tags": ["gpu", "eu"]}}}),

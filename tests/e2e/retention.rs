@@ -102,8 +102,7 @@ fn hello() -> Value {
 /// Ended runs leave the lists after a while, and are found by whoever asks for them.
 #[tokio::test]
 async fn the_hot_view() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let old = ended(&node, "g", hello()).await;
     let new = heddle_tests::id(&node.run("g", json!({"labels": null, "params": null})).await);
     let sql = world.sql().await;
@@ -605,8 +604,7 @@ async fn what_polls_and_tasks_look_back_at() {
 /// What cannot be meant is refused; a dry run changes nothing.
 #[tokio::test]
 async fn settings() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let default = node.get("/v1/retention").await.expect_status(200);
     assert_eq!((&default["hot"], &default["runs"]), (&json!("3d"), &json!("90d")));
     let wrong = json!({"runs": "1m", "states": {"failed": "0s"}});

@@ -28,8 +28,7 @@ fn check_gaps(attempts: &[Value], gaps: &[f64]) {
 
 #[tokio::test]
 async fn fixed() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 2, "interval": "300ms"});
     let spec = |fail_times: u32| json!({"script": "flaky", "params": {"fail_times": fail_times}, "retry": retry});
     let (run, found) = attempts(&node, spec(2)).await;
@@ -48,8 +47,7 @@ async fn fixed() {
 
 #[tokio::test]
 async fn exponential_and_mixed() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let flaky = json!({"script": "flaky", "params": {"fail_times": 4}});
     let retry = json!({"strategy": "exponential", "retries": 4, "interval": "100ms", "max_interval": "400ms"});
     let (_, found) = attempts(&node, with(flaky.clone(), json!({"retry": retry}))).await;
@@ -69,8 +67,7 @@ async fn exponential_and_mixed() {
 /// Between attempts a task run is `retrying`.
 #[tokio::test]
 async fn retrying_is_a_state() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h"});
     node.put_group("g", one(json!({"script": "flaky", "retry": retry})))
         .await;
@@ -90,8 +87,7 @@ async fn retrying_is_a_state() {
 /// Fatal failures are never tried again; traps, exits, timeouts, memory and retryable failures are.
 #[tokio::test]
 async fn what_is_tried_again() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
     let flaky = |kind: &str| json!({"script": "flaky", "params": {"kind": kind}, "retry": retry});
     let hostile = |mode: &str, timeout: &str| json!({"script": "hostile", "params": {"mode": mode}, "retry": retry, "timeout": timeout});
@@ -127,8 +123,7 @@ async fn what_is_tried_again() {
 /// `retry-after` is the least that is waited.
 #[tokio::test]
 async fn retry_after() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let (run, found) = attempts(
         &node,
         json!({
@@ -144,8 +139,7 @@ async fn retry_after() {
 /// Without a timeout an attempt takes as long as it takes. (How soon a timeout ends one: `tests/alone/promises.rs`.)
 #[tokio::test]
 async fn no_timeout() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = json!({"script": "sleep", "params": {"seconds": 0.2}, "timeout": "never"});
     assert_eq!(attempts(&node, spec).await.0["state"], "succeeded");
 }
@@ -153,8 +147,7 @@ async fn no_timeout() {
 /// A run's deadline counts from its creation, and may cancel it.
 #[tokio::test]
 async fn deadlines() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let slow = json!({"script": "hostile", "params": {"mode": "sleep"}});
     node.put_group(
         "g",
@@ -178,8 +171,7 @@ async fn deadlines() {
 /// Whoever reopens a run does not free it of a deadline that is still ahead; one that has passed is over.
 #[tokio::test]
 async fn a_reopened_run_keeps_its_deadline() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let sql = world.sql().await;
     let spec = json!({
         "deadline": "1h", "deadline_action": "cancel",

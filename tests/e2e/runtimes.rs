@@ -246,8 +246,7 @@ async fn a_script_keeps_its_runtime() {
 /// happens only to who insists.
 #[tokio::test]
 async fn what_would_change_is_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let described = "export const description = `on ${globalThis.heddleBuild ?? 'own'}`; export default () => 1";
     uploaded(&node, "described", JS, described).await;
     uploaded(&node, "fails", JS, "export default () => 2").await;
@@ -402,8 +401,7 @@ async fn changed_everywhere(node: &Node) {
 /// A runtime that this program cannot take up: its scripts run on its own, which is said once, and no run fails.
 #[tokio::test]
 async fn what_cannot_be_taken_up_is_said_and_does_without() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     uploaded(&node, "js", JS, TELLS_JS).await;
     let sql = world.sql().await;
     let (own_tag, bundle) = own(&sql, Language::JavaScript).await;
@@ -459,8 +457,7 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
 /// Of a damaged runtime, a program that has the same one writes it again when it starts.
 #[tokio::test]
 async fn what_is_damaged_is_written_again() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     uploaded(&node, "js", JS, TELLS_JS).await;
     uploaded(&node, "py", PYTHON, TELLS_PYTHON).await;
     drop(node);
@@ -484,8 +481,7 @@ async fn what_is_damaged_is_written_again() {
 /// Versions of a time before there were runtimes run on that of the program, and so does a text that is uploaded anew.
 #[tokio::test]
 async fn old_versions_run_on_what_there_is() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     uploaded(&node, "js", JS, TELLS_JS).await;
     let sql = world.sql().await;
     older_javascript(&sql).await;
@@ -575,8 +571,7 @@ async fn kills_and_two_at_once() {
 /// What no version names goes a while after it was retired; what one names does not.
 #[tokio::test]
 async fn what_is_in_use_is_never_removed() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     uploaded(&node, "js", JS, TELLS_JS).await;
     let sql = world.sql().await;
     let older = older_javascript(&sql).await;

@@ -28,8 +28,7 @@ fn check(run: &Value, kind: &str) {
 /// Exactly the limit is fine, a byte more is an error of kind `output`, never a truncation.
 #[tokio::test]
 async fn output() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let fits = OUTPUT_BYTES_MAX - QUOTES;
     let run = hostile(&node, json!({"mode": "output", "count": fits}), json!({})).await;
     assert_eq!(run["state"], "succeeded", "{}", run["error"]);
@@ -55,8 +54,7 @@ async fn output() {
 
 #[tokio::test]
 async fn memory() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     check(&hostile(&node, json!({"mode": "memory"}), json!({})).await, "memory");
     let id = heddle_tests::id(&hostile(&node, json!({"mode": "memory"}), json!({"memory": "16MiB"})).await);
     let attempt = node.attempts(&id, "t").await.remove(0);
@@ -67,8 +65,7 @@ async fn memory() {
 
 #[tokio::test]
 async fn recursion_and_traps() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for mode in ["recursion", "trap", "panic"] {
         let run = hostile(&node, json!({"mode": mode}), json!({})).await;
         check(&run, "trap");
@@ -87,8 +84,7 @@ async fn recursion_and_traps() {
 /// A log is cut at its limit, and says so; the script goes on.
 #[tokio::test]
 async fn log() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (mode, count) in [
         ("log_flood", 100_000),
         ("stderr_flood", 100_000),
@@ -127,8 +123,7 @@ async fn log() {
 /// Floods of host calls end, or fail, and hurt nobody.
 #[tokio::test]
 async fn floods() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (mode, count) in [
         ("host_flood", 200_000),
         ("progress_flood", 200_000),
@@ -149,8 +144,7 @@ async fn floods() {
 /// Nothing of one instance is left in the next.
 #[tokio::test]
 async fn nothing_leaks_into_the_next() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let text = r#"(module
         (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
         (memory (export "memory") 1)
@@ -178,8 +172,7 @@ async fn nothing_leaks_into_the_next() {
 /// WASI commands: params on stdin, the context in HEDDLE_CONTEXT, the result on stdout, stderr is the log.
 #[tokio::test]
 async fn commands() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "wasi",
         json!({"tasks": {
@@ -212,8 +205,7 @@ async fn commands() {
 /// Empty output is null, what is no JSON is `invalid`, an exit code fails retryably.
 #[tokio::test]
 async fn what_commands_give() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let command = |stdout: &str, exit: i32| {
         format!(
             r#"(module

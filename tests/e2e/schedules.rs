@@ -71,8 +71,7 @@ async fn sixty_instants_make_sixty_runs() {
 /// A fixed rate counts from its anchor whatever its runs do; a fixed delay from the end of the run before.
 #[tokio::test]
 async fn fixed_rate_against_fixed_delay() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let slow = |schedule: Value| json!({"schedules": {"s": schedule}, "overlap": "allow", "tasks": {"t": sleeps(0.5)}});
     node.put_group("rate", slow(json!({"every": "300ms"}))).await;
     node.put_group("delay", slow(json!({"after": "300ms"}))).await;
@@ -140,8 +139,7 @@ async fn disabled_on_one_node_is_seen_on_another() {
 /// `once` fires once and disables itself; putting the same spec again does not bring it back.
 #[tokio::test]
 async fn once_disables_itself() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = scheduled(json!({"s": {"once": {"delay": "200ms"}}}));
     node.put_group("g", spec.clone()).await;
     let group = eventually("a schedule that has fired", async || {
@@ -163,8 +161,7 @@ async fn once_disables_itself() {
 /// What becomes of a run that comes while another one is active.
 #[tokio::test]
 async fn overlap() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let spec = |overlap: &str| json!({"schedules": {"s": {"every": "300ms"}}, "overlap": overlap, "tasks": {"t": sleeps(0.5)}});
     for overlap in ["queue", "skip", "cancel_previous"] {
         node.put_group(overlap, spec(overlap)).await;
@@ -209,8 +206,7 @@ async fn overlap() {
 /// Instants missed while nobody ran: one run, none, or all of them.
 #[tokio::test]
 async fn misfire() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     // The groups have to be there before the first instant; if the machine is too busy for that, once more with more time.
     let (mut lead, mut attempt) = (TimeDelta::milliseconds(1500), 0);
     let (from, named) = loop {
@@ -264,8 +260,7 @@ async fn misfire() {
 /// The seven-field cron of other systems, and what is next.
 #[tokio::test]
 async fn next_instants() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group(
         "g",
         scheduled(json!({"s": {"cron": "0/5 * * * * * ?"}, "off": {"every": "1s", "enabled": false}})),
@@ -296,8 +291,7 @@ async fn next_instants() {
 /// A run that people start is about the time since the instant before.
 #[tokio::test]
 async fn a_manual_run_has_the_interval_up_to_its_time() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", scheduled(json!({"s": {"cron": "0 0 * * *"}})))
         .await;
     let run = node.run("g", json!({"logical_time": "2026-03-05T10:30:00Z"})).await;
@@ -308,8 +302,7 @@ async fn a_manual_run_has_the_interval_up_to_its_time() {
 /// The first run comes after the initial delay, whatever the kind.
 #[tokio::test]
 async fn initial_delay() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let kinds = [
         ("rate", json!({"every": "1h", "initial_delay": "1s"}), true),
         ("delay", json!({"after": "1h", "initial_delay": "1s"}), true),
@@ -341,8 +334,7 @@ async fn initial_delay() {
 /// A window has its beginning in it and not its end; local times are those of the schedule's zone, or else the group's.
 #[tokio::test]
 async fn windows_and_zones() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     // (To the second, as wall clocks show it.)
     let from = chrono::DurationRound::duration_trunc(world.now().await, TimeDelta::seconds(1)).unwrap()
         + TimeDelta::seconds(8);
@@ -404,8 +396,7 @@ async fn windows_and_zones() {
 /// A time of day is that of the zone. (If putting the group took so long that the time is over, it is put once more.)
 #[tokio::test]
 async fn a_time_of_day_in_a_zone() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let mut number = 0;
     let (name, at) = loop {
         number += 1;
@@ -429,8 +420,7 @@ async fn a_time_of_day_in_a_zone() {
 /// What can never fire, or cannot be understood, is refused where it stands.
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let day = |more: Value| with(json!({"cron": "0 0 * * *"}), more);
     for (schedule, place, words) in [
         (json!({"cron": "0 0 30 2 *"}), "/cron", "never fires"),

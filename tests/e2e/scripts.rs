@@ -14,8 +14,7 @@ fn wasm(name: &str) -> Vec<u8> {
 /// Versions are numbered from 1; the digest of the newest makes no new one.
 #[tokio::test]
 async fn versions() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let upload = async |path: &str, name: &str| {
         node.put_bytes(&format!("/v1/scripts/{path}"), "application/wasm", wasm(name))
             .await
@@ -91,8 +90,7 @@ async fn ten_uploads_at_once() {
 /// Anything that is no script is 422, saying what it is and what is missing.
 #[tokio::test]
 async fn refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let whole = wasm(HELLO);
     let half = whole[..whole.len() / 2].to_vec();
     let mut broken = whole.clone();
@@ -155,8 +153,7 @@ async fn refused() {
 /// More than 64 MiB are 413, announced or not.
 #[tokio::test]
 async fn oversized() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let size = (64 << 20) + 1;
     let reply = node
         .put_bytes("/v1/scripts/big", "application/wasm", vec![0; size])
@@ -176,8 +173,7 @@ async fn oversized() {
 /// WebAssembly text is accepted where wasm is.
 #[tokio::test]
 async fn text_form() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let text = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
     let made = node
         .put_bytes("/v1/scripts/text", "text/plain", text)
@@ -193,8 +189,7 @@ async fn text_form() {
 /// Invoking tries a script without a run.
 #[tokio::test]
 async fn invoke() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let done = node.invoke(HELLO, json!({"name": "you"})).await;
     assert_eq!((&done["state"], &done["error"]), (&json!("succeeded"), &Value::Null));
     assert_eq!(done["output"], json!({"greeting": "Hello, you!"}));
@@ -230,8 +225,7 @@ async fn invoke() {
 /// A script that is used is not deleted: 409 names by whom.
 #[tokio::test]
 async fn delete() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for name in ["s", "t"] {
         node.put_bytes(&format!("/v1/scripts/{name}"), "application/wasm", wasm(HELLO))
             .await
@@ -275,8 +269,7 @@ async fn scripts_reach_all_nodes() {
 /// A script for messages is no script for tasks.
 #[tokio::test]
 async fn consumers_are_no_tasks() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     assert_eq!(
         node.get("/v1/scripts/greetings").await.expect_status(200)["world"],
         "heddle:task/consumer"
@@ -290,8 +283,7 @@ async fn consumers_are_no_tasks() {
 /// others. (No upload is let in with such a schema; this one is from before.)
 #[tokio::test]
 async fn a_schema_that_cannot_be_used_stops_nobody_else() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     let text = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
     node.put_bytes("/v1/scripts/broken", "text/plain", text)
         .await
@@ -364,8 +356,7 @@ async fn given_up(ask: impl AsyncFn() -> Reply) {
 /// A schema of 1.4 KB that takes gigabytes is refused when it comes, and given up where an earlier build let it in.
 #[tokio::test]
 async fn a_schema_that_takes_too_much_is_given_up() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     let levels = 40;
     let mut all = serde_json::Map::new();
     for level in 0..levels {

@@ -100,8 +100,7 @@ async fn a_node_that_stops_ends_what_it_sends() {
 async fn tests_that_nobody_waits_for_end_all_the_same() {
     /// As many as a node sends through a channel at once.
     const LANE: usize = 4;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Held).await;
     webhook(&node, "hook", &receiver.url, json!({})).await;
     let tests = futures::future::join_all((0..LANE).map(|_| node.post("/v1/channels/hook/test", json!({}))));
@@ -129,8 +128,7 @@ async fn tests_that_nobody_waits_for_end_all_the_same() {
 /// Who resends what is just being sent waits for nobody who waits for them.
 #[tokio::test]
 async fn resending_what_is_being_sent() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Status(503)).await;
     webhook(&node, "hook", &receiver.url, json!({})).await;
     let told = node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);

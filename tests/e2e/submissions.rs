@@ -10,8 +10,7 @@ use crate::{one, sleeps, with};
 /// A key is unique per group for as long as the run is kept; a repeat gets 409 with the existing run's id.
 #[tokio::test]
 async fn keys() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     node.put_group("h", one(json!({"script": "hello"}))).await;
     let run = node.start("g", json!({"key": "order-1"})).await;
@@ -65,8 +64,7 @@ async fn one_key_from_many_clients() {
 /// `dedupe`: same group and params while unfinished, or while kept.
 #[tokio::test]
 async fn dedupe() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     // Unfinished until it is cancelled.
     node.put_group("g", one(json!({"queue": "nobody"}))).await;
     let end = async |run: &str| {
@@ -135,8 +133,7 @@ async fn dedupe() {
 /// An unfinished run is in the way of `dedupe` however it was made, if its group, its params and its task params are the same.
 #[tokio::test]
 async fn dedupe_sees_every_unfinished_run() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", with(one(json!({"queue": "nobody"})), json!({"history": true})))
         .await;
     node.put_group("other", one(json!({"queue": "nobody"}))).await;
@@ -213,8 +210,7 @@ async fn dedupe_sees_every_unfinished_run() {
 /// Labels, and everything else that a list can be filtered by.
 #[tokio::test]
 async fn lists() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     node.put_group("h", one(crate::fails())).await;
     let mut all = Vec::new();
@@ -287,8 +283,7 @@ async fn lists() {
 /// Batches up to 10,000, with a result for each.
 #[tokio::test]
 async fn batches() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "fib", "params": {"n": 3}})))
         .await;
     let first = node.start("g", json!({"key": "k1"})).await;
@@ -359,8 +354,7 @@ async fn batches() {
 /// Whoever wants what an open transaction holds is told to come again, alone or among others, who get what they want.
 #[tokio::test]
 async fn a_key_that_is_held() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "echo"}))).await;
     let mut sql = world.sql().await;
     let transaction = sql.transaction().await.unwrap();
@@ -397,8 +391,7 @@ async fn a_key_that_is_held() {
 /// if it had been submitted then.
 #[tokio::test]
 async fn restarts_are_deduped() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"queue": "nobody"}))).await;
     let submit = async |dedupe: &str| {
         let body = json!({"dedupe": dedupe, "params": {"n": 1}});
@@ -438,8 +431,7 @@ async fn restarts_are_deduped() {
 /// `heddle.submit` in SQL submits within the caller's own transaction.
 #[tokio::test]
 async fn in_sql() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "echo"}))).await;
     node.put_group("off", one(json!({"script": "echo"}))).await;
     node.post("/v1/groups/off/disable", json!({})).await.expect_status(200);
@@ -546,8 +538,7 @@ async fn long_polls() {
 /// What a run looks like.
 #[tokio::test]
 async fn shape() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     let reply = node
         .post(
@@ -602,8 +593,7 @@ async fn shape() {
 /// What cannot be a submission.
 #[tokio::test]
 async fn bad_submissions() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(json!({"script": "hello"}))).await;
     let post = async |body: &'static str| {
         let request = node.request(reqwest::Method::POST, "/v1/groups/g/runs");

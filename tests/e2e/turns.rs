@@ -122,8 +122,7 @@ async fn a_run_begins_after_the_end_that_made_room() {
 /// Runs that are reopened wait for their turn like new ones: by a restart, an override and a retry.
 #[tokio::test]
 async fn reopened_runs_take_turns() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let fails = json!({"script": "flaky", "params": {"kind": "fatal"}});
     let spec = json!({
         "max_active_runs": 1,
@@ -202,8 +201,7 @@ async fn reopened_runs_take_turns() {
 /// A bound that comes with a later revision counts runs that began without one, and their end makes room.
 #[tokio::test]
 async fn a_bound_that_comes_later() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     node.put_group("g", one(sleeps(3600.0))).await;
     let first = node.start("g", json!({})).await;
     node.task_becomes(&first, "t", "running").await;
@@ -221,8 +219,7 @@ async fn a_bound_that_comes_later() {
 /// Overlap is asked of new runs: one that is restarted goes on beside a later one, and is not left out.
 #[tokio::test]
 async fn overlap_leaves_restarted_runs_alone() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let flaky = json!({"script": "flaky", "params": {"kind": "fatal"}});
     node.put_group(
         "g",

@@ -94,8 +94,7 @@ async fn waiting(sql: &Client, table: &str, count: i64) {
 /// What is being deleted is not there for the group that is put meanwhile.
 #[tokio::test]
 async fn a_deletion_goes_first() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let (watcher, mut sql) = (world.sql().await, world.sql().await);
     for kind in kinds(&world) {
         kind.put(&node).await;
@@ -115,8 +114,7 @@ async fn a_deletion_goes_first() {
 /// What a group names that is being put is not deleted meanwhile.
 #[tokio::test]
 async fn a_group_goes_first() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let (watcher, mut sql) = (world.sql().await, world.sql().await);
     node.put("/v1/categories/held", json!({})).await.expect_status(201);
     for kind in kinds(&world) {

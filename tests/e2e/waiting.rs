@@ -95,8 +95,7 @@ async fn the_oldest_is_skipped() {
 /// Runs by people are not counted, nor skipped; a bound that is wrong is refused with its place.
 #[tokio::test]
 async fn others_are_left_alone() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let group = json!({
         "max_active_runs": 1, "max_waiting": 0, "overlap": "allow", "schedules": {"s": {"every": "300ms"}},
         "tasks": {"t": sleeps(3_600.0)},

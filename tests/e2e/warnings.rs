@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn params_that_nobody_reads() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let group = json!({"tasks": {"t": {"script": "hello", "params": {"nme": "Ada"}}}});
     let put = node.put("/v1/groups/g", group.clone()).await.expect_status(201);
     assert_eq!(

@@ -29,8 +29,7 @@ fn sleeping(milliseconds: u64, more: Value) -> Value {
 
 /// Outputs, failures, mapped items; then a graceful stop, in the middle of a claim that waits.
 async fn works_and_stops(program: &[&str], stop: impl FnOnce(&mut Process)) {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group(
         "g",
         json!({"tasks": {
@@ -84,8 +83,7 @@ async fn the_example_in_python() {
 /// the next worker does it.
 #[tokio::test]
 async fn a_worker_dies() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", sleeping(3_600_000, json!({}))).await;
     let mut dying = worker(&world, &node, &[RUST_WORKER], "1");
     let run = node.start("g", json!({})).await;
@@ -110,8 +108,7 @@ async fn a_worker_dies() {
 /// drops the work.
 #[tokio::test]
 async fn a_worker_comes_back_from_the_dead() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("g", sleeping(600_000, json!({}))).await;
     let mut zombie = worker(&world, &node, &[RUST_WORKER], "1");
     let run = node.start("g", json!({})).await;
@@ -136,8 +133,7 @@ async fn a_worker_comes_back_from_the_dead() {
 /// A cancel reaches the worker by its next heartbeat: it drops the work and is free again.
 #[tokio::test]
 async fn a_cancel_reaches_the_example() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     node.put_group("long", sleeping(600_000, json!({}))).await;
     node.put_group("short", sleeping(1, json!({}))).await;
     let mut worker = worker(&world, &node, &[RUST_WORKER], "1");

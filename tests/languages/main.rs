@@ -341,8 +341,7 @@ async fn check(language: Language) {
 /// With the SDK that the program carries: there is no other place that it comes from.
 #[tokio::test]
 async fn rust() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     // Where it was last time, so that Cargo knows what it has compiled.
     let dir = Path::new(&*TOOLS).join("hello-rust");
     let _ = fs::remove_dir_all(&dir);
@@ -354,8 +353,7 @@ async fn rust() {
 /// Those that are text need no build: one file, uploaded as it is.
 #[tokio::test]
 async fn texts() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     for (language, ending) in [("typescript", "ts"), ("javascript", "js"), ("python", "py")] {
         let name = format!("words-{language}");
         let dir = world.directory().join(&name);
@@ -483,8 +481,7 @@ async fn kafka_bridge() {
         return;
     };
     let environment = kept.join(".venv");
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let output = Command::new(environment.join("bin/python"))
         .arg(sources.join("test_bridge.py"))
         .arg(node.base())

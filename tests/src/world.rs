@@ -53,6 +53,13 @@ impl World {
         }
     }
 
+    /// What most tests begin with: a world, and a node of it. The database goes with the world, so a test keeps it until its end.
+    pub async fn with_node() -> (Self, Node) {
+        let world = Self::new().await;
+        let node = world.node().await;
+        (world, node)
+    }
+
     /// A node of this world, with a data directory of its own.
     pub async fn node(&self) -> Node {
         NodeOptions::new(self.url()).start().await

@@ -18,8 +18,7 @@ async fn cancel(node: &Node, topic: &str, filter: Value) -> i64 {
 /// Each filter takes what it names, once; what comes later for a cancelled day is taken and kept.
 #[tokio::test]
 async fn by_every_filter() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "days", json!({"script": "postbox"})).await;
     let (day, next) = (day_ahead(&world, 2).await, day_ahead(&world, 3).await);
     let mut messages = Vec::new();
@@ -139,8 +138,7 @@ async fn in_the_middle_of_a_drain() {
 /// What waits for its next attempt is cancelled, and what is in hand is not tried again.
 #[tokio::test]
 async fn what_is_tried_again() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1000, "interval": "1h"});
     let spec = |more: Value| crate::with(json!({"script": "postbox", "granularity": "instant"}), more);
     put_topic(&node, "waiting", spec(json!({"retry": retry}))).await;
@@ -187,8 +185,7 @@ async fn what_is_tried_again() {
 /// A receiver's messages are found, and cancelled, wherever they lie and however they stand; others are not touched.
 #[tokio::test]
 async fn by_receiver() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1000, "interval": "1h"});
     let spec = json!({"script": "postbox", "granularity": "instant", "retry": retry, "batch": 50});
     put_topic(&node, "wall", spec).await;

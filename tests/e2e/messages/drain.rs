@@ -10,8 +10,7 @@ use super::{count, day_ahead, delivered, due_now, ended, kept, only_day, postbox
 /// Batches go by bucket, then by id; every message once.
 #[tokio::test]
 async fn in_the_order_of_bucket_and_id() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     postbox(&world, &node).await;
     put_topic(&node, "kept-order", kept(json!({"batch": 400}))).await;
     // Senders in no order, two thirds of them in shared buckets.
@@ -59,8 +58,7 @@ async fn in_the_order_of_bucket_and_id() {
 /// Instants to come wait; those of one batch's size are not sent together with what is due later.
 #[tokio::test]
 async fn not_before_its_instant() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     postbox(&world, &node).await;
     put_topic(&node, "kept-later", kept(json!({}))).await;
     let sql = world.sql().await;
@@ -97,8 +95,7 @@ async fn not_before_its_instant() {
 /// A day is sent from its `send_at` on, and takes no more messages from then on.
 #[tokio::test]
 async fn a_day_comes() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     postbox(&world, &node).await;
     put_topic(
         &node,
@@ -165,8 +162,7 @@ async fn a_day_comes() {
 /// Outcomes are by message: what fails is tried again alone, what fails for good is given up, the rest is sent.
 #[tokio::test]
 async fn failures_are_their_own() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     postbox(&world, &node).await;
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "50ms"});
     put_topic(&node, "kept-fail", kept(json!({"retry": retry}))).await;
@@ -221,8 +217,7 @@ async fn failures_are_their_own() {
 /// A batch that traps, times out, refuses or miscounts fails as a whole and is tried again, in ever smaller batches.
 #[tokio::test]
 async fn batches_that_break() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     for (name, wish) in [("trap", "trap"), ("short", "short"), ("refuse", "refuse")] {
         let retry = json!({"strategy": "fixed", "retries": 5, "interval": "20ms"});
         put_topic(
@@ -272,8 +267,7 @@ async fn batches_that_break() {
 /// What a consumer enqueues is committed with its batch: a run for each message, or nothing and a failure.
 #[tokio::test]
 async fn what_a_consumer_enqueues() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "forever", "interval": "50ms"});
     put_topic(
         &node,
@@ -301,8 +295,7 @@ async fn what_a_consumer_enqueues() {
 /// What a consumer writes and nobody can keep fails its own batch, and holds up nothing behind it.
 #[tokio::test]
 async fn what_nobody_can_keep() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     put_topic(&node, "poster", json!({"script": "postbox", "granularity": "instant"})).await;
     node.put_group("posted", crate::one(json!({"script": "hello"}))).await;
     for (place, key) in ["a\0b", "a".repeat(600).as_str(), "sound"].into_iter().enumerate() {
@@ -320,8 +313,7 @@ async fn what_nobody_can_keep() {
 /// A topic sends no more than its rate, and has no more batches in hand than its concurrency.
 #[tokio::test]
 async fn within_bounds() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let instants = |more: Value| crate::with(json!({"script": "postbox", "granularity": "instant"}), more);
     put_topic(&node, "rated", instants(json!({"rate": {"count": 100, "per": "1s"}}))).await;
     put_topic(&node, "narrow", instants(json!({"batch": 2, "concurrency": 2}))).await;
@@ -361,8 +353,7 @@ async fn within_bounds() {
 /// The drain and look-ups touch the partitions of the day in question, and no others.
 #[tokio::test]
 async fn only_the_days_partitions() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "far", json!({"script": "postbox"})).await;
     let mut messages = Vec::new();
     for ahead in [2, 3, 40, 400] {

@@ -19,8 +19,7 @@ pub(super) async fn send_lines(node: &Node, topic: &str, lines: impl Into<reqwes
 /// One object, an array, and lines; each lands in the bucket of its sender, and is found again.
 #[tokio::test]
 async fn what_comes_in_is_found_again() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "birthdays", json!({"script": "postbox"})).await;
     let day = day_ahead(&world, 2).await;
     let path = "/v1/topics/birthdays/messages";
@@ -85,8 +84,7 @@ async fn what_comes_in_is_found_again() {
 /// Each thing that is wrong with a message is said, at its place or with its line.
 #[tokio::test]
 async fn what_is_wrong_is_said() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "days", json!({"script": "postbox", "max_payload": 32})).await;
     put_topic(
         &node,
@@ -174,8 +172,7 @@ async fn what_is_wrong_is_said() {
 /// What is compressed is refused as such; an instant that is past is due now, however long ago.
 #[tokio::test]
 async fn how_bodies_are_written() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "days", json!({"script": "postbox"})).await;
     put_topic(
         &node,
@@ -274,8 +271,7 @@ async fn keys_stand_once_a_day() {
 /// Of a stream that is cut in the middle, whole lines that came before a pause are there, and half a line is not.
 #[tokio::test]
 async fn a_stream_is_cut() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "cut", json!({"script": "postbox"})).await;
     let day = day_ahead(&world, 2).await;
     let line = json!({"sender": 1, "receiver": 2, "due": day}).to_string();
@@ -344,8 +340,7 @@ async fn streams_at_once() {
 async fn a_stream_that_trickles() {
     const BLOCK: usize = 6_000;
     const DROPS: usize = 150;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "trickle", json!({"script": "postbox"})).await;
     let day = day_ahead(&world, 2).await;
     let line = format!("{}\n", json!({"sender": 1, "receiver": 2, "due": day}));
@@ -374,8 +369,7 @@ async fn a_stream_that_trickles() {
 #[tokio::test]
 async fn many_days_at_once() {
     const DAYS: u64 = 450;
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "years", json!({"script": "postbox"})).await;
     let mut messages = Vec::new();
     let today: chrono::NaiveDate = day_ahead(&world, 0).await.parse().unwrap();

@@ -36,8 +36,7 @@ async fn complete(node: &Node, claim: &Value, output: Value) {
 /// A worker is given the topic and its messages, and says which of them failed; those come again.
 #[tokio::test]
 async fn workers_send_batches() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 2, "interval": "20ms"});
     put_topic(
         &node,
@@ -81,8 +80,7 @@ async fn workers_send_batches() {
 /// What a worker says that cannot be read is refused, and loses nothing: neither is it taken for sent, nor is the claim over.
 #[tokio::test]
 async fn what_cannot_be_read_is_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 2, "interval": "20ms"});
     let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry});
     put_topic(&node, "outgoing", spec).await;
@@ -146,8 +144,7 @@ async fn workers_and_nodes_are_lost() {
 /// written out, and although retries come together from many batches. What no run can carry fails alone.
 #[tokio::test]
 async fn batches_are_cut_for_their_runs() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
     let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry, "max_payload": "128KiB"});
     put_topic(&node, "outgoing", spec).await;
@@ -197,8 +194,7 @@ async fn batches_are_cut_for_their_runs() {
 /// A topic that goes to a script from now on: what workers have is theirs to end, and what they say still counts.
 #[tokio::test]
 async fn a_topic_leaves_its_queue() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
     let spec = |takes: &str, name: &str| json!({takes: name, "granularity": "instant", "retry": retry});
     put_topic(&node, "outgoing", spec("queue", "senders")).await;
@@ -223,8 +219,7 @@ async fn a_topic_leaves_its_queue() {
 /// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
 #[tokio::test]
 async fn batches_fail() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 5, "interval": "10ms"});
     let spec = json!({"queue": "senders", "granularity": "instant", "retry": retry});
     put_topic(&node, "outgoing", spec).await;
@@ -255,8 +250,7 @@ async fn batches_fail() {
 /// left is given to nobody.
 #[tokio::test]
 async fn cancelled_in_the_queue() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let retry = json!({"strategy": "fixed", "retries": 3, "interval": "10ms"});
     let spec = json!({"queue": "senders", "granularity": "instant", "batch": 4, "concurrency": 2, "retry": retry});
     put_topic(&node, "outgoing", spec).await;

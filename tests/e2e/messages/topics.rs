@@ -8,8 +8,7 @@ use super::{day_ahead, due_now, ended, put_topic, send};
 /// A topic is put, put again, changed within bounds, shown, listed and deleted.
 #[tokio::test]
 async fn topics_are_put() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let spec = json!({"script": "postbox@1", "timezone": "Asia/Shanghai", "batch": 100, "retention": "3d"});
     let made = node.put("/v1/topics/t", spec.clone()).await.expect_status(201);
     for (field, value) in [
@@ -60,8 +59,7 @@ async fn topics_are_put() {
 /// What is wrong with a topic is named.
 #[tokio::test]
 async fn topics_that_are_refused() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let check = async |spec: Value, pointers: &[&str]| {
         node.put("/v1/topics/t", spec).await.expect_problem(422, pointers);
     };
@@ -110,8 +108,7 @@ async fn topics_that_are_refused() {
 /// A script that is another than it was stops the topic, which says why; nothing is lost.
 #[tokio::test]
 async fn a_script_that_does_not_fit_any_more() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     put_topic(&node, "t", json!({"script": "postbox", "granularity": "instant"})).await;
     let hello = heddle_scripts::get("hello").unwrap();
     node.put_bytes("/v1/scripts/postbox", "application/wasm", hello)
@@ -135,8 +132,7 @@ async fn a_script_that_does_not_fit_any_more() {
 /// A drained day is dropped as a partition after its retention, and its counts stay; another day is left alone.
 #[tokio::test]
 async fn days_are_dropped() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     put_topic(&node, "t", json!({"script": "postbox", "retention": "1h"})).await;
     let sql = world.sql().await;
     // Two days of long ago: one drained, one drained just now.
@@ -186,8 +182,7 @@ fn heddle(node: &Node, arguments: &[&str]) -> (i32, String) {
 /// The commands, from a file to a drained day.
 #[tokio::test]
 async fn on_the_command_line() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let file = world.directory().join("topic.yaml");
     std::fs::write(&file, "kind: topic\nname: t\nscript: postbox\nsend_at: '09:00'\n").unwrap();
     let path = file.to_string_lossy().into_owned();

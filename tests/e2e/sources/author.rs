@@ -8,8 +8,7 @@ use super::{JS, TS};
 /// The walk of an author on the command line: a template, a test here, a push, a run there.
 #[tokio::test]
 async fn by_the_command_line() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     let server = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];
@@ -202,8 +201,7 @@ async fn what_was_recorded_is_given_again() {
 /// Versions beside one another, and beside what this program makes of them.
 #[tokio::test]
 async fn versions_are_compared() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (world, node) = World::with_node().await;
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     let server = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];

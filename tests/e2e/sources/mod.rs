@@ -100,8 +100,7 @@ async fn a_text_is_a_script() {
 /// What is wrong with a text is told with line, column and the line itself; what no runtime is for, too.
 #[tokio::test]
 async fn faults() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let put = async |media_type: &str, text: &str| node.put_bytes("/v1/scripts/bad", media_type, text.to_owned()).await;
     let problem = put(TS, "const a: number = 1;\nexport default () => ;\n")
         .await
@@ -154,8 +153,7 @@ async fn faults() {
 /// The error kinds, with a trace that names the script's own line, in a run as in an invocation.
 #[tokio::test]
 async fn errors_tell_the_line() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let source = "type P = { how: string };\nexport default async function run(params: P, ctx: any) {\n  \
         if (params.how === 'fatal') throw new Fatal('never');\n  if (params.how === 'skip') throw new Skip('nothing');\n  \
         if (ctx.attempt < 2) throw new Retry('again', 10);\n  \
@@ -203,8 +201,7 @@ async fn errors_tell_the_line() {
 /// A node that starts with an empty cache makes the snapshots again, and runs go on.
 #[tokio::test]
 async fn another_node_makes_its_own_snapshot() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     node.put_bytes("/v1/scripts/greet", JS, GREET).await.expect_status(201);
     node.put_group(
         "g",
@@ -226,8 +223,7 @@ async fn another_node_makes_its_own_snapshot() {
 /// Python from the template to a run: what is told of a fault, the params' schema, the log's levels, the trace.
 #[tokio::test]
 async fn python() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let put = async |text: &str| {
         node.put_bytes("/v1/scripts/greet", "text/x-python", text.to_owned())
             .await
@@ -342,8 +338,7 @@ async fn python() {
 /// A text that exports `handle` consumes a topic's messages, with an outcome for each.
 #[tokio::test]
 async fn a_text_consumes_messages() {
-    let world = World::new().await;
-    let node = world.node().await;
+    let (_world, node) = World::with_node().await;
     let source = "export function handle(batch, ctx) {
         return batch.messages.map((m) => (m.payload.bad ? new Fatal(`no ${m.id} of ${batch.topic}`) : undefined));
     }";
@@ -374,8 +369,7 @@ async fn a_text_consumes_messages() {
 /// A text that has only `handle` is no script for tasks: refused where one is named, and where a run would need it.
 #[tokio::test]
 async fn texts_for_messages_are_no_tasks() {
-    let world = World::new().await;
-    let mut node = world.node().await;
+    let (world, mut node) = World::with_node().await;
     let handles = [
         (JS, "export const handle = () => {};", "export default () => 1"),
         ("text/x-python", "def handle(batch): pass\n", "def run(): return 1\n"),

@@ -23,7 +23,6 @@ use crate::table::{Method, Route};
 /// The longest reason of an override, in characters.
 pub(crate) const REASON_CHARS_MAX: usize = 2_000;
 
-/// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     let control = |path, summary, control: Control| {
         Route::new(Method::Post, path, Access::Operate, summary, move |request| {
@@ -62,8 +61,7 @@ pub(crate) fn routes() -> Vec<Route> {
             Method::Post,
             "/v1/runs/{id}/rerun",
             Access::Operate,
-            "Create a new run with the same params and \
-            logical time",
+            "Create a new run with the same params and logical time",
             rerun,
         )
         .takes(of::<ScriptsChoice>())
