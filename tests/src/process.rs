@@ -11,15 +11,6 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use crate::PATIENCE;
 
-/// Lines that a program prints: it must not wait until a test reads them.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "what a program prints in a test is bounded by the test"
-)]
-fn unbounded() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
-    mpsc::channel()
-}
-
 /// The program that these tests are about: Cargo puts it beside them.
 pub fn program() -> PathBuf {
     let own = std::env::current_exe().expect("the test's own path");
@@ -78,7 +69,7 @@ impl Spoken {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let (send, lines) = unbounded();
+        let (send, lines) = mpsc::channel();
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
         let streams: [Box<dyn std::io::Read + Send>; 2] = [Box::new(stdout), Box::new(stderr)];
@@ -187,7 +178,7 @@ impl Process {
         }
         let mut child = command.spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("its stdout");
-        let (sender, lines) = unbounded();
+        let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
