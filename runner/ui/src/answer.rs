@@ -121,7 +121,11 @@ fn nobody() -> Viewer {
 
 /// A form that could not be done, of a page that has no better place for it: back to where one was, which says why.
 fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
-    let said = format!("!{}", trouble.sentence());
+    let sentence = match trouble.sentence() {
+        nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
+        sentence => sentence,
+    };
+    let said = format!("!{sentence}");
     let to = form_home(ctx);
     see(&to, Some(&said))
 }

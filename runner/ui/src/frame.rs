@@ -232,16 +232,21 @@ fn help(ctx: &Ctx) -> Markup {
     }
 }
 
-/// A page in place of the one that cannot be shown.
-pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
-    let (title, text) = match trouble.status {
+/// What a status means: a title and a sentence.
+pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
+    match status {
         404 => (t!(ctx, "not-found"), t!(ctx, "not-found-text")),
         403 => (t!(ctx, "forbidden"), t!(ctx, "forbidden-text")),
         429 => (t!(ctx, "busy"), t!(ctx, "busy-text")),
         503 => (t!(ctx, "away"), t!(ctx, "away-text")),
         500.. => (t!(ctx, "broken"), t!(ctx, "broken-text")),
         _ => (t!(ctx, "refused"), t!(ctx, "refused-text")),
-    };
+    }
+}
+
+/// A page in place of the one that cannot be shown.
+pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
+    let (title, text) = means(ctx, trouble.status);
     let again = matches!(trouble.status, 429 | 503);
     // A page that stands in for another is not kept up to date part by part.
     ctx.take_parts();

@@ -1,5 +1,5 @@
-//! How fast what is kept can be looked at: `cargo bench -p heddle-tests --bench pages [api] [pages] [open] [paint]`; without
-//! a name, all.
+//! How fast what is kept can be looked at: `cargo bench -p heddle-tests --bench pages [api] [pages] [open] [paint] [loaded]`;
+//! without a name, all.
 //!
 //! A database is filled with a million runs of sixty days in ten thousand groups, and a group of a thousand tasks with a
 //! hundred runs (`history.sql`; `HEDDLE_BENCH_RUNS` says how many runs). Runs of each kind are made by a node first, and
@@ -9,6 +9,7 @@
 //! * `api`: lists, the feed, counts, a run of a thousand tasks. `pages`: first byte and bytes, compressed, of each page.
 //! * `open`: what five hundred open pages cost the node, while nothing happens and at full load.
 //! * `paint`: largest contentful paint and layout shift in headless Chromium, if there is one.
+//! * `loaded`: first byte of some pages at full load.
 //!
 //! A node (`heddle serve`, release build) and a Postgres with `synchronous_commit` and fsync on share this machine with
 //! the client that measures. Nothing is asserted; `docs/benchmarks.md` keeps what was measured.
@@ -74,6 +75,9 @@ async fn main() {
     }
     if parts.contain("paint") {
         paint(&node, &known).await;
+    }
+    if parts.contain("loaded") {
+        loaded(&node, &known).await;
     }
     node.terminate();
     node.end().await;
@@ -317,17 +321,63 @@ async fn pages(node: &Node, known: &Known) {
         "/system/audit",
         "/search?q=shop-0001",
     ] {
-        let mut asked = ask(node, path, "text/html").await;
-        let [p50, p95] = [0.5, 0.95].map(|share| format!("{:.1} ms", percentile(&mut asked.first, share)));
-        let wanted = match path.starts_with("/groups/wide") {
-            true => "150 ms, 200 kB",
-            false => "50 ms, 200 kB",
-        };
-        let what = path
-            .replace(wide.as_str(), "{wide}")
-            .replace(failed.as_str(), "{failed}");
-        row(&what, [&p50, &p95, &asked.bytes.to_string(), wanted]);
+        page(node, known, path, 50).await;
     }
+    println!();
+}
+
+/// Asks for a page, and prints how soon it came. `wanted`: milliseconds to the first byte; of the grid three times as many.
+async fn page(node: &Node, known: &Known, path: &str, wanted: u32) {
+    let mut asked = ask(node, path, "text/html").await;
+    let [p50, p95] = [0.5, 0.95].map(|share| format!("{:.1} ms", percentile(&mut asked.first, share)));
+    let wanted = match path.starts_with("/groups/wide") {
+        true => wanted * 3,
+        false => wanted,
+    };
+    let what = path.replace(&known.wide, "{wide}").replace(&known.failed, "{failed}");
+    let wanted = format!("{wanted} ms, 200 kB");
+    row(&what, [&p50, &p95, &asked.bytes.to_string(), &wanted]);
+}
+
+/// Submitters that keep a node at full load until they are aborted.
+fn full_load(node: &Node) -> Vec<tokio::task::JoinHandle<()>> {
+    let submit = || {
+        let api = node.api().clone();
+        tokio::spawn(async move {
+            let body = json!({"runs": vec![json!({}); BATCH]});
+            while api.post("/v1/groups/one/runs/batch", body.clone()).await.status == 202 {}
+        })
+    };
+    (0..4).map(|_| submit()).collect()
+}
+
+/// The pages that people open most, at full load.
+async fn loaded(node: &Node, known: &Known) {
+    head(
+        "pages at full load",
+        ["first byte p50", "first byte p95", "bytes, gzip", "wanted"],
+    );
+    let submitters = full_load(node);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let wide = &known.wide;
+    for path in [
+        "/",
+        "/groups",
+        "/groups/wide?n=100",
+        "/groups/shop-00001",
+        "/groups/shop-00001/calendar",
+        "/runs",
+        "/runs?state=failed",
+        &*format!("/runs/{wide}"),
+        &*format!("/runs/{wide}/log"),
+        &*format!("/runs/{}", known.failed),
+        "/scripts/nothing",
+        "/queues/emails",
+        "/system",
+    ] {
+        page(node, known, path, 150).await;
+    }
+    submitters.iter().for_each(tokio::task::JoinHandle::abort);
     println!();
 }
 
@@ -389,20 +439,13 @@ async fn open_pages(
 
 async fn open(node: &mut Node, known: &Known) {
     head("open pages", ["of a core", "resident", "runs/s", "to pages; wanted"]);
-    let submit = |node: &Node| {
-        let api = node.api().clone();
-        tokio::spawn(async move {
-            let body = json!({"runs": vec![json!({}); BATCH]});
-            while api.post("/v1/groups/one/runs/batch", body.clone()).await.status == 202 {}
-        })
-    };
     for load in [false, true] {
         for pages in [false, true] {
             let (open, received) = match pages {
                 true => open_pages(node, known).await,
                 false => (Vec::new(), std::sync::Arc::default()),
             };
-            let submitters: Vec<_> = (0..if load { 4 } else { 0 }).map(|_| submit(node)).collect();
+            let submitters = if load { full_load(node) } else { Vec::new() };
             // What opening and beginning cost is not counted.
             tokio::time::sleep(Duration::from_secs(5)).await;
             let (share, resident, runs, bytes) = watch(node, &received).await;
