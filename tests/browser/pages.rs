@@ -139,6 +139,25 @@ async fn what_has_not_changed_is_not_sent_again() {
     assert_eq!(visitor.get("/assets/heddle.css").await.status, StatusCode::NOT_FOUND);
 }
 
+/// No text in Postgres can have the character U+0000: who asks for it is told so, and no statement is sent.
+#[tokio::test]
+async fn what_no_text_can_have_is_refused() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let with_query = |page: &&str| {
+        let joint = if page.contains('?') { '&' } else { '?' };
+        format!("{page}{joint}category=%00")
+    };
+    let pages = PAGES.iter().map(with_query);
+    for page in pages.chain(["/groups/%00", "/groups/a%00b/graph", "/runs?cursor=%00"].map(str::to_owned)) {
+        let answer = visitor.get(&page).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{page}");
+        assert!(answer.text.contains("U+0000"), "{page}: {}", answer.text);
+    }
+    let answer = visitor.post("/groups/new", &[("name", "a\0b"), ("spec", "tasks: {}")]).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+}
+
 #[tokio::test]
 async fn a_node_without_pages_has_none() {
     let world = World::new().await;

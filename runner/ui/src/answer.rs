@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::ctx::Ctx;
 use crate::frame::{self, Page};
 use crate::pages::{self, Answer};
+use crate::words::t;
 use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live};
 
 /// The most that a form may bring; uploads of scripts have the API's own bound.
@@ -93,6 +94,10 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         };
     };
     let ctx = Ctx::new(ui, viewer, head, body);
+    if ctx.has_nul() {
+        let page = frame::trouble(&ctx, &Trouble::new(400, t!(&ctx, "no-nul")), true);
+        return html(&ctx, page, &headers);
+    }
     if path == "/live" {
         return live::stream(ctx).await;
     }

@@ -195,6 +195,16 @@ impl Ctx {
         pairs(&self.body)
     }
 
+    /// Whether the address or a form has a character that no text in Postgres can have. (Files that are uploaded are no
+    /// text, and what is sent in them is another matter.)
+    pub(crate) fn has_nul(&self) -> bool {
+        let form = self
+            .header("content-type")
+            .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
+        let has_nul = |(name, value): &(String, String)| name.contains('\0') || value.contains('\0');
+        self.path.contains("%00") || self.query.iter().any(has_nul) || (form && self.form().iter().any(has_nul))
+    }
+
     /// Whether only a piece of a page is asked for, by a script of ours.
     pub(crate) fn is_piece(&self) -> bool {
         self.head.headers.contains_key("hx-request")

@@ -1,5 +1,6 @@
 //! What keeps a page from being shown, or a form from being done.
 
+use heddle_domain::Chain;
 use heddle_engine::EngineError;
 use heddle_store::StoreError;
 use serde_json::Value;
@@ -67,7 +68,7 @@ impl From<StoreError> for Trouble {
         match error {
             StoreError::Unavailable(_) => Self::new(503, ""),
             error => {
-                tracing::error!(error = %error, "cannot read the data of a page");
+                tracing::error!(error = %Chain(&error), "cannot read the data of a page");
                 Self::new(500, "")
             }
         }
@@ -80,7 +81,7 @@ impl From<EngineError> for Trouble {
             EngineError::Store(error) => error.into(),
             EngineError::Unavailable | EngineError::Overloaded | EngineError::NotComputed(_) => Self::new(503, ""),
             error => {
-                tracing::error!(error = %error, "cannot read the data of a page");
+                tracing::error!(error = %Chain(&error), "cannot read the data of a page");
                 Self::new(500, "")
             }
         }

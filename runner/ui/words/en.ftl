@@ -76,6 +76,7 @@ away-text = Runs continue as soon as it is back. This page retries automatically
 broken = Something went wrong
 broken-text = This is an error in Heddle. The node's log has the details.
 refused = Not possible
+no-nul = The address or the form contains the character U+0000, which no name and no text can contain.
 refused-text = Heddle's reason:
 try-again = Try again
 log-before = Earlier lines
