@@ -207,7 +207,7 @@ async fn naming_runs() {
     node.put_group("idle", json!({"tasks": {"a": {"script": "hello"}}}))
         .await;
     let said = ends(&node, REFUSED, &["run", "show", "latest:idle"]);
-    assert!(said.contains("the group `idle` has no runs"), "{said}");
+    assert!(said.contains("the group `idle` has no run yet"), "{said}");
     for (words, meant) in [
         (["run", "show", "latest:idel"], "did you mean the group `idle`?"),
         (["script", "show", "helo"], "did you mean the script `hello`?"),
