@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::openapi;
 use crate::table::{Route, Table};
@@ -33,7 +33,7 @@ pub fn page(table: &Table) -> String {
             tags.push(route.tag);
         }
     }
-    for tag in tags.iter().chain(&["schemas"]) {
+    for tag in tags.iter().chain(&["schemas", "examples"]) {
         let _ = write!(html, "<a href=\"#{tag}\">{tag}</a>");
     }
     html.push_str("</nav><main>");
@@ -44,17 +44,27 @@ pub fn page(table: &Table) -> String {
             operation(&mut html, route, &document["paths"][route.path][method]);
         }
     }
+    let components = &document["components"];
     html.push_str("<h2 id=\"schemas\">schemas</h2>");
-    for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
-        let _ = write!(
-            html,
-            "<details id=\"schema-{name}\"><summary><code>{name}</code></summary><pre>"
-        );
-        escape(&mut html, &pretty(schema));
-        html.push_str("</pre></details>");
+    for (name, schema) in components["schemas"].as_object().into_iter().flatten() {
+        component(&mut html, "schema", name, schema);
+    }
+    html.push_str("<h2 id=\"examples\">examples</h2>");
+    for (name, example) in components["examples"].as_object().into_iter().flatten() {
+        component(&mut html, "example", name, &example["value"]);
     }
     html.push_str("</main></body></html>");
     html
+}
+
+/// A schema or an example, under the name by which operations refer to it.
+fn component(html: &mut String, kind: &str, name: &str, shown: &Value) {
+    let _ = write!(
+        html,
+        "<details id=\"{kind}-{name}\"><summary><code>{name}</code></summary><pre>"
+    );
+    escape(html, &pretty(shown));
+    html.push_str("</pre></details>");
 }
 
 /// An operation; `described` is what the OpenAPI description says of it.
@@ -109,12 +119,16 @@ fn bodies(html: &mut String, title: impl std::fmt::Display, described: &Value) {
         if let Some(schema) = schema {
             let _ = write!(html, "<a href=\"#schema-{schema}\">{schema}</a> ");
         }
-        let _ = write!(html, "<span class=\"dim\">{media_type}</span></td></tr>");
+        let _ = write!(html, "<span class=\"dim\">{media_type}</span>");
+        for name in body["examples"].as_object().into_iter().flat_map(Map::keys) {
+            let _ = write!(html, " <a href=\"#example-{name}\">example</a>");
+        }
+        html.push_str("</td></tr>");
     }
 }
 
-fn pretty(schema: &Value) -> String {
-    serde_json::to_string_pretty(schema).unwrap_or_default()
+fn pretty(shown: &Value) -> String {
+    serde_json::to_string_pretty(shown).unwrap_or_default()
 }
 
 fn escape(html: &mut String, text: &str) {

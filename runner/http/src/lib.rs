@@ -14,6 +14,7 @@ mod body;
 mod connection;
 mod describe;
 mod docs;
+mod examples;
 mod json;
 pub mod metrics;
 mod openapi;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::describe::{Schemas, of, rename};
+use crate::examples::Examples;
 use crate::problem::PROBLEM_JSON;
 use crate::schemas;
 use crate::table::{Route, Table};
@@ -23,10 +24,12 @@ pub fn document(table: &Table) -> Value {
             .insert(route.method.as_str().to_lowercase(), operation(route, &mut bodies));
     }
     let (schemas, differ) = bodies.finish(schemas::all());
+    let mut examples = Examples::new();
     for operation in paths.values_mut().flat_map(Map::values_mut) {
         if let Some(body) = operation.get_mut("requestBody") {
             rename(body, &differ);
         }
+        examples.put_into(operation);
     }
     let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
     json!({
@@ -47,6 +50,7 @@ pub fn document(table: &Table) -> Value {
                 "description": "`heddle serve` needs a token, `heddle dev` does not.",
             }},
             "schemas": schemas,
+            "examples": examples.finish(),
         },
     })
 }
