@@ -16,7 +16,7 @@ use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 
 /// Runs of each kind that are read; of a group with more a year, the newest are shown.
-const RUNS_MAX: i64 = 20_000;
+const RUNS_MAX: i64 = 10_000;
 /// Instants to come that are looked at.
 const INSTANTS_MAX: usize = 3_000;
 /// A day's side, and the step to the next.
