@@ -154,7 +154,9 @@ async fn what_no_text_can_have_is_refused() {
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{page}");
         assert!(answer.text.contains("U+0000"), "{page}: {}", answer.text);
     }
-    let answer = visitor.post("/groups/new", &[("name", "a\0b"), ("spec", "tasks: {}")]).await;
+    let answer = visitor
+        .post("/groups/new", &[("name", "a\0b"), ("spec", "tasks: {}")])
+        .await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
 }
 
