@@ -150,7 +150,7 @@ fn picture(
                         text x=(x) y="12" text-anchor=(if tick == 0 { "start" } else { "middle" }) { (elements::millis(ctx, tick * each)) }
                     }
                 }
-                div.lane {
+                div.gantt {
                     strong { (t!(ctx, "run")) }
                     svg.picture aria-hidden="true" { rect class={ (fill(&run.state)) " whole" } x="0" y="6" width="100%" height="12" rx="3" {} }
                     span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
@@ -181,7 +181,7 @@ impl Rows<'_> {
         own.sort_by_key(|attempt| attempt.started_at);
         let said = self.said(task, !own.is_empty());
         html! {
-            div.lane {
+            div.gantt {
                 a href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.name)) } title=(task.name) { bdi { (task.name) } }
                 svg.picture aria-hidden="true" { (self.bars(task, &own)) }
                 span.told title=(said) { (said) }
