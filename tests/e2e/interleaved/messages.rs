@@ -321,18 +321,24 @@ async fn keys() {
 /// come behind it, so that nobody waits in a circle.
 #[tokio::test]
 async fn the_order_of_keys() {
-    let (_world, drained, sql, _) = Drained::set_up().await;
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
     drained.of_day(&[1]).await;
     let in_order = "SELECT key FROM UNNEST('{a,b}'::text[]) AS key
                     ORDER BY ('x' || substr(md5(key), 1, 7))::bit(28)::integer % 10000";
     let in_order = sql.query(in_order, &[]).await.unwrap();
     let [low, high]: [&str; 2] = [in_order[0].get(0), in_order[1].get(0)];
-    let (first, _) = drained.take_keys(&[low]).await.unwrap();
+    // A session of the node would be ended after six seconds without a statement; this one waits for the test.
+    let first = other.transaction().await.unwrap();
+    let takes = "INSERT INTO heddle.message_keys (day, topic, bucket, key, id)
+                 VALUES ($1::text::date, $2, ('x' || substr(md5($3), 1, 7))::bit(28)::integer % 10000, $3, gen_random_uuid())";
+    let day = drained.day.to_string();
+    first.execute(takes, &[&day, &drained.topic, &low]).await.unwrap();
     let both = drained.take_keys(&[high, low]);
     waiting(&sql, 1).await;
-    let (other, new) = unhindered(drained.take_keys(&[high])).await.unwrap();
+    let (another, new) = unhindered(drained.take_keys(&[high])).await.unwrap();
     assert_eq!(new, 1);
-    drop((first, other));
+    drop(another);
+    first.rollback().await.unwrap();
     assert_eq!(both.await.unwrap().1, 2);
 }
 
