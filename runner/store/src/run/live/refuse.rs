@@ -183,9 +183,10 @@ pub(super) async fn dedupe_holders(
 /// `params_kept` also an ended one.
 ///
 /// Such runs leave no hash: what most runs never need would cost all of them. Whoever is deduped pays, by a look at the
-/// group's newest unfinished runs, and `params_kept` by a second look at its newest ended ones. Params are compared as they stand there: as this program writes them, or as
-/// `heddle.submit` does. (JSON with a zero character is no `jsonb`, so SQL cannot have submitted it.) No lock is taken: of a
-/// plain run that is made at this very moment one may be the first as well as the other.
+/// group's newest unfinished runs, and `params_kept` by a second look at its newest ended ones. Params are compared as they
+/// stand there: as this program writes them, or as `heddle.submit` does. (JSON with a zero character is no `jsonb`, so SQL
+/// cannot have submitted it.) No lock is taken: of a plain run that is made at this very moment one may be the first as well
+/// as the other.
 async fn refuse_for_plain(
     tx: &mut PgSession,
     runs: &[&NewRun],
