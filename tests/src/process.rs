@@ -69,7 +69,7 @@ impl Spoken {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let (send, lines) = mpsc::channel();
+        let (send, lines) = unread();
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
         let streams: [Box<dyn std::io::Read + Send>; 2] = [Box::new(stdout), Box::new(stderr)];
@@ -122,6 +122,14 @@ impl Drop for Spoken {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program under test must not wait until a test reads what it printed"
+)]
+fn unread() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
+    mpsc::channel()
 }
 
 fn command(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
@@ -178,7 +186,7 @@ impl Process {
         }
         let mut child = command.spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("its stdout");
-        let (sender, lines) = mpsc::channel();
+        let (sender, lines) = unread();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
