@@ -492,6 +492,14 @@ async fn in_sql() {
     let told = &heddle_tests::task(&added, "t")["output"]["context"];
     assert_eq!(told["data_interval"], *interval);
     assert_eq!(late["state"], "cancelled");
+    // Whatever the session reads a backslash as. (The first call in a session compiles the function.)
+    let other = world.sql().await;
+    other
+        .batch_execute("SET standard_conforming_strings = off")
+        .await
+        .unwrap();
+    let row = other.query_one("SELECT heddle.submit('g')::text", &[]).await;
+    assert_eq!(node.ended(row.expect("a run").get(0)).await["state"], "succeeded");
     // Many in one transaction.
     let statement = "SELECT heddle.submit('g', jsonb_build_object('n', n))::text FROM generate_series(1, 200) n";
     let rows = sql.query(statement, &[]).await.unwrap();
