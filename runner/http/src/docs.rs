@@ -9,12 +9,12 @@ use crate::openapi;
 use crate::table::{Route, Table};
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--line:#8884;--dim:#777}\
+:root{color-scheme:light dark;--line:#8884;--dim:light-dark(#666,#9a9a9a)}\
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:60rem;padding:1rem}\
-nav a{margin-right:.8rem}h2{border-bottom:1px solid var(--line);margin-top:2.5rem}\
+nav{display:flex;flex-wrap:wrap;gap:.2rem .8rem}h2{border-bottom:1px solid var(--line);margin-top:2.5rem}\
 details{border:1px solid var(--line);border-radius:6px;margin:.4rem 0;padding:.4rem .7rem}\
 summary{cursor:pointer}code,pre{font:13px/1.45 ui-monospace,monospace}\
-pre{overflow-x:auto;padding:.6rem;background:#8881;border-radius:6px}\
+pre{overflow-x:auto;padding:.6rem;background:#8881;border-radius:6px;scroll-margin-top:4rem}\
 .method{display:inline-block;min-width:4.2rem;font-weight:600}.dim{color:var(--dim)}\
 table{border-collapse:collapse;width:100%}td{border-top:1px solid var(--line);padding:.2rem .6rem .2rem 0;vertical-align:top}\
 .path{overflow-wrap:anywhere}";
@@ -57,11 +57,12 @@ pub fn page(table: &Table) -> String {
     html
 }
 
-/// A schema or an example, under the name by which operations refer to it.
+/// A schema or an example, under the name by which operations refer to it. The name is inside: a browser opens what holds
+/// the target of a link, not what is the target.
 fn component(html: &mut String, kind: &str, name: &str, shown: &Value) {
     let _ = write!(
         html,
-        "<details id=\"{kind}-{name}\"><summary><code>{name}</code></summary><pre>"
+        "<details><summary><code>{name}</code></summary><pre id=\"{kind}-{name}\">"
     );
     escape(html, &pretty(shown));
     html.push_str("</pre></details>");
