@@ -144,7 +144,8 @@ things-need =
         [one] { $n } item
        *[other] { $n } items
     }
-all-well = No failed runs, no overdue schedules, no stalled queues.
+all-well = No group is failing, no schedule is overdue, no queue is stalled.
+newest-run = The newest run:
 queue-named = queue { $name }
 script-named = script { $name }
 channel-named = channel { $name }

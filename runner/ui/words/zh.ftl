@@ -143,7 +143,8 @@ things-need =
         [0] 无需处理
        *[other] { $n } 项需要处理
     }
-all-well = 没有失败的运行，没有逾期的计划，没有停滞的队列。
+all-well = 没有正在失败的组，没有逾期的计划，没有停滞的队列。
+newest-run = 最新一次运行：
 queue-named = 队列 { $name }
 script-named = 脚本 { $name }
 channel-named = 渠道 { $name }

@@ -42,16 +42,20 @@ const FAILING_LISTED: usize = 50;
 const LINK_WIDTH_MIN: f64 = 6.0;
 /// How far back failures need somebody.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
+/// How far back failures are shown of groups that have gone on since.
+const RECOVERED_FOR: TimeDelta = TimeDelta::hours(24);
 /// How late a schedule or queued work may be before somebody is needed.
 const LATE_AFTER: TimeDelta = TimeDelta::seconds(90);
 const STALLED_AFTER: TimeDelta = TimeDelta::minutes(10);
 
-/// Failed runs of a group whose newest run failed.
+/// Failed runs of a group.
 struct Failing {
     group: String,
     newest: FailureRow,
     count: usize,
     since: Time,
+    /// How its newest run ended, if not by failing: the group goes on by itself, and what failed is still missing.
+    since_then: Option<RunState>,
 }
 
 struct Lane {
@@ -85,7 +89,7 @@ struct View {
 
 impl View {
     fn troubles(&self) -> usize {
-        self.failing.len()
+        self.failing.iter().filter(|one| one.since_then.is_none()).count()
             + self.late.len()
             + self.stalled.len()
             + self.unsent.len()
@@ -155,7 +159,8 @@ impl View {
     }
 }
 
-/// Groups whose newest run failed: who has succeeded since needs nobody.
+/// Groups with failed runs: first those whose newest run failed, then those that go on by themselves. Of the latter, what
+/// failed within a day is shown, because a later success does not make up for it; it needs nobody at once.
 async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, Trouble> {
     let mut groups: Vec<i64> = failures.iter().map(|row| row.group_id).collect();
     groups.sort_unstable();
@@ -164,7 +169,9 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
     let mut found: Vec<Failing> = Vec::new();
     let mut indexes: BTreeMap<i64, usize> = BTreeMap::new();
     for row in failures {
-        if ends.get(&row.group_id) != Some(&RunState::Failed.number()) {
+        let newest = ends.get(&row.group_id).and_then(|state| RunState::from_number(*state));
+        let since_then = newest.filter(|state| *state != RunState::Failed);
+        if since_then.is_some() && row.finished_at < ctx.now - RECOVERED_FOR {
             continue;
         }
         match indexes.get(&row.group_id) {
@@ -179,10 +186,12 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
                     count: 1,
                     since: row.finished_at,
                     newest: row,
+                    since_then,
                 });
             }
         }
     }
+    found.sort_by_key(|one| one.since_then.is_some());
     Ok(found)
 }
 
@@ -334,9 +343,9 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
         section.panel aria-labelledby="attention-title" {
             div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) } }
             @if count == 0 { p.state.s-succeeded { (elements::glyph("succeeded")) span { (t!(ctx, "all-well")) } } }
-            @else {
+            @if count > 0 || !view.failing.is_empty() {
                 table.cards.steady { colgroup { col.of-group; col.of-state; col; col.of-count; col.of-action; } tbody {
-                    @for one in view.failing.iter().take(FAILING_LISTED) { (failing_row(ctx, one)) }
+                    @for one in view.failing.iter().take(FAILING_LISTED).filter(|one| one.since_then.is_none()) { (failing_row(ctx, one)) }
                     @for one in &view.stalled {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
@@ -382,6 +391,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                             td.tight.side {}
                         }
                     }
+                    @for one in view.failing.iter().take(FAILING_LISTED).filter(|one| one.since_then.is_some()) { (failing_row(ctx, one)) }
                 } }
                 @if view.failing.len() > FAILING_LISTED { p.muted.under { (t!(ctx, "and-more", n = view.failing.len() - FAILING_LISTED)) " · " a href="/runs?state=failed" { (t!(ctx, "all")) } } }
             }
@@ -395,7 +405,10 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
         tr {
             td.tight { (group_link(&one.group)) }
             td.tight { a href={ "/runs/" (run) } { (state(ctx, "failed")) } }
-            td.wide { span.error { (line(one.newest.error.as_deref().unwrap_or_default())) } }
+            td.wide {
+                span.error { (line(one.newest.error.as_deref().unwrap_or_default())) }
+                @if let Some(newest) = one.since_then { span.why { " " (t!(ctx, "newest-run")) " " (state(ctx, newest.as_str())) } }
+            }
             td.tight.why { (t!(ctx, "runs-count", n = one.count)) " · " (ago(ctx, one.since)) }
             td.tight.side {
                 @if ctx.viewer.operates() {
