@@ -102,7 +102,7 @@ pub struct Revision {
     pub schedules: BTreeMap<String, Schedule>,
     /// Its enabled schedules as one sequence of instants.
     pub calendar: Calendar,
-    /// The instants of a backfill without a step: of the enabled schedules, or if there are none, of the disabled ones.
+    /// The instants of a backfill without a step: of the enabled schedules, or of all if no enabled one has past instants.
     pub past: Calendar,
     /// The progress, as bytes, of one of its runs that has not begun.
     pub(crate) waiting: Vec<u8>,
