@@ -1,10 +1,10 @@
-//! The sandbox: the only place that knows wasmtime.
+//! The sandbox: the only crate that knows wasmtime.
 //!
 //! A script arrives as bytes ([`Sandbox::compile`]): a child process that may be killed checks and compiles it, the
-//! artefact is kept on disk, and `describe` is asked for the schema of its parameters. An attempt ([`Sandbox::start`])
-//! gets one fresh instance out of a pool, on threads that serve nothing but guests; what it may do is what the host
-//! functions here let it do. Writes to Heddle (state, sub-runs, notifications) are collected as [`Effect`]s for the
-//! caller to commit together with the outcome.
+//! artefact is kept on disk, and `describe` returns the schema of its parameters. An attempt ([`Sandbox::start`]) gets
+//! one fresh instance from a pool, on threads that only run guests; it can do only what the host functions here allow.
+//! Writes to Heddle (state, sub-runs, notifications) are collected as [`Effect`]s, and the caller commits them together
+//! with the outcome.
 //!
 //! A script that fails is data ([`Outcome`]); an error is our own fault.
 //!
@@ -74,6 +74,6 @@ pub use source::{
     split_key, trace_of_file,
 };
 
-/// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
+/// The engine's configuration alone, for measurements (`examples/bare_loop.rs`).
 #[doc(hidden)]
 pub use engine::bare_engine;
