@@ -1,4 +1,4 @@
-//! What this node, and what the cluster, says of itself.
+//! What this node, and the cluster, report of themselves.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const STALLED_MAX: Duration = Duration::from_secs(5);
 /// How long a look at the database may take for `/readyz`.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Whether this node takes work: `Err` says what is missing.
+/// Whether this node accepts work: `Err` says what is missing.
 pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
     if !engine.is_ready() && engine.is_healthy() {
         return Err("this node is still starting, or is stopping".into());

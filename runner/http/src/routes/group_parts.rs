@@ -71,7 +71,7 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
         let row = find(request).await?;
         let mut spec = row.spec.clone();
         change(&row, &mut spec)?;
-        // The change is made of this revision; one that the caller did not name is refused, and the caller told.
+        // The change is made to this revision. If the caller did not name it, the change is refused with a message.
         let current = if_match.as_ref().is_none_or(|wanted| wanted.is_met_by(row.revision));
         let guard = match &if_match {
             Some(wanted) if !current => wanted.clone(),
@@ -84,7 +84,7 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
             Err(problem)
                 if problem.status == axum::http::StatusCode::PRECONDITION_FAILED && current && tries < TRIES_MAX =>
             {
-                // Whoever named this revision himself is told at the next look.
+                // If the caller named this revision, the next check reports it.
             }
             answer => return answer,
         }
