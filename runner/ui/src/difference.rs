@@ -1,4 +1,4 @@
-//! What differs between two texts, line by line.
+//! The differences between two texts, line by line.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use imara_diff::{Algorithm, Diff, InternedInput};
 /// Lines that are the same, shown before and after a change.
 const CONTEXT: usize = 3;
 
-/// A line with its end, and in which of the two texts it stands.
+/// A line with its end, and in which of the two texts it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'t> {
     Both(&'t str),
