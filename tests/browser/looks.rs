@@ -1,4 +1,4 @@
-//! What a real browser says of every page, and what somebody does in it who clicks, types and drags.
+//! What a real browser reports of every page, and what a person does in it who clicks, types and drags.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Pages that are open in a real browser while their node goes and comes, their session ends, somebody acts in another tab,
-//! or something on the way keeps what they are told.
+//! Pages that are open in a real browser while their node stops and returns, their session ends, somebody acts in
+//! another tab, or a proxy withholds their events.
 
 use heddle_tests::{Node, TOKEN, World};
 use serde_json::{Value, json};

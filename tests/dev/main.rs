@@ -307,7 +307,7 @@ const LIVELY: [&str; 5] = [
     "weather-hourly",
 ];
 
-/// Whoever looks first finds a day with life in it. It is made once: what one deletes stays away, with its past.
+/// A visitor soon finds a day full of runs. It is made once: deleted objects are not added again, nor is their past.
 #[tokio::test]
 async fn the_demo_has_a_day_behind_it() {
     let (_directory, data_dir) = directory();

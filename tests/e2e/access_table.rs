@@ -1,5 +1,5 @@
-//! Each route, tried by each role and by nobody. A route that is not in the table fails the test: whoever adds one says
-//! here who may call it.
+//! Each route, called with each role and without a token. A route that is not in the table fails the test: a new route
+//! gets its row here.
 
 use std::collections::BTreeMap;
 

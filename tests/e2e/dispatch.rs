@@ -1,4 +1,4 @@
-//! Offers: who is given what, once, whatever polls at once on whichever node.
+//! Offers: who is given what, exactly once, however many poll at once on any nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -280,7 +280,7 @@ async fn peeks() {
     node.get("/v1/dispatch/uid_/peek").await.expect_problem(422, &[""]);
 }
 
-/// However many look, few of them are in the way of polls: the others wait for a moment, and are told to come back.
+/// However many peek, only a few of them compete with polls: the others wait for a moment, and are told to come back.
 #[tokio::test]
 async fn many_peeks() {
     const PEEKS: usize = 20;

@@ -1,5 +1,5 @@
-//! What users hold outlives everybody: clients that vanish, nodes that are killed between taking and answering, nodes
-//! that drain with a thousand polls hanging on them. And stock stays what it was.
+//! A user's hold outlives clients that vanish, nodes that are killed between taking and answering, and nodes that drain
+//! with a thousand waiting polls. And the stock stays right.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who is told of what, and that nothing of it is lost. How it travels is `channels.rs`.
+//! Who is told what, and that nothing is lost. `channels.rs` tests how it is sent.
 //!
 //! Mail servers and receivers are those of the harness, on loopback: nothing is sent anywhere else.
 
@@ -453,7 +453,7 @@ async fn a_storm_is_gathered_and_nothing_of_it_lost() {
     becomes(&nodes[0], "group=g&state=pending", |item| item["count"] == 1).await;
 }
 
-/// kill -9 after the state change, before anybody has looked at it: told by whoever comes next.
+/// kill -9 after the change of state, before anybody has read the notice: another node sends it.
 #[tokio::test]
 async fn a_node_that_dies_before_it_tells() {
     let world = World::new().await;
@@ -575,7 +575,7 @@ async fn what_is_told_is_counted() {
     assert_eq!(stats["notifications"]["waiting"]["slack"], 1, "{stats:#}");
 }
 
-/// A notice that cannot be turned into anything keeps no other from being told, and does not stay for ever.
+/// A notice that cannot be turned into notifications blocks no other, and does not stay for ever.
 #[tokio::test]
 async fn one_bad_notice_holds_nobody_up() {
     let (world, node) = World::with_node().await;

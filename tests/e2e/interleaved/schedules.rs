@@ -26,8 +26,8 @@ async fn due(sql: &Client, group: i64, names: &[&str]) {
     }
 }
 
-/// `take_schedules`: what another node is firing is passed over, not waited for; a change of the group waits for whoever is
-/// firing, and what it has changed is not due any more.
+/// `take_schedules`: a schedule that another node is firing is skipped, not waited for. A change of the group waits for
+/// the node that is firing, and schedules that it has changed are not due any more.
 #[tokio::test]
 async fn firings() {
     let (world, store, sql, mut other) = set_up().await;
@@ -132,8 +132,8 @@ fn is_of(number: u128) -> String {
     )
 }
 
-/// `register_instants`: an instant that somebody is taking is waited for; what came meanwhile stays, and one that stands is
-/// taken over only if it still is that run's which was seen there.
+/// `register_instants`: waits for an instant that somebody is registering. What was registered meanwhile stays, and an
+/// existing one is taken over only if it still belongs to the run that was read.
 #[tokio::test]
 async fn instants() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -209,8 +209,9 @@ fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task
     })
 }
 
-/// `step_backfill`: who has the backfill is not waited for; who is taking the instant is. Nothing is done if the backfill has
-/// moved, one of its runs is active, or the instant is somebody's; and the run is made after whatever was waited for.
+/// `step_backfill`: does not wait for a locked backfill; waits for whoever is registering the instant. Nothing is done
+/// if the backfill has advanced, one of its runs is active, or the instant is taken; and the run is created after all
+/// waits.
 #[tokio::test]
 async fn steps() {
     let (_world, store, sql, mut other) = set_up().await;
