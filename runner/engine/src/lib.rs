@@ -11,33 +11,33 @@
 //! |---|---|---|---|
 //! | submitter | `runs/submit.rs` | a submission | creates runs, many in one transaction |
 //! | recorder | `runs/recorder.rs` | an outcome | records outcomes, many in one transaction |
-//! | claimer | `runs/claimer.rs` | work, room | claims what is ready |
-//! | inbox | `runs/inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
-//! | reaper | `runs/inbox.rs` | every second | takes over what dead nodes held |
-//! | admitter | `runs/pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
-//! | queuer | `attempts/queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
-//! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | lines of attempts that are under way, or that wrote many |
-//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
-//! | preparer | `runs/scripts.rs` | every second, until it is done | makes Python ready on a node that is idle |
-//! | rechecker | `runs/runtimes.rs` | once | says which scripts run on kept runtimes, and what its own would make of them |
-//! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
+//! | claimer | `runs/claimer.rs` | work, a free slot | claims ready task runs |
+//! | inbox | `runs/inbox.rs` | a timer, a notification, every 250 ms | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | reaper | `runs/inbox.rs` | every second | takes over attempts of dead nodes |
+//! | admitter | `runs/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
+//! | queuer | `attempts/queue_task.rs` | a prepared task run | puts prepared task runs into queues |
+//! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
+//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run needs them |
+//! | preparer | `runs/scripts.rs` | every second, until it is done | prepares Python on an idle node |
+//! | rechecker | `runs/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
+//! | keeper | `node/lease.rs` | every two seconds | extends the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
-//! | ear | `node/changes.rs` | notifications | hears other nodes |
-//! | teller | `node/news.rs` | news for other nodes | tells them |
-//! | scheduler | `schedules/scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
-//! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
-//! | links | `schedules/links/mod.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
-//! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
-//! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
-//! | stalls | `notify/mod.rs` | every ten seconds | finds queues that nobody claims from |
+//! | ear | `node/changes.rs` | notifications | receives news of other nodes |
+//! | teller | `node/news.rs` | news for other nodes | sends it |
+//! | scheduler | `schedules/scheduler.rs` | a due schedule | creates the runs that schedules call for |
+//! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need a second later |
+//! | links | `schedules/links/mod.rs` | a success, a change | starts or creates runs of groups that follow others |
+//! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | creates a backfill's next runs |
+//! | notifier | `notify/mod.rs` | a notice, a due notification, every second | sends notifications |
+//! | stalls | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
-//! | claim reaper | `queues/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
-//! | queue look-out | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
-//! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
-//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
+//! | claim reaper | `queues/reaper.rs` | every second, a lease that expires soon | takes back expired claims |
+//! | queue check | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
+//! | dispatcher | `dispatch/batch.rs` | polls, completions | look-ups, takes and ends of many users in one statement |
+//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | ends holds that last too long, and offers of tasks |
 //! | drain | `messages/mod.rs` | something due, every 200 ms | starts drainers, which send scheduled messages |
-//! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
-//! | pruner | `retention/mod.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
+//! | days | `messages/tend.rs` | every two seconds | maintains partitions, drained days and retention of messages |
+//! | pruner | `retention/mod.rs` | every 20 s; a round per 10 minutes | removes what was kept for long enough; creates partitions |
 //!
 //! `docs/data-plane.md` describes the whole; `heddle_store::live` has the order of locks.
 

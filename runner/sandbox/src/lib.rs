@@ -10,19 +10,19 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `bounds` | what is refused before it is compiled |
+//! | `bounds` | code that is refused before it is compiled |
 //! | `compiler`, `artefact` | the compiling child process; the disk cache |
-//! | `turns` | turns at what there is little of, such as compiling |
-//! | `bounded` | child processes that compute what strangers wrote |
+//! | `fair_slots` | slots of scarce resources, such as compiling |
+//! | `bounded` | child processes that compute with input from strangers |
 //! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
-//! | `lanes` | the threads that guests run on |
-//! | `script` | a linked script, and which world it is for |
+//! | `lanes` | the threads that run guests |
+//! | `script` | a linked script, and its world |
 //! | `guest`, `imports`, `command` | a store's contents; the host functions; WASI commands' streams |
-//! | `attempt`, `run` | one attempt: what goes in and comes out; how it is run |
-//! | `outbound`, `web` | where HTTP may go; `wasi:http` |
+//! | `attempt`, `run` | one attempt: its input and result; running it |
+//! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
 //! | `sql` | named external databases |
-//! | `rehearsal` | attempts that are tried out: a clock, chance and a world of their own |
-//! | `source/` | scripts that are text |
+//! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
+//! | `source/` | text scripts |
 
 mod artefact;
 mod attempt;

@@ -6,12 +6,12 @@
 //! and values are counted each time that a value is read completely. Nothing else changes: within the budget, the
 //! result is minijinja's.
 //!
-//! | what grows | where it is charged |
+//! | what may grow | where it is charged |
 //! |---|---|
-//! | `+`, `~`, `*`, items that are spread, slices, keys | [`super::operators`], written into the source by [`super::rewrite`] |
+//! | `+`, `~`, `*`, spread items, slices, keys | [`super::operators`], written into the source by [`super::rewrite`] |
 //! | comparisons, `in` | [`super::compare`] |
-//! | filters and tests | [`super::charged`], around minijinja's own; [`super::filters`], those of ours |
-//! | what is printed | the bound on what a template gives |
+//! | filters and tests | [`super::charged`], around minijinja's own; [`super::filters`], ours |
+//! | the output | the bound on a template's output |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

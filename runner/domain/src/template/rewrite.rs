@@ -1,10 +1,10 @@
 //! Writes comparisons and operators as filters, which do the same as minijinja and more: they know instants
 //! ([`super::compare`]), and charge their results ([`super::operators`]).
 //!
-//! | in the source | what is written |
+//! | in the source | rewritten |
 //! |---|---|
 //! | `a < b <= c` | `(a)\|_compare('<', b, '<=', c)` |
-//! | `a + b - c`, `a ~ b`, `a * b / c` | `(a)\|_op('+', b, '-', c)`, and so on, each precedence for itself |
+//! | `a + b - c`, `a ~ b`, `a * b / c` | `(a)\|_op('+', b, '-', c)`, and so on, each precedence separately |
 //! | `f(*a)`, `f(**a)` | `f(*(a)\|_spread)`, `f(**(a)\|_spread)` |
 //! | `a[x:y]` | `a[x:y]\|_copied` |
 //! | `{a.b: c}`, `a[b.c]`, `loop.changed(a.b)` | `{(a.b)\|_examined: c}`, `a[(b.c)\|_examined]`, `loop.changed((a.b)\|_examined)` |

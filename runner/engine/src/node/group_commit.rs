@@ -5,11 +5,11 @@
 //! ends of claims, task runs for workers, the dispatcher's look-ups, takes and ends), and it handles a batch that
 //! cannot be committed in the same way for all:
 //!
-//! | what it met | what becomes of the batch |
+//! | error | what happens with the batch |
 //! |---|---|
-//! | what passes (another transaction, no database) | tried again as it is, after a pause, up to [`Policy::tries_max`] |
-//! | another transaction, again and again | those that may wait for others ([`Commits::may_wait`]) are tried alone, behind the others, and few of them; then all hear of it |
-//! | what does not pass (a value that Postgres refuses) | halved, until what is refused stands alone; only that hears of it, unless something else takes its place ([`Commits::refused`]) |
+//! | one that may pass (another transaction, no database) | tried again unchanged, after a pause, up to [`Policy::tries_max`] |
+//! | another transaction, repeatedly | requests that may wait for others ([`Commits::may_wait`]) are tried alone, after the others, and only a few of them; then all get the error |
+//! | one that does not pass (a value that Postgres refuses) | halved, until the refused request is alone; only that gets the error, unless it has a replacement ([`Commits::refused`]) |
 //!
 //! # Invariants
 //!

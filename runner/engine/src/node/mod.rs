@@ -28,31 +28,31 @@
 //!
 //! # Whose is what
 //!
-//! | here | what |
+//! | module | content |
 //! |---|---|
-//! | [`state`] | where the node stands: its lease, whether that is lost, whether the node is to stop, whether there are others |
+//! | [`state`] | the node's state: its lease, whether that is lost, whether the node is to stop, whether there are others |
 //! | [`lease`] | the loop that keeps the lease |
 //! | [`signals`] | wake-ups within the node |
 //! | [`news`] | wake-ups between nodes |
-//! | [`changes`] | the log of changes, and who hears of them |
+//! | [`changes`] | the log of changes, and its listeners |
 //! | [`service`] | what a service is, and the loop that drives it |
 //! | [`part`] | what a node tells its services |
-//! | [`group_commit`] | what gathers during one transaction goes into the next |
-//! | [`catalog`], [`templates`] | groups, revisions, scripts, as they were read last; where a task has templates |
+//! | [`group_commit`] | requests that come during one transaction go into the next |
+//! | [`catalog`], [`templates`] | cached groups, revisions, scripts; the templates of a task |
 //! | [`clock`] | time and chance |
 //!
 //! Of the services:
 //!
 //! | folder | struct | its state |
 //! |---|---|---|
-//! | `retention/` | `Pruner` | none: what is due is in the tables |
+//! | `retention/` | `Pruner` | none: the tables contain what is due |
 //! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
-//! | `schedules/` | `Schedules` | where the instants of open backfills come from |
-//! | `queues/` | `Queues` | which workers were noted lately; claims that end |
-//! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; looks, takes and ends that gather |
-//! | `messages/` | `Messages` | drainers by topic, batches in hand, days that are prepared |
-//! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, polls that hang |
-//! | `attempts/` | `Attempts` | what carries attempts out: turns at templates that may take long, clients, the queue of tasks for workers |
+//! | `schedules/` | `Schedules` | the sources of the instants of open backfills |
+//! | `queues/` | `Queues` | recently noted workers; claims that end |
+//! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; look-ups, takes and ends that gather |
+//! | `messages/` | `Messages` | drainers by topic, batches in hand, prepared days |
+//! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, waiting polls |
+//! | `attempts/` | `Attempts` | permits for long preparations, clients, task runs that go into queues |
 
 pub(crate) mod catalog;
 pub(crate) mod changes;

@@ -1,8 +1,8 @@
 //! The robots of chats: the body that each expects, and how each says that it accepted a message.
 //!
-//! | kind | body | signed | took it |
+//! | kind | body | signed | accepted |
 //! |---|---|---|---|
-//! | `slack` | `{text}` | no: who knows the URL may speak | 200 `ok` |
+//! | `slack` | `{text}` | no: the URL is the secret | 200 `ok` |
 //! | `feishu` | `{timestamp, sign, msg_type: "text", content: {text}}` | in the body | `{code: 0}` |
 //! | `dingtalk` | `{msgtype: "text", text: {content}}` | in the URL | `{errcode: 0}` |
 //! | `wecom` | `{msgtype: "text", text: {content}}` | no | `{errcode: 0}` |

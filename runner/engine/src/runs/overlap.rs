@@ -9,7 +9,7 @@
 //! | `queue` | waits; the earliest logical time goes first |
 //! | `skip` | is skipped |
 //! | `allow` | begins |
-//! | `cancel_previous` | cancels the other one, and begins when that has stopped; of several that wait, only the last |
+//! | `cancel_previous` | cancels the other one, and begins when that has stopped; if several wait, only the last |
 //!
 //! Of the timed runs that wait for their turn, at most `max_waiting` stay: beyond that the oldest is skipped. Between
 //! its creation and the next check there is one more; two checks of a group never happen at once, so each leaves

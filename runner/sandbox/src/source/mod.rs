@@ -10,13 +10,13 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `bundle`, `interpreter` | a runtime as bytes; from there to what runs texts, this program's own and kept ones |
-//! | `load` | from a text to a script that can be started: checking, evaluating, keeping |
-//! | `library`, `image` | the interpreter's module taken apart; a memory as a module |
+//! | `bundle`, `interpreter` | a runtime as bytes; interpreters from bundles, this program's own and kept ones |
+//! | `load` | from a text to a script that can be started: check, evaluation, snapshot |
+//! | `library`, `image` | the parts of the interpreter's module; a memory as a module |
 //! | `runtime`, `evaluate`, `attempt` | the linked interpreter; evaluating a top level; running a script |
 //! | `python/` | the same for Python, whose interpreter is several libraries |
-//! | `calls`, `pending`, `fetch`, `zones`, `wasi` | what the host does for a script |
-//! | `js/` | what stands between the interpreter and the script |
+//! | `calls`, `pending`, `fetch`, `zones`, `wasi` | the host's part for a script |
+//! | `js/` | the modules between the interpreter and the script |
 
 pub(crate) mod attempt;
 mod bundle;

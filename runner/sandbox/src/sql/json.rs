@@ -4,9 +4,9 @@
 //! |---|---|
 //! | bool, int2, int4, int8, oid | boolean, number |
 //! | float4, float8 | number; `"NaN"`, `"Infinity"`, `"-Infinity"` |
-//! | numeric | number if it has at most 15 significant digits (which every JSON reader keeps), else string |
-//! | text and its kin, enums, xml | string |
-//! | json, jsonb | as it is |
+//! | numeric | number if it has at most 15 significant digits (which every JSON reader keeps), otherwise string |
+//! | text and similar types, enums, xml | string |
+//! | json, jsonb | unchanged |
 //! | uuid, inet, cidr | string |
 //! | date, time, timestamp | `2013-07-01`, `12:00:00.000000`, `2013-07-01T12:00:00.000000`; `infinity`, `-infinity` |
 //! | timestamptz | `2013-07-01T12:00:00.000000Z` |
