@@ -24,7 +24,7 @@ pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
 pub struct HttpConfig {
     /// `heddle dev`: no tokens; instead Host and Origin must name this machine.
     pub dev: bool,
-    /// Names beside loopback ones that Host and Origin may have in dev mode.
+    /// Names, in addition to loopback ones, that Host and Origin may have in dev mode.
     pub dev_hosts: Vec<String>,
     /// Bytes of a JSON or YAML body.
     pub body_bytes_max: usize,

@@ -44,7 +44,8 @@ pub fn router(app: App) -> Router {
 pub type Elsewhere =
     std::sync::Arc<dyn Fn(axum::extract::Request) -> futures::future::BoxFuture<'static, Response> + Send + Sync>;
 
-/// The API of a node, with pages beside it. What begins with `/v1/` stays the API's, whether there is such a route or not.
+/// The API of a node, together with its pages. Paths that begin with `/v1/` stay the API's, whether there is such a
+/// route or not.
 pub fn router_with(app: App, pages: Elsewhere) -> Router {
     routes::table().router(app, move |request| {
         let pages = pages.clone();

@@ -316,8 +316,8 @@ impl Request {
         }
     }
 
-    /// The body of a call that takes nothing: none, or an empty object. What else is sent is meant to do something, and
-    /// would not.
+    /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
+    /// refused.
     pub async fn nothing(&mut self) -> Result<(), Problem> {
         self.body::<Nothing>(true).await.map(drop)
     }
@@ -420,7 +420,7 @@ pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Out
     })
 }
 
-/// 201 if something was created, else 200.
+/// 201 if something was created, otherwise 200.
 pub fn put(created: bool, body: &impl Serialize) -> Outcome {
     answer(if created { StatusCode::CREATED } else { StatusCode::OK }, body)
 }

@@ -103,7 +103,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
 /// The field that holds the nodes below.
 const BELOW: &str = "subTaskList";
 
-/// The fields of a node; those of `taskInfoConf` together with the timers beside it.
+/// The fields of a node; those of `taskInfoConf` together with the timers next to it.
 fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
     let object = |raw: &RawValue, pointer: &str| {
         Problem::invalid_at(

@@ -48,7 +48,7 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
     assert!(!read_all(&mut loris).await.contains("hello"));
     assert_eq!(read_all(&mut silent).await, "");
 
-    // An answer sets the time anew, an answer that takes long is not cut off, and then silence ends the connection.
+    // An answer starts the time again, a slow answer is not cut off, and then silence ends the connection.
     let mut kept = TcpStream::connect(address).await.unwrap();
     kept.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     entered.recv().await.unwrap();

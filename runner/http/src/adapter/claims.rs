@@ -1,4 +1,4 @@
-//! Claims: from the requests of workers to the engine's types. A token is 32 bytes in base64: the fence, and the
+//! Claims: from the requests of workers to the engine's types. A token is 34 bytes in base64: the fence, and the
 //! attempt, so that nothing must be looked up before the claim's rows are taken.
 
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ pub(crate) enum ClaimAction {
         /// The next attempt starts no earlier than after this duration.
         retry_after: Option<Duration>,
     },
-    /// Somebody else shall do it.
+    /// Another worker shall do it.
     Release,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct ClaimWord {
     pub(crate) action: ClaimAction,
 }
 
-/// How many bytes a token stands for.
+/// The length of a token, before its encoding.
 const TOKEN_BYTES: usize = 34;
 
 fn token_of(claim: &ClaimKey) -> String {

@@ -12,7 +12,7 @@ use super::Refusal;
 /// A node is not ready when its data plane has had no answer for so long, although its heartbeat may have.
 const STALLED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a look at the database may take for `/readyz`.
+/// How long the query for `/readyz` may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Whether this node accepts work: `Err` says what is missing.

@@ -125,7 +125,7 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
     Ok((views::full(engine, detail).await?, mark))
 }
 
-/// The run that a cursor stands for: the next page begins before it.
+/// The run of a cursor: the next page begins before it.
 pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
     let id = cursor.parse().map_err(|_| {
         Refusal::Invalid(

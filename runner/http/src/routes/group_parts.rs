@@ -1,5 +1,5 @@
-//! Changes of a part of a group: a merge patch of its spec, a schedule switched on or off. Each is a change of the spec
-//! like a PUT of the whole, with a revision of its own unless nothing changes.
+//! Changes of a part of a group: a merge patch of its spec, enabling or disabling a schedule. Each is a change of the
+//! spec like a PUT of the whole, with a new revision unless nothing changes.
 
 use heddle_api::{Group, GroupPatch};
 use heddle_domain::fault::pointer_token;
@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Route};
 
-/// How often a patch is applied anew to what somebody else has changed meanwhile.
+/// How often a patch is applied again after somebody else's change.
 const TRIES_MAX: u32 = 5;
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -62,7 +62,7 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// Puts what `change` makes of the group's spec. Without an `If-Match` of the caller's the change is made again where
+/// Puts the result of `change` on the group's spec. Without an `If-Match` of the caller, the change is repeated if
 /// somebody else was faster.
 async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Result<(), Problem>) -> Outcome {
     let if_match = request.if_match()?;

@@ -434,7 +434,7 @@ impl Reader {
                 long = self.rest.len() - self.end > self.line_bytes_max;
             }
             if self.end > 0 && (all || long || self.is_full()) {
-                // Without the last line's end, behind which there would be an empty line.
+                // Without the last line's end, after which there would be an empty line.
                 let block = self.rest.split_to(self.end).freeze();
                 let block = block.slice(..block.len() - 1);
                 let first = self.next_line;

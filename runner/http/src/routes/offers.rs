@@ -23,7 +23,7 @@ use crate::table::{Method, Route};
 /// How far back occurrences are listed unless it is said.
 const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
 
-/// How many offers a list of occurrences looks at, all in all and with one statement.
+/// How many offers a list of occurrences reads, altogether and with one statement.
 const OFFERS_MAX: usize = 100_000;
 const OFFERS_PAGE: i64 = 1_000;
 

@@ -39,7 +39,7 @@ const KEYS_MAX: usize = 100;
 /// How long what it says of itself, and its keys, are believed.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
 
-/// For how long what it said of itself serves while it is asked anew.
+/// How long its old description is used while a new one is read.
 const SERVES_FOR: TimeDelta = TimeDelta::hours(24);
 
 /// After so long a provider that did not answer is asked again, and one whose keys lack the one that is named.
@@ -108,7 +108,7 @@ pub(super) struct Remote {
 /// The result of exchanging a code.
 pub(super) struct Tokens {
     pub(super) id: String,
-    /// Good for asking what else the provider says of the person.
+    /// For requests of further claims about the person.
     access: Option<String>,
 }
 
