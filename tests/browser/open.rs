@@ -150,7 +150,8 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     assert!(text.as_str().unwrap().contains("was deleted by"), "{text}");
 }
 
-/// The database goes: a page that is open says so, one that is opened says so and comes by itself when it is back.
+/// The database goes away: an open page says so, a newly opened one says so and reloads by itself when the database is
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_comes_back_with_its_database() {
     let Some(mut chrome) = browser().await else { return };

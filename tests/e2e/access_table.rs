@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// `METHOD path  who`; what the words mean stands in [`roles`].
+/// `METHOD path  who`; [`roles`] defines the words.
 const TABLE: &str = "
 GET    /checkstatus                                   open
 GET    /docs                                          open
@@ -171,7 +171,7 @@ GET    /v1/topics/{topic}/messages/{id}               view
 
 const ROLES: [&str; 5] = ["viewer", "operator", "author", "worker", "admin"];
 
-/// Who may do what a word of the table stands for.
+/// The roles that a word of the table means.
 fn roles(who: &str) -> &'static [&'static str] {
     match who {
         "open" | "any" => &ROLES,

@@ -34,7 +34,7 @@ fn steps(node: &Value) -> f64 {
     number("Actual Loops") * each + below.map(steps).sum::<f64>()
 }
 
-/// What a statement does, in rows and in pages that it looks at; nothing of it stays.
+/// The work of a statement, in rows and in pages that it reads; it is rolled back.
 async fn explained(sql: &Client, prepared: &str, before: &str, execute: &str, plans: &str) -> (u64, u64, String) {
     sql.batch_execute(&format!("{SETTINGS}; PREPARE one AS {prepared}"))
         .await

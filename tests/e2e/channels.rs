@@ -347,7 +347,7 @@ async fn bad_mail_servers_hurt_nobody_else() {
 /// sockets buffer some.
 #[tokio::test]
 async fn mail_servers_without_an_end_are_left() {
-    /// What a reader without a bound of its own passes within a second.
+    /// How much a reader without a bound would read within a second.
     const SENT_MAX_BYTES: usize = 32 * 1024 * 1024;
     let (_world, node) = World::with_node().await;
     let mut group = Vec::new();
@@ -365,7 +365,7 @@ async fn mail_servers_without_an_end_are_left() {
     ] {
         let server = Smtp::start(tls == "implicit").await;
         server.behaves(manners);
-        // An address of its own: each is told once.
+        // A different address: each is told once.
         let to = format!("{name}@example.com");
         mail(&node, name, &server, tls, json!({"to": [to]})).await;
         group.push(name);
@@ -418,7 +418,7 @@ async fn bad_receivers_hurt_nobody_else() {
         })
         .collect();
     assert_eq!(ids.len(), 1);
-    // Names a time, far behind the first of our own steps.
+    // Names a time, long after the first of our own steps.
     let later = crate::dispatch::wall_clock() + std::time::Duration::from_secs(1_800);
     let date = later.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
     let (_, tried) = check("later", Answer::Later(429, date)).await;

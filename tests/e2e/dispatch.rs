@@ -103,7 +103,7 @@ async fn one_in_flight() {
     let ids: BTreeSet<&str> = found.iter().filter_map(|one| one["assignment_id"].as_str()).collect();
     assert_eq!(ids.len(), 1, "{found:#?}");
     assert_eq!(found.iter().filter(|one| one["redo"] == false).count(), 1, "{found:#?}");
-    // Whoever asks elsewhere gets it again.
+    // Another node gives the same assignment again.
     let again = given(&nodes[1], "x").await.expect("what is held");
     assert_eq!(
         (&again["redo"], again["assignment_id"].as_str()),
@@ -466,7 +466,7 @@ async fn stock_comes_back() {
         .await
         .expect_problem(409, &[]);
     let second = given(&nodes[0], "u1").await.expect("what came back");
-    // Held for too long, it is somebody else's; a poll that waits on the other node is woken.
+    // After it was held for too long, another user gets it; a poll that waits on the other node is woken.
     let waiting = nodes[1].post("/v1/dispatch/u2/next", json!({"wait": "20s"})).await;
     assert_eq!(waiting.status, 200, "{:#}", waiting.body);
     assert_ne!(waiting.body["assignment_id"], second["assignment_id"]);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::dispatch::{complete, given, members, offer, poll, users, wall_clock};
 
-/// How many takes one poll may need: a few refusals for each look at what is used up.
+/// How many takes one poll may need: a few refusals for each read of what is used up.
 const TAKES_MAX: i64 = 100;
 
 /// A world in which every proposal that a node makes is counted, refused or not.
@@ -92,7 +92,7 @@ async fn much_is_used_up() {
     let last = given(&node, "u0").await.expect("the other offer's");
     assert_eq!(time(&last["occurrence"]), late);
     assert_ne!(last["offer"], newer["offer"]);
-    // Now there is nothing left, for whoever asks first and for who asks again.
+    // Now there is nothing left, at the first poll and at later ones.
     for _ in 0..2 {
         assert_eq!(poll(&node, "u3").await.status, 204);
     }

@@ -53,7 +53,7 @@ const OTHERS: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activ
                        WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle in transaction'
                          AND backend_type = 'client backend'";
 
-/// In one directory: whoever starts there takes over at once.
+/// In one directory: a node that starts there takes over at once.
 pub(crate) fn options(world: &World) -> NodeOptions {
     world
         .options()

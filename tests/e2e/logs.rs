@@ -199,7 +199,7 @@ async fn side_by_side() {
     assert_eq!(heard.len(), ITEMS * LINES + FLOOD);
     let listed = nodes[0].all(&format!("/v1/runs/{run}/logs?limit=500")).await;
     assert_eq!(listed.len(), ITEMS * LINES + FLOOD);
-    // From the middle: what stands behind it, once.
+    // From the middle: the lines after it, once.
     let middle = listed[listed.len() / 2]["cursor"].as_str().expect("a cursor");
     let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/logs?cursor={middle}")).await;
     for line in &listed[listed.len() / 2 + 1..] {
@@ -386,7 +386,7 @@ async fn events() {
     let succeeded = names.iter().filter(|name| *name == "task.succeeded").count();
     assert_eq!(succeeded, 2, "{names:?}");
     assert!(names.contains(&"task.running".to_owned()), "{names:?}");
-    // Whoever comes later is told how it stands, and since when.
+    // A client that connects later gets the current state, and since when.
     let shown = nodes[1].run_now(&run).await;
     let mut late = nodes[0].follow(&format!("/v1/runs/{run}/events")).await;
     let mut last = Value::Null;

@@ -315,7 +315,7 @@ async fn missed_schedules_are_told() {
     );
 }
 
-/// Whoever submits a run is called back with it as it ended: at a URL, or through a channel, signed.
+/// The submitter of a run gets a callback with the ended run: at a URL, or through a channel, signed.
 #[tokio::test]
 async fn submitters_are_called_back() {
     let world = World::new().await;
@@ -388,7 +388,7 @@ async fn scripts_tell_people() {
     );
 }
 
-/// A storm makes a bounded number of mails, which stand for all of it. `HEDDLE_TEST_STORM` makes it larger.
+/// A storm causes a bounded number of mails, which count all of it. `HEDDLE_TEST_STORM` makes it larger.
 #[tokio::test]
 async fn a_storm_is_gathered_and_nothing_of_it_lost() {
     let world = World::new().await;
@@ -423,7 +423,7 @@ async fn a_storm_is_gathered_and_nothing_of_it_lost() {
     assert_eq!(told.len(), 4, "three one by one and a digest: {told:#?}");
     let digest = told.iter().find(|item| item["count"] != 1).unwrap();
     assert_eq!(digest["state"], "pending");
-    // It waits for its hour; sent now, it counts what it stands for.
+    // It waits for its hour; if it is sent now, it counts its events so far.
     nodes[0]
         .post(&format!("/v1/notifications/{}/resend", id(digest)), json!({}))
         .await
@@ -532,7 +532,7 @@ async fn groups_without_rules_have_no_notices() {
     assert_eq!(node.all("/v1/notifications").await.len(), 0);
 }
 
-/// The value of a metric, with its labels as they stand.
+/// The value of a metric, by its name with labels.
 pub(crate) fn metric(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(&format!("{name} ")))?;
     line.rsplit(' ').next()?.parse().ok()

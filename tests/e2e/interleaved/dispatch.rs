@@ -41,7 +41,7 @@ async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {
     .await
     .expect("an audience");
     if of_task {
-        // The attempt stands, and no node has it.
+        // The attempt is running, and no node has it.
         sql.batch_execute(&format!(
             "INSERT INTO heddle.running VALUES ('{}', 0, -1, 1, 0, now())",
             run(1)
@@ -140,7 +140,7 @@ async fn takes_of_one_user() {
         first.batch_execute(&holds(offer, &["a"])).await.unwrap();
         let second = take(&store, offer, &["b", "a"]);
         waiting(&sql, 1).await;
-        // The later one waits for `a` before it has taken `b`: this would else wait for it.
+        // The later one waits for `a` before it has taken `b`: otherwise this would wait for it.
         let third = unhindered(take(&store, offer, &["b"])).await.unwrap();
         assert_eq!(third, [Verdict::Given]);
         match commits {

@@ -130,7 +130,8 @@ impl Drained {
         )
     }
 
-    /// A claim of another node's: the turn, the frontier of a slice behind its first message, and that in hand.
+    /// Another node's claim: the topic's lock, the frontier of a slice after its first message, and that message in
+    /// hand.
     pub(super) fn claims_first(&self, slice: i64, first: Uuid) -> String {
         let bucket = heddle_domain::message::bucket_in(first);
         format!(
@@ -165,7 +166,7 @@ impl Drained {
         })
     }
 
-    /// Takes these keys, each for a message of its own; the transaction, and how many of them are new.
+    /// Takes these keys, each for a separate message; returns the transaction, and how many of them are new.
     fn take_keys(&self, keys: &[&str]) -> JoinHandle<(MessageIngest, usize)> {
         let (store, topic) = (self.store.clone(), self.topic);
         let keyed = |(key, nth): (&&str, u64)| NewMessage {
@@ -299,7 +300,7 @@ async fn ends_of_batches() {
     assert_eq!(count(&sql, &format!("{sent}2")).await, 1);
 }
 
-/// `message_keys`: a key that somebody has taken and not committed is waited for; it is new if that came to nothing.
+/// `message_keys`: waits for a key that somebody has taken and not committed; it is new if that was rolled back.
 #[tokio::test]
 async fn keys() {
     let (_world, drained, sql, _) = Drained::set_up().await;

@@ -52,8 +52,8 @@ async fn firings() {
     assert_eq!(taken.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["held"]);
 }
 
-/// `move_schedules`: the end of a run that a delay is to be counted from is waited for; if it has ended then, the delay is
-/// counted from now, else from its end.
+/// `move_schedules`: waits for the end of the run from which a delay counts. If it had ended, the delay counts from
+/// now; otherwise from its end.
 #[tokio::test]
 async fn delays() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -169,7 +169,7 @@ async fn instants() {
         }
         assert_eq!(registering.await.unwrap(), got, "day {day}");
     }
-    // It was another run's when it was looked at.
+    // It belonged to another run when it was read.
     for (day, commits, got) in [(3, false, 1), (4, true, 0)] {
         sql.execute(&is_of(1), &[&group, &instant(day)]).await.unwrap();
         let taker = other.transaction().await.unwrap();
@@ -196,7 +196,7 @@ async fn instants() {
     );
 }
 
-/// A step to a day's instant, as it would be made by who believes that the backfill stands like this.
+/// A step to a day's instant, of a node that expects the backfill to be like this.
 fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task::JoinHandle<Option<(bool, Time)>> {
     let (store, row) = (store.clone(), row.clone());
     tokio::spawn(async move {

@@ -219,7 +219,7 @@ async fn how_bodies_are_written() {
     assert_eq!(dues, past.map(|due| due.replace('Z', ".000000Z")));
 }
 
-/// A key stands for one message within its day, whoever sends it, and however often.
+/// A key means one message within its day, whoever sends it, and however often.
 #[tokio::test]
 async fn keys_stand_once_a_day() {
     let world = World::new().await;

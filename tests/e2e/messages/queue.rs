@@ -46,7 +46,7 @@ async fn workers_send_batches() {
     .await;
     let messages: Vec<Value> = (0..30).map(|n| due_now(n, json!({"n": n}))).collect();
     let answer = send(&node, "outgoing", &messages).await;
-    // Two runs of one moment stand in the queue in one order or the other.
+    // Two runs of one moment may be in the queue in either order.
     let (one, other) = (claim(&node, "30s").await, claim(&node, "30s").await);
     let (first, second) = if ids(&one).len() == 20 {
         (one, other)
