@@ -202,7 +202,7 @@ pub struct Engine {
     services: Arc<Services>,
 }
 
-/// The parts of a node beside its runs, by subject.
+/// The parts of a node other than its runs, by subject.
 struct Services {
     drain_for: Duration,
     ready: AtomicBool,

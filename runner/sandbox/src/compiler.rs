@@ -213,7 +213,7 @@ impl Compiler {
         }
     }
 
-    /// Compiles in a child process, when there is a slot for whoever it is for.
+    /// Compiles in a child process, when there is a slot for `whom`.
     pub async fn compile(&self, wasm: Bytes, whom: For<'_>, timeout: Duration) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
         let slot = match whom {

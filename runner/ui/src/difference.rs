@@ -33,7 +33,7 @@ impl<'t> Hunk<'t> {
         self.lines.push(line);
     }
 
-    /// Shows lines of the first text up to this one, which stand in both.
+    /// Shows lines of the first text up to this one, which are in both.
     fn extend_to(&mut self, end: usize, before: &[&'t str]) {
         for line in &before[self.before.end..end] {
             self.push(Line::Both(line));

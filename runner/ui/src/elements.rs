@@ -48,8 +48,8 @@ pub(crate) fn state(ctx: &Ctx, state: &str) -> Markup {
     told(state, &state_word(ctx, state))
 }
 
-/// The state of a `notification`, a `message` or a `backfill`, which wait for something else than task runs do: by its own
-/// word where it has one.
+/// The state of a `notification`, a `message` or a `backfill`, which wait for other things than task runs do: by its
+/// own word where it has one.
 pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: &str) -> Markup {
     let key = format!("state-{thing}-{state}");
     let word = t!(ctx, &key);

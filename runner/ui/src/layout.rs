@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_picture_is_no_higher_than_its_fullest_layer_needs() {
-        // Twenty-five layers of twenty, each node behind two of the layer before, far from each other.
+        // Twenty-five layers of twenty, each node after two of the layer before, far from each other.
         let edges: Vec<(usize, usize)> = (20..500)
             .flat_map(|node| {
                 let before = (node / 20 - 1) * 20;

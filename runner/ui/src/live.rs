@@ -1,9 +1,9 @@
 //! Keeping open pages up to date.
 //!
-//! A page that has parts which may change opens `/live?at=<its address>&has=<what it has>`. Here the page's function runs
-//! again, for the same viewer, whenever something may have changed, and the parts whose text is another are sent, each as
-//! an event named like the part. What a browser has is known by short hashes, first of its address, later of what was
-//! sent (`id` of the events), so that one that comes back gets what it missed and nothing else.
+//! A page with parts that may change opens `/live?at=<its address>&has=<what it has>`. There the page's function runs
+//! again, for the same viewer, whenever something may have changed, and the changed parts are sent, each as an event
+//! with the part's name. A browser's parts are identified by short hashes, first in its address, later in the `id` of
+//! events, so that one that returns gets only what it missed.
 //!
 //! One watcher per node checks whether something may have changed, as long as any page is open:
 //!

@@ -48,7 +48,7 @@ pub struct Window<D> {
 pub enum Verdict<D> {
     /// It is told alone.
     Tell,
-    /// It joins this digest, if that is still open, else a new one that is sent then.
+    /// It joins this digest, if that is still open; otherwise a new one that is sent then.
     Gather(Option<D>, Time),
 }
 

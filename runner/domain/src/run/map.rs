@@ -161,7 +161,7 @@ impl Machine<'_> {
         self.moved.insert(task);
     }
 
-    /// Settles a mapped task all of whose items are settled, else starts the next items.
+    /// Settles a mapped task if all its items are settled; otherwise starts the next items.
     pub(super) fn map_moved(&mut self, task: TaskIndex) {
         let key = TaskKey::whole(task);
         let Some(map) = self.progress.maps.get(&task) else {

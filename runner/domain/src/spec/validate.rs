@@ -62,7 +62,7 @@ pub enum ScriptLookup {
     NoVersion,
     /// There are versions, but none is active.
     NoActiveVersion,
-    /// It is made for something else than tasks; in words, such as `consumer`.
+    /// It is not for tasks; in words, such as `consumer`.
     OtherWorld(String),
     /// It has no function for tasks, only one for messages.
     OnlyHandles,

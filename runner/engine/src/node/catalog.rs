@@ -586,7 +586,7 @@ fn fits(revision: &Revision, scripts: &[Option<Arc<ScriptFacts>>]) -> Vec<bool> 
     fits
 }
 
-/// `name@3` is version 3 of `name`; `name` alone stands for the active one.
+/// `name@3` is version 3 of `name`; `name` alone means the active one.
 pub fn split_version(text: &str) -> (&str, Option<i32>) {
     match text.rsplit_once('@') {
         Some((name, version)) => match version.parse() {

@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //!
-//! * A notification is in hand on at most one live node; its row carries that node's lease.
+//! * A notification is in hand on at most one live node; its row has that node's lease.
 //! * A repeat has the same id, in a header by which receivers can recognise it.
 //! * No transaction is open while something is sent.
 

@@ -472,7 +472,7 @@ impl World {
         }
     }
 
-    /// The contract's rules, in words of their own.
+    /// The contract's rules, implemented a second time.
     fn rule(&self, task: TaskIndex) -> Option<TaskState> {
         let spec = &self.plan.tasks[task as usize];
         let states: Vec<TaskState> = spec
