@@ -18,7 +18,7 @@ struct Person<'a> {
 }
 
 impl Person<'_> {
-    /// Clicks what a selector finds, once it is there, and waits for what comes of it.
+    /// Clicks what a selector finds, once it is there, and waits for the result.
     async fn clicks(&mut self, selector: &str, then: &str) {
         self.chrome
             .until(&format!("!!document.querySelector({selector:?})"))

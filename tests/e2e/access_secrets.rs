@@ -44,7 +44,7 @@ async fn secrets_are_masked() {
     }
 }
 
-/// A task gets what it was granted, and nothing else of what its group may use.
+/// A task gets its own grants, and nothing else that its group may use.
 #[tokio::test]
 async fn secrets_are_granted_to_tasks() {
     let (_world, node) = World::with_node().await;
@@ -70,8 +70,8 @@ fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
     }
 }
 
-/// A node with a key that does not open what is there does not start, and says why; with the former key named it does,
-/// and after sealing anew the former key is not needed any more.
+/// A node with a key that does not open the stored secrets does not start, and says why. With the former key configured
+/// it does, and after sealing again the former key is not needed any more.
 #[tokio::test]
 async fn keys_are_changed() {
     let world = World::new().await;
@@ -182,7 +182,7 @@ async fn a_node_with_another_key_encrypts_nothing() {
     }
 }
 
-/// What is put again as it stands is sealed with the key of today, so that there is nothing left to be sealed anew.
+/// An unchanged PUT seals with the current key, so that nothing is left to be sealed again.
 #[tokio::test]
 async fn what_is_put_again_is_sealed_with_the_new_key() {
     let world = World::new().await;

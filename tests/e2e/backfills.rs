@@ -1,4 +1,4 @@
-//! Backfills: one run for each instant that wants one, whoever dies, and never more at once than was allowed.
+//! Backfills: one run for each instant that needs one, whichever node dies, and never more at once than allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -495,8 +495,9 @@ async fn it_outlives_nodes() {
     assert!((1..=7).contains(&most), "{most} were active at once");
 }
 
-/// Two backfills of the same days from both ends, each one run after the other: they meet in the middle, a node dies, one
-/// of them pauses, nodes are woken for another one all the time, and each day has one run; neither ever has two at once.
+/// Two backfills of the same days from both ends, each with one run at a time: they meet in the middle, a node dies,
+/// one of them pauses, nodes are woken for the other one all the time, and each day has one run; neither ever has two
+/// at once.
 #[tokio::test]
 async fn one_run_follows_the_other() {
     let world = World::new().await;

@@ -169,7 +169,7 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
     );
 }
 
-/// A `status` says on or off: 1 or -1, of a tree, of a branch, of a timer. Nothing else is taken for one of them.
+/// A `status` means on or off: 1 or -1, of a tree, of a branch, of a timer. Any other value is refused.
 #[tokio::test]
 async fn a_status_is_one_or_minus_one() {
     let (_world, node) = World::with_node().await;
@@ -285,7 +285,7 @@ async fn the_request_of_the_contract() {
     assert!(refused["msg"].as_str().unwrap().contains("taskList"), "{refused:#}");
 }
 
-/// What is wrong before a call is looked at is told like what is wrong with it.
+/// Errors before the call itself are reported in the same way as errors of the call.
 #[tokio::test]
 async fn the_status_is_200_always() {
     let world = World::new().await;

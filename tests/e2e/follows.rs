@@ -218,7 +218,7 @@ async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out
         runs.into_iter().find(|run| run["state"] == "cancelled")
     })
     .await;
-    // `held` has a run for it, whoever left it out, and so `last` waits for that.
+    // `held` has a run for it, whichever upstream skipped it, and so `last` waits for that.
     let held = json!({"depends_on": ["slow", "quick"]});
     node.put_group("held", with(one(sleeps(3_600.0)), held)).await;
     node.put_group("other", hello()).await;
@@ -332,7 +332,8 @@ async fn only_run(api: &Api, group: &str, state: &str) -> Value {
     .await
 }
 
-/// What failed and is restarted lets go who waits for it, with and without a schedule of their own, once.
+/// When a failed run is restarted and succeeds, the runs that wait for it go on, with and without a schedule of their
+/// own, once.
 #[tokio::test]
 async fn a_restarted_upstream_lets_its_followers_go() {
     let world = World::new().await;
@@ -479,7 +480,7 @@ async fn circles_are_refused() {
     node.refused_group("a", follows(json!(["nobody"])))
         .await
         .expect_said(422, "nobody");
-    // What others wait for is not in the way of being deleted; what waits for others is.
+    // A group that others wait for may be deleted; one that waits for others may not.
     node.delete("/v1/groups/c").await.expect_said(409, "b");
     let deleted = node.delete("/v1/groups/a").await.expect_status(200);
     assert_eq!(deleted["detached"], json!(["b"]));

@@ -1,10 +1,10 @@
-//! What the pages for people name has to exist: files of the code in `ARCHITECTURE.md`, pages behind links. And what exists
-//! has to be named there. And who may use whom within the engine.
+//! Everything that the pages for people name must exist: files of the code in `ARCHITECTURE.md`, pages behind links.
+//! And every module must be named there. Also checks which parts of the engine may use which.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Where paths of the repository begin.
+/// The beginnings of paths of the repository.
 const ROOTS: [&str; 9] = [
     "runner/",
     "guest-sdk/",
@@ -25,7 +25,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What stands between backticks in a line.
+/// The texts between backticks in a line.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
@@ -39,7 +39,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://"))
 }
 
-/// What ARCHITECTURE.md names: as it stands there, and where that is.
+/// The paths in ARCHITECTURE.md: as written there, and resolved.
 fn named() -> Vec<(String, PathBuf)> {
     let root = root();
     let text = read(&root.join("ARCHITECTURE.md"));
@@ -54,7 +54,7 @@ fn named() -> Vec<(String, PathBuf)> {
             continue;
         }
         if line.starts_with('#') {
-            // A section about a crate names it; modules in it stand without the way to them.
+            // The heading of a crate's section has the crate's path; modules in it are relative to that.
             section = quoted(line).next().map(|name| root.join(name));
         }
         for name in quoted(line) {
@@ -190,14 +190,14 @@ const SERVICES: [&str; 7] = [
     "notify",
 ];
 
-/// Where code stands, without comments.
+/// The code of a file, without comments.
 fn code(path: &Path) -> String {
     let text = read(path);
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.fold(String::with_capacity(text.len()), |code, line| code + line + "\n")
 }
 
-/// What stands between the brace with which `text` begins and the one that closes it, divided by its own commas.
+/// The text between the first brace of `text` and its closing one, divided by its own commas.
 fn group(text: &str) -> Vec<&str> {
     let (mut depth, mut from, mut entries) = (0, 1, Vec::new());
     for (at, byte) in text.bytes().enumerate() {
@@ -224,7 +224,7 @@ fn first_name(path: &str) -> &str {
     &path[..end.unwrap_or(path.len())]
 }
 
-/// What code names of its own crate: the modules, and what stands in the crate's root.
+/// What code names of its own crate: the modules, and the items of the crate's root.
 fn named_of_crate(code: &str) -> Vec<&str> {
     let paths = code.split("crate::").skip(1);
     paths
@@ -299,7 +299,7 @@ fn services_of_the_engine_do_not_know_each_other() {
     }
 }
 
-/// What the comments of tests in a file name: those that stand right above a test.
+/// The names in the comments directly above tests in a file.
 fn named_by_tests(text: &str) -> HashSet<String> {
     let mut named = HashSet::new();
     let mut comment = Vec::new();

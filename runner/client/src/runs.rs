@@ -121,7 +121,7 @@ impl Client {
             .await
     }
 
-    /// Tries a task run again at once.
+    /// Retries a task run at once.
     pub async fn retry_task(&self, id: Uuid, task: &str, item: Option<u32>) -> Result<TaskDetail> {
         self.post(&["v1", "runs", &id.to_string(), "tasks", task, "retry"])
             .query_if("item", item)

@@ -1,7 +1,7 @@
 //! Scheduled messages: where they are kept, what they are called, and how a line becomes one.
 //!
-//! A message is addressed by (day, bucket, id), and its id tells the first two, so that whoever holds an id finds the
-//! message without a search.
+//! A message is addressed by (day, bucket, id), and its id contains the first two, so that a message is found by its id
+//! without a search.
 
 use chrono::{NaiveDate, TimeDelta};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
@@ -21,18 +21,18 @@ pub const DAYS_AHEAD_MAX: i64 = 3_660;
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// How deep a payload may be nested: readers of JSON commonly stop at 128, and it is handed over within other JSON.
+/// How deep a payload may be nested: readers of JSON usually stop at 128, and it is sent within other JSON.
 const PAYLOAD_DEPTH_MAX: usize = 100;
 
 /// How many bytes a line may have besides its payload.
 pub const LINE_EXTRA_BYTES_MAX: usize = 4 * 1024;
 
-/// What the params of a queue's batch say of a message besides its payload, in bytes: `{"id":"36 characters",
+/// The size of a message in the params of a queue's batch, without its payload, in bytes: `{"id":"36 characters",
 /// "sender":19,"receiver":19,"due":"27","payload":},`.
 const QUEUED_FRAME_BYTES: usize = 153;
 
-/// How many bytes a message takes of the params of the run that hands it to a queue. The payload is written anew there, and
-/// may be several times as long as it came: `1e15` is written out.
+/// How many bytes a message takes in the params of the run that brings it to a queue. The payload is written anew
+/// there, and may become several times as long: `1e15` is written out.
 pub fn queued_bytes(payload: &str) -> usize {
     let written = serde_json::from_str::<serde_json::Value>(payload).map_or(0, |value| value.to_string().len());
     QUEUED_FRAME_BYTES + written.max(payload.len())
@@ -54,7 +54,7 @@ pub fn message_id(at: Time, sequence: u64, day: NaiveDate, bucket: i16) -> Uuid 
     Uuid::from_u128(millis << 80 | 7 << 76 | high << 64 | 2 << 62 | bucket << 48 | day << 28 | low)
 }
 
-/// The day and the bucket that an id tells; `None` for what is no message's.
+/// The day and the bucket in an id; `None` for an id that is no message's.
 pub fn address_of(id: Uuid) -> Option<(NaiveDate, i16)> {
     let bits = id.as_u128();
     if id.get_version_num() != 7 || bits >> 62 & 3 != 2 {
@@ -83,15 +83,15 @@ fn days_of(day: NaiveDate) -> i64 {
 pub struct Incoming<'a> {
     /// Whose it is: 0 to 2^63-1.
     pub sender: i64,
-    /// Whom it is for: 0 to 2^63-1.
+    /// The receiver: 0 to 2^63-1.
     pub receiver: i64,
     /// The day that it is kept with.
     pub day: NaiveDate,
-    /// Of topics of instants: when it is due; it may be past.
+    /// For topics of instants: when it is due; it may be past.
     pub due_at: Option<Time>,
     /// The payload as the JSON text that was sent.
     pub payload: &'a str,
-    /// What makes it unique within its day.
+    /// The key, which is unique within its day.
     pub key: Option<String>,
 }
 
@@ -110,9 +110,9 @@ struct Line<'a> {
     key: Option<&'a RawValue>,
 }
 
-/// Reads a message from a JSON text; an error says what is wrong with it, in words.
+/// Reads a message from a JSON text; an error says in words what is wrong with it.
 pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, String> {
-    // What is derived would take an array of the fields' values as well.
+    // A derived reader would also accept an array of the fields' values.
     if !text.trim_start().starts_with('{') {
         return Err("a message must be a JSON object".into());
     }
@@ -230,7 +230,7 @@ impl<'de> Visitor<'de> for Readable {
     }
 }
 
-/// What is wrong with JSON, without the place within the text where it is an affair of the fields: they are named.
+/// The error of JSON, without its position in the text if it is about a field, which is named.
 fn unplaced(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
@@ -280,7 +280,7 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
         None => Time::UNIX_EPOCH,
     };
     let at = crate::clock::to_micros(at.to_utc()).max(EARLIEST);
-    // What is past is due now, and kept with today.
+    // A past instant is due now, and is stored with today.
     let day = topic.today(at.max(now));
     not_too_far(day, topic.today(now))?;
     Ok((day, at))

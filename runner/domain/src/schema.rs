@@ -1,9 +1,9 @@
 //! JSON Schema: params against what a script or a template says of them.
 //!
 //! Wraps the `jsonschema` crate. Nothing outside a schema is ever fetched: a `$ref` that leads out of it is an error.
-//! Patterns run with a bound on backtracking. A schema is a program that strangers write, so only those of a few harmless
-//! keywords (`light`) are compiled and checked in place; all others go where time and memory are bounded from outside
-//! ([`crate::bounded`]), each time that they are looked at.
+//! Patterns have a bound on backtracking. A schema is a program by strangers, so only schemas with a few harmless
+//! keywords (`light`) are compiled and checked in place. All others are computed with bounds on time and memory from
+//! outside ([`crate::bounded`]), at each use.
 
 pub mod changes;
 mod light;
@@ -40,7 +40,7 @@ pub struct Schema(Arc<Inner>);
 struct Inner {
     /// As it was written.
     source: Value,
-    /// What stands for it among others.
+    /// Its key among others.
     key: u64,
     kind: Kind,
 }
@@ -48,7 +48,7 @@ struct Inner {
 enum Kind {
     /// Checked in place, if the value is not too large.
     Light { validator: Box<Validator>, weight: u64 },
-    /// Checked where that is bounded, and said to be this one's if it turns out that it cannot be used.
+    /// Checked with bounds; an error names this owner if the schema turns out to be unusable.
     Heavy { whose: String },
     /// Nothing satisfies it, for this reason.
     Unusable(String),
@@ -102,7 +102,7 @@ fn faults_of(validator: &Validator, value: &Value, unknown: &[String]) -> Faults
     faults
 }
 
-/// The places of a value at which an integer is asked for and something else stands.
+/// The positions in a value at which an integer is required and something else is found.
 fn asked_of(validator: &Validator, probe: &Value) -> BTreeSet<String> {
     let mut asked = BTreeSet::new();
     for error in validator.iter_errors(probe) {
@@ -139,7 +139,7 @@ pub(crate) fn compiled(schema: Plain) -> Result<(), String> {
     kept(schema).map(drop)
 }
 
-/// Bounded work: what is wrong with a value. `begun` is called between compiling and checking.
+/// Bounded work: the errors of a value. `begun` is called between compiling and checking.
 pub(crate) fn checked(
     schema: Plain,
     value: Plain,
@@ -193,7 +193,7 @@ fn cannot_be_used(whose: &str, why: &str) -> String {
     format!("the schema of {whose} is not valid: {why}")
 }
 
-/// What is said of a schema, or of a value, that took too much.
+/// The error for a schema, or a value, that took too much.
 fn too_much(what: &str, stopped: &Stopped) -> String {
     format!("{what} was stopped: {stopped}")
 }
@@ -276,9 +276,9 @@ impl Schema {
 
     /// Writes whole numbers as integers wherever the schema asks for one.
     ///
-    /// For JSON Schema `5.0` is an integer: so a person may write it, and so divides a template (`{{ 10 / 2 }}`). Who reads
-    /// the value is not always of that opinion, typed readers least of all. What may be any number stays as it is written,
-    /// and so does what has no place in 64 bits.
+    /// For JSON Schema `5.0` is an integer: people may write it, and a division in a template gives it (`{{ 10 / 2
+    /// }}`). But many readers of the value, above all typed ones, do not accept it. Values that may be any number do
+    /// not change, nor do numbers beyond 64 bits.
     pub fn write_integers(&self, value: &mut Value) {
         // Most params have none of them, and every attempt comes through here.
         if !has_whole_number(value) || matches!(self.0.kind, Kind::Unusable(_)) {
@@ -286,8 +286,8 @@ impl Schema {
         }
         let mut whole = Vec::new();
         whole_numbers(value, &mut String::new(), &mut whole);
-        // The validator says where a whole number has to stand, through every `$ref` and `anyOf`, of a value with broken ones
-        // in their places. (Nothing but the type is asked for: bounds and constants may well mind.)
+        // The validator says where an integer is required, through every `$ref` and `anyOf`, for a copy of the value
+        // with fractions in these positions. (Only errors about the type are used: bounds and constants may well fail.)
         let mut probe = value.clone();
         for (pointer, _) in &whole {
             if let Some(place) = probe.pointer_mut(pointer) {
@@ -350,9 +350,10 @@ fn whole_numbers(value: &Value, pointer: &mut String, found: &mut Vec<(String, N
     }
 }
 
-/// The integer that a float is; `None` of one that is none, of one beyond 64 bits, and of what is an integer already.
+/// The integer that equals a float; `None` if there is none, if it is beyond 64 bits, or if the number is an integer
+/// already.
 fn integer_of(number: &Number) -> Option<Number> {
-    // The least number that no longer has a place in 64 bits, without a sign; with one, half of it.
+    // The smallest number that does not fit into 64 bits, without a sign; with a sign, half of it.
     const BEYOND: f64 = 18_446_744_073_709_551_616.0;
     let float = number
         .as_f64()
@@ -366,7 +367,7 @@ fn integer_of(number: &Number) -> Option<Number> {
     }
 }
 
-/// Where an error, or one of those that it is made of, misses an integer.
+/// Where an error, or one of its parts, requires an integer.
 fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<String>) {
     match error.kind() {
         ValidationErrorKind::Type { kind } => {
@@ -387,7 +388,7 @@ fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<
     }
 }
 
-/// Whether an error stays one whatever the unknown parts turn out to be.
+/// Whether an error remains one, whatever the unknown parts will be.
 fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &[String]) -> bool {
     if unknown.is_empty() {
         return true;

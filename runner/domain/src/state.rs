@@ -196,12 +196,13 @@ states! {
     }
 }
 
-/// What begins every word of something that is there, or may be, and was not granted: a host, a secret, a connection. Such
-/// a failure is [`ErrorKind::Fatal`] whatever a script makes of it: until somebody grants it, to try again gives nothing.
+/// The beginning of every message about something that exists, or may exist, and was not granted: a host, a secret, a
+/// connection. Such a failure is [`ErrorKind::Fatal`] whatever a script makes of it: without a grant, another try is
+/// useless.
 pub const NOT_GRANTED: &str = "not granted: ";
 
-/// Whether a script passes on that something was not granted. (What it says in words of its own, of a lock that it was not
-/// granted, is none of that.)
+/// Whether a script's message reports a missing grant. (Its own words, such as those about a lock that was not granted,
+/// do not count.)
 pub fn tells_of_no_grant(message: &str) -> bool {
     let of_ours = ["host ", "secret `", "connection `"];
     message.match_indices(NOT_GRANTED).any(|(start, _)| {

@@ -14,19 +14,19 @@ use crate::spec::validate::task::script_reference;
 use crate::spec::{ByteSize, RetrySpec};
 use crate::{Fault, Faults, Name, Span, Time};
 
-/// The most messages of a batch, and how many it has unless it is told.
+/// The most messages of a batch, which is also the default.
 pub const BATCH_MAX: u32 = 1_000;
 /// The most batches at once.
 pub const CONCURRENCY_MAX: u32 = 1_000;
-/// How many batches wait in a queue, or are with its workers, unless it is told.
+/// How many batches wait in a queue, or are with its workers, by default.
 pub const QUEUE_CONCURRENCY_DEFAULT: u32 = 16;
-/// How long a script may work on a batch unless it is told, and at most.
+/// How long a script may work on a batch, by default and at most.
 pub const TIMEOUT_DEFAULT: Span = Span::from_secs(300);
 pub const TIMEOUT_MAX: Span = Span::from_secs(86_400);
-/// How long a drained day is kept unless it is told, and at most.
+/// How long a drained day is kept, by default and at most.
 pub const RETENTION_DEFAULT: Span = Span::from_secs(7 * 86_400);
 pub const RETENTION_MAX: Span = Span::from_secs(3_660 * 86_400);
-/// The largest payload unless it is told, and at most.
+/// The largest payload, by default and at most.
 pub const PAYLOAD_BYTES_DEFAULT: u64 = 8 * 1024;
 pub const PAYLOAD_BYTES_MAX: u64 = 128 * 1024;
 /// The most messages per `rate.per`.
@@ -162,7 +162,7 @@ pub struct Topic {
     send_at: NaiveTime,
 }
 
-/// How much of everything there may be.
+/// Checks all bounds.
 fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
     let mut between = |pointer: &str, value: u64, most: u64| {
         if !(1..=most).contains(&value) {

@@ -1,8 +1,8 @@
-//! Services by themselves, driven by a clock that the test moves: a real Postgres, no loops, nobody else who does anything.
+//! Services alone, driven by a clock that the test sets: a real Postgres, no loops, and no other activity.
 //!
-//! Time has two doors, and both are moved at once: the node's clock stands still until it is set, and the test's database
-//! has a `clock_timestamp()` of its own. So whatever lasts (a lease, a back-off, a month) lasts exactly as long as the test
-//! says, on the slowest machine.
+//! There are two clocks, and both are set together: the node's clock stands still until it is set, and the test's
+//! database has its own `clock_timestamp()`. So every period (a lease, a back-off, a month) lasts exactly as long as
+//! the test says, on the slowest machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,8 +42,8 @@ use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::{GatheringRuns, Runs, Worker};
 use crate::schedules::{Links, Scheduler, Schedules};
 
-/// The database's clock, in place of the machine's: it stands where the table says. What the migrations have dated by the
-/// machine's is long ago.
+/// Replaces the database's clock: it returns the time in a table. What the migrations dated by the machine's clock is
+/// long ago.
 const CLOCK: &str = "
     CREATE TABLE public.simulated_clock (at timestamptz NOT NULL);
     INSERT INTO public.simulated_clock VALUES (pg_catalog.clock_timestamp());
@@ -78,7 +78,7 @@ async fn client(url: &str) -> Client {
     client
 }
 
-/// Where nothing happens by chance.
+/// Chance without randomness.
 #[derive(Debug, Default)]
 struct Counting(AtomicU64);
 
@@ -115,7 +115,7 @@ impl World {
             _database: database,
         };
         world.set(start).await;
-        // Of the days that the migrations made partitions for, none is of this world.
+        // The partitions that the migrations created are for other days.
         world.store.make_all_partitions(2).await.expect("partitions");
         world
     }
@@ -136,7 +136,7 @@ impl World {
         self.set(self.now() + time).await;
     }
 
-    /// A group of one task, which calls a server; its runs wait for nobody.
+    /// A group of one task, which calls a server; its runs do not wait for each other.
     async fn group(&self, name: &str, more: Value) {
         let mut spec = json!({"tasks": {"t": {"http": {"url": "http://example.com/"}}}, "overlap": "allow"});
         let fields = spec.as_object_mut().expect("an object");
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// Nothing runs in it; it says how much room there is.
+/// It runs nothing; it only says how many slots there are.
 fn sandbox() -> Sandbox {
     static SANDBOX: std::sync::OnceLock<(Sandbox, tempfile::TempDir)> = std::sync::OnceLock::new();
     let (sandbox, _) = SANDBOX.get_or_init(|| {
@@ -225,7 +225,7 @@ fn sandbox() -> Sandbox {
     sandbox.clone()
 }
 
-/// Attempts that a node was given, in their order. Nothing is done about them: they end when the test says so.
+/// Attempts that a node was given, in their order. They end only when the test says so.
 #[derive(Default)]
 struct Begun(Mutex<Vec<(RunId, AttemptKey)>>);
 
@@ -235,7 +235,7 @@ impl Worker for Begun {
     }
 }
 
-/// A node of which nothing goes on by itself.
+/// A node that does nothing by itself.
 struct Simulated {
     node: Arc<Node>,
     runs: Arc<Runs>,
@@ -250,7 +250,7 @@ impl Simulated {
         Arc::new(Schedules::new(self.node.clone(), self.runs.clone()))
     }
 
-    /// One tick of a service, and what it has set going.
+    /// One tick of a service, and what it has started.
     async fn tick(&self, service: &mut impl Service) {
         let ticked = service.tick(self.node.now()).await;
         ticked.expect("a tick");
@@ -259,12 +259,12 @@ impl Simulated {
         self.node.tracker.reopen();
     }
 
-    /// The attempts that were begun since this was asked last.
+    /// The attempts that began since the last call.
     fn begun(&self) -> Vec<(RunId, AttemptKey)> {
         std::mem::take(&mut *self.begun.0.lock())
     }
 
-    /// The same of one.
+    /// The same, when there is only one.
     fn only_begun(&self) -> (RunId, AttemptKey) {
         let [begun] = self.begun()[..] else {
             panic!("one attempt has begun");
@@ -292,7 +292,7 @@ impl Simulated {
     }
 }
 
-/// Every noon of March in Zurich, whose clocks are put forward on the 29th: nothing a microsecond sooner, nothing twice.
+/// Every noon of March in Zurich, whose clocks are put forward on the 29th: no microsecond sooner, and none twice.
 #[tokio::test]
 async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -316,15 +316,15 @@ async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
     }
 }
 
-/// What a node held that was not heard of again is run by another as soon as its lease has run out, and not before; and the
-/// node itself has stopped by then.
+/// When a node is not heard of any more, another node runs its attempts as soon as its lease has expired, and not
+/// before; and the node itself has stopped by then.
 #[tokio::test]
 async fn a_lease_runs_out_and_is_taken_over() {
     let world = World::at("2026-03-01T00:00:00Z").await;
     world.group("g", json!({"schedules": {"s": {"every": "1h"}}})).await;
     let (mut one, mut other) = (world.node(1).await, world.node(2).await);
     world.pass(TimeDelta::hours(1)).await;
-    // Both have been there all the time.
+    // Both have been alive all the time.
     for node in [&one, &other] {
         node.node.register().await.expect("a lease");
     }
@@ -334,7 +334,7 @@ async fn a_lease_runs_out_and_is_taken_over() {
     let (run, first) = one.only_begun();
     let mut reaper = Reaper::of(other.runs.clone());
     let lease = one.runs.lease();
-    // One is not heard of any more; the other's heart goes on.
+    // One sends no heartbeat any more; the other does.
     for _ in 0..3 {
         world.pass(TimeDelta::seconds(2)).await;
         other.keeper.tick(world.now()).await.expect("a heartbeat");
@@ -347,7 +347,8 @@ async fn a_lease_runs_out_and_is_taken_over() {
     other.tick(&mut reaper).await;
     let second = AttemptKey { attempt: 2, ..first };
     assert_eq!(other.begun(), [(run, second)]);
-    // It finds that its time is over before it asks anybody, stops what it has in hand, and goes on under a new lease.
+    // It finds that its time is over before it asks the database, stops what it has in hand, and continues under a new
+    // lease.
     let held = one.runs.held.get(run, first.key).expect("it is in hand");
     one.keeper.tick(world.now()).await.expect("a new lease");
     assert!(held.stop.is_cancelled());
@@ -355,7 +356,7 @@ async fn a_lease_runs_out_and_is_taken_over() {
     assert_eq!(one.node.state.now().leases_lost, 1);
 }
 
-/// Between a failure and the next attempt a task run waits for its interval: to the microsecond.
+/// Between a failure and the next attempt, a task run waits for its interval: exact to the microsecond.
 #[tokio::test]
 async fn a_retry_waits_its_backoff() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -372,7 +373,7 @@ async fn a_retry_waits_its_backoff() {
         assert_eq!(at.attempt, attempt);
         node.end((run, at), Ending::failed(ErrorKind::Failed, "on purpose"))
             .await;
-        // It holds its lease all the time, without a heart.
+        // It holds its lease all the time, without heartbeats.
         node.node.register().await.expect("a lease");
         world
             .pass(TimeDelta::minutes(minutes) - TimeDelta::microseconds(1))
@@ -391,7 +392,7 @@ async fn a_retry_waits_its_backoff() {
     assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
 }
 
-/// Runs go when they were kept for 90 days, counted from their ends, and not a round sooner.
+/// Runs are removed when they were kept for 90 days, counted from their ends, and not a round sooner.
 #[tokio::test]
 async fn retention_removes_what_is_old() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -414,8 +415,8 @@ async fn retention_removes_what_is_old() {
     assert!(world.runs("succeeded").await.is_empty());
 }
 
-/// A run before a gate whose progress nobody can read holds up neither those behind it nor those of other groups, and has its
-/// turn once it is mended.
+/// A run at a gate with an unreadable progress holds up neither those behind it nor other groups, and gets its turn
+/// when it is repaired.
 #[tokio::test]
 async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -437,7 +438,7 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     };
     let first = world.now() - TimeDelta::hours(2);
     garble(first, "'\\xff'::bytea || progress").await;
-    // One look finds out which it is, the next decides upon the others: each group runs one at a time.
+    // One tick finds out which it is, the next decides about the others: each group runs one at a time.
     let mut inbox = Inbox(node.runs.clone());
     node.tick(&mut inbox).await;
     node.tick(&mut inbox).await;
@@ -445,7 +446,7 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
     let counted = node.runs.pending.aside.count(crate::runs::aside::Kind::Gates);
     assert_eq!(counted, 1);
-    // It is mended, tried again, and has its turn when nobody is before it.
+    // It is repaired, tried again, and gets its turn when no run is before it.
     garble(first, "substr(progress, 2)").await;
     for _ in 0..2 {
         node.node.register().await.expect("a lease");
@@ -456,8 +457,8 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     assert_eq!(node.runs.pending.aside.count(crate::runs::aside::Kind::Gates), 0);
 }
 
-/// A group whose revision cannot be read holds up those alone who follow it, and these go on once it is mended: the run that
-/// waits for it, and the one that a success of another group calls for as well.
+/// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that
+/// waits for it, and the one that a success of another group calls for.
 #[tokio::test]
 async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -502,7 +503,7 @@ async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     node.tick(&mut links).await;
     node.tick(&mut links).await;
     assert_eq!(made().await, ["called", "waiting"]);
-    // Mended, and it has succeeded: what was left is looked at after a while, and who waits by the sweep.
+    // It is repaired, and has succeeded: what was left is checked after a while, and the waiting run by the sweep.
     garble("no tasks", "tasks").await;
     let micros = instant.timestamp_micros();
     let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)

@@ -25,7 +25,7 @@ use crate::body;
 use crate::json;
 use crate::problem::Problem;
 
-/// How many things a page of a list has, unless it is told otherwise.
+/// The number of items on a page of a list, by default.
 pub const LIMIT_DEFAULT: i64 = 50;
 
 /// How many things a page of a list may have.
@@ -49,15 +49,15 @@ pub struct Request {
     /// The present instant: one for the whole request.
     pub now: Time,
     pub headers: HeaderMap,
-    /// What stands in place of the path's `{parts}`, decoded.
+    /// The values of the path's `{parts}`, decoded.
     pub(crate) path: Option<RawPathParams>,
     pub(crate) query: Vec<(String, String)>,
-    /// Behind a mutex only because a body may not be looked at from two threads, which nobody does.
+    /// Behind a mutex only because a body must not be used from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
 }
 
 impl Request {
-    /// Who makes a change and when, for the audit.
+    /// Who makes a change, and when: for the audit.
     pub fn by(&self) -> By<'_> {
         By {
             actor: &self.caller.actor,
@@ -99,7 +99,7 @@ impl Request {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The first value of a query parameter that is the name of what is wanted, as names are kept.
+    /// The first value of a query parameter that is a name, in its stored form.
     pub fn query_name(&self, key: &str) -> Option<String> {
         self.query(key).map(Name::sought)
     }
@@ -263,7 +263,7 @@ impl Request {
         let essence = text.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
         match essence.as_str() {
             "application/yaml" | "text/yaml" | "application/x-yaml" | "text/x-yaml" => Ok(MediaType::Yaml),
-            // What curl says when it is told nothing, and what a browser's form or fetch says of a string.
+            // What curl sends by default, and what a browser's form or fetch sends for a string.
             ""
             | "application/json"
             | "text/json"
@@ -316,8 +316,8 @@ impl Request {
         }
     }
 
-    /// The body of a call that takes nothing: none, or an empty object. What else is sent is meant to do something, and
-    /// would not.
+    /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
+    /// refused.
     pub async fn nothing(&mut self) -> Result<(), Problem> {
         self.body::<Nothing>(true).await.map(drop)
     }
@@ -336,7 +336,7 @@ impl Request {
     }
 }
 
-/// What a call takes that takes nothing.
+/// The body of a call that takes none.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
@@ -347,7 +347,7 @@ enum MediaType {
     Yaml,
 }
 
-/// Reads a value as something typed: 422 with the place where it is not.
+/// Reads a value as a type: 422 with the position of the error.
 pub fn typed<T: DeserializeOwned>(value: Value, below: &str) -> Result<T, Problem> {
     if !value.is_object() {
         return Err(Problem::invalid_at(below, "an object was expected"));
@@ -420,7 +420,7 @@ pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Out
     })
 }
 
-/// 201 if something was created, else 200.
+/// 201 if something was created, otherwise 200.
 pub fn put(created: bool, body: &impl Serialize) -> Outcome {
     answer(if created { StatusCode::CREATED } else { StatusCode::OK }, body)
 }

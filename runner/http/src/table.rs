@@ -70,7 +70,7 @@ pub enum Pace {
     Free,
 }
 
-/// How a problem is told.
+/// Writes a problem.
 pub(crate) type Tell = fn(Problem) -> Response;
 
 type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
@@ -99,21 +99,21 @@ pub struct Route {
     pub tag: &'static str,
     /// What it does, in a line.
     pub summary: &'static str,
-    /// What is good to know besides.
+    /// Further explanations.
     pub detail: &'static str,
-    /// What may stand in its query; anything else is refused below `/v1`.
+    /// The allowed query parameters; below `/v1`, any other is refused.
     pub query: Vec<QueryParam>,
     /// The bodies that it accepts, by media type.
     pub takes: Vec<Media>,
-    /// What comes out when all is well.
+    /// Its successful answers.
     pub answers: Vec<(u16, Option<Media>, &'static str)>,
-    /// Which problems it may answer, beside those that all may.
+    /// Its possible problems, in addition to those of all routes.
     pub problems: Vec<(u16, &'static str)>,
     /// How long it may take.
     pub pace: Pace,
-    /// It changes things: all but GET, and a GET that says so. What a cookie vouches for is looked at more closely then.
+    /// It changes something: all methods but GET, and a GET that says so. A cookie is then checked more strictly.
     pub acts: bool,
-    /// How problems are told that arise before the handler, such as a missing token.
+    /// Writes problems that arise before the handler, such as a missing token.
     tell: Tell,
     handler: Handler,
 }
@@ -219,7 +219,7 @@ impl Route {
         self
     }
 
-    /// It tells problems in a way of its own, whatever they are.
+    /// It writes all its problems in its own format.
     pub(crate) fn tells(mut self, tell: Tell) -> Self {
         self.tell = tell;
         self
@@ -320,7 +320,7 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     let answered = if route.pace == Pace::Waits {
         handle(app, route, path, request).await
     } else {
-        // A task of its own: a client that goes away must not leave a transaction cut off in the middle.
+        // In a separate async task: if the client goes away, no transaction must be cut off.
         match tokio::spawn(handle(app, route, path, request)).await {
             Ok(answered) => answered,
             Err(error) => {
@@ -338,8 +338,8 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     }
 }
 
-/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. One caller's
-/// wait for one another, not in the way of others.
+/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. Uploads of
+/// one caller wait for each other, and do not block others.
 pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
 const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
@@ -413,7 +413,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
-    // What waits or follows ends with what its caller has shown.
+    // A waiting or following request ends with the token of its caller.
     let lasting = standing.clone().filter(|_| route.pace == Pace::Waits);
     let shared = app.clone();
     let request = Request {
@@ -443,11 +443,11 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     })
 }
 
-/// Refuses parameters that the route does not have, as unknown fields of a body are refused: who writes `dryrun` for
-/// `dry_run`, or `stat` for `state`, is told so rather than that something else was done. What is not ours to define
-/// (health checks, the calls of other schedulers) is left alone.
+/// Refuses parameters that the route does not have, as unknown fields of a body are refused: `dryrun` for `dry_run`, or
+/// `stat` for `state`, is an error, instead of silently doing something else. Routes that others define (health checks,
+/// the calls of other schedulers) are not checked.
 fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem> {
-    /// How much of a name that was given is said back.
+    /// How many characters of a given name an error repeats.
     const SHOWN_CHARS_MAX: usize = 100;
     if !route.path.starts_with("/v1/") {
         return Ok(());

@@ -1,10 +1,10 @@
-//! The log of changes that nodes follow.
+//! The log of changes, which nodes follow.
 //!
-//! A node that caches what people write (specs, tokens, pools, ...) reads this log from the position it has seen and
-//! drops what has changed. That only works if nothing ever appears behind a position already read, so a writer takes
-//! an advisory lock right before its insert and holds it until it commits: ids become visible in their order. The
-//! control plane is low-rate, so neither that lock nor the notification in the transaction matters; both would on the
-//! data plane, which does not come here.
+//! A node that caches objects of people (specs, tokens, pools, ...) reads this log from its last position and drops
+//! what has changed. That works only if no row ever appears before a position that was already read. So a writer takes
+//! an advisory lock right before its insert and holds it until it commits: ids become visible in their order. People
+//! change things rarely, so neither that lock nor the notification in the transaction matters. For runs both would, so
+//! they do not use this log.
 
 use heddle_domain::Time;
 use serde_json::Value;
@@ -25,13 +25,13 @@ pub struct By<'a> {
 pub enum Noun {
     Backfill,
     Assignment,
-    /// In the log of changes: offers of the audience have changed, or stock of theirs came back.
+    /// In the log of changes: the offers of the audience have changed, or some of their stock came back.
     Audience,
     Category,
     Channel,
     Connection,
     Group,
-    /// In the log of changes: the audience has other members.
+    /// In the log of changes: the members of the audience have changed.
     Members,
     Notification,
     Offer,
@@ -48,7 +48,7 @@ pub enum Noun {
 }
 
 impl Noun {
-    /// The word in `changes.kind` and `audit.kind`.
+    /// Its name in `changes.kind` and `audit.kind`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Backfill => "backfill",
@@ -75,10 +75,10 @@ impl Noun {
     }
 }
 
-/// What a PUT did.
+/// The result of a PUT.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put<T> {
-    /// How it stands now.
+    /// The object after it.
     pub row: T,
     /// Whether it did not exist before.
     pub created: bool,
@@ -89,14 +89,14 @@ pub struct Put<T> {
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
-    /// At most as many as were asked for.
+    /// At most as many as were requested.
     pub items: Vec<T>,
-    /// Where the next page begins; `None` on the last one.
+    /// The cursor of the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// Makes a page of up to `limit + 1` rows: the one too many only says that there is more.
+    /// Makes a page of up to `limit + 1` rows: the extra row only shows that there are more.
     pub(crate) fn of(mut items: Vec<T>, limit: i64, key: impl Fn(&T) -> String) -> Self {
         let limit = usize::try_from(limit).unwrap_or(0);
         let more = items.len() > limit;
@@ -116,13 +116,13 @@ pub struct Change {
     pub at: Time,
 }
 
-/// The channel on which nodes hear that the log has grown.
+/// The channel of notifications that the log has grown.
 pub const CHANGES_CHANNEL: &str = "heddle_changes";
 
 /// Serialises writers of the log; see the head of this file.
 const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
-/// Writes the audit row and the log row of a change: the last thing that its transaction does before it commits.
+/// Writes the rows of a change in the audit and in the log: the last thing that its transaction does before it commits.
 pub(crate) async fn record(
     connection: &mut PgSession,
     by: By<'_>,
@@ -155,7 +155,7 @@ pub(crate) async fn announce(connection: &mut PgSession, at: Time, noun: Noun, n
     Ok(())
 }
 
-/// Makes writers of one name take turns, also while there is no row to lock yet.
+/// Lets only one writer of a name work at a time, also while there is no row to lock yet.
 pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str) -> Result<(), StoreError> {
     let key = format!("heddle/{}/{name}", noun.as_str());
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)
@@ -165,7 +165,7 @@ pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str
 }
 
 impl Store {
-    /// What has changed behind `position`, in order, at most `limit` rows.
+    /// The changes after `position`, in order, at most `limit` rows.
     pub async fn changes_since(&self, position: i64, limit: i64) -> Result<Vec<Change>, StoreError> {
         Ok(sqlx::query_as!(
             Change,
@@ -186,7 +186,7 @@ impl Store {
         )
     }
 
-    /// Drops at most `limit` rows older than `before`, but never the newest one, which holds the position.
+    /// Deletes at most `limit` rows older than `before`, but never the newest one, which keeps the position.
     pub async fn prune_changes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.changes WHERE id IN (

@@ -5,27 +5,27 @@ use std::panic::Location;
 
 use sqlx::migrate::MigrateError;
 
-/// An error of the store. Everything that a caller decides on (not found, exists already, in use) is data of the
+/// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
 /// respective call, not one of these.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Postgres cannot be reached, has no means left (disk, memory, connections), or no connection came free in time:
+    /// Postgres cannot be reached, lacks resources (disk, memory, connections), or no connection became free in time:
     /// try again later.
     #[error("the database is not available")]
     Unavailable(#[source] Failed),
-    /// The server takes no writes at the moment, such as a standby that has not been promoted: try again later.
+    /// The server accepts no writes at the moment, such as a standby that has not been promoted: try again later.
     #[error("the database is read-only")]
     ReadOnly(#[source] Failed),
-    /// Two transactions were in each other's way (deadlock, serialisation): repeat the whole transaction.
+    /// Two transactions conflicted (deadlock, serialisation): repeat the whole transaction.
     #[error("the transaction must be repeated")]
     Conflict(#[source] Failed),
     /// A statement failed: our fault.
     #[error("an SQL statement failed")]
     Database(#[source] Failed),
-    /// The schema could not be brought up to date.
+    /// The migrations failed.
     #[error("migration failed")]
     Migration(#[source] Box<MigrateError>),
-    /// A row holds what this version cannot read: our fault, or a newer node's.
+    /// A row contains what this version cannot read: our fault, or written by a newer node.
     #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
         table: &'static str,
@@ -36,13 +36,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What was read or written is being changed by others faster than it can be locked.
+    /// Others change this faster than it can be locked.
     #[track_caller]
     pub(crate) fn contended() -> Self {
         Self::Conflict(Failed::new(sqlx::Error::RowNotFound))
     }
 
-    /// A row holds what this version cannot read.
+    /// A row contains what this version cannot read.
     pub(crate) fn unreadable(
         table: &'static str,
         column: &'static str,
@@ -57,7 +57,7 @@ impl StoreError {
         }
     }
 
-    /// A number that the database kept, as what it stands for.
+    /// A number from the database, as the value that it means.
     pub(crate) fn known<T>(
         read: fn(i16) -> Option<T>,
         number: i16,
@@ -67,16 +67,16 @@ impl StoreError {
         read(number).ok_or_else(|| Self::unreadable(table, column, row, number))
     }
 
-    /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.
+    /// Whether the same may succeed later without any change: it is nobody's fault.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
     }
 }
 
-/// A statement that failed, and where it stands.
+/// A failed statement, with its location.
 ///
-/// It is shown as its place and the server's message with what finds the cause: SQLSTATE, constraint, table. Of the values that were
-/// given it shows nothing.
+/// It is shown as its location and the server's message, with what helps to find the cause: SQLSTATE, constraint,
+/// table. The values of its arguments are not shown.
 #[derive(Debug)]
 pub struct Failed {
     location: &'static Location<'static>,
@@ -92,14 +92,14 @@ impl Failed {
         }
     }
 
-    /// The statement's place in the source: file and line of what ran it.
+    /// The statement's location in the source: file and line of its caller.
     fn source_line(&self) -> String {
         let file = self.location.file();
         let file = file.rsplit_once("store/src/").map_or(file, |(_, file)| file);
         format!("{file}:{}", self.location.line())
     }
 
-    /// Whether the server gave the statement up, as it took too long.
+    /// Whether the server cancelled the statement because it took too long.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.database()
             .is_some_and(|error| error.code().as_deref() == Some("57014"))
@@ -132,7 +132,7 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The server's error has been told in full.
+        // The server's error is already complete.
         match self.database() {
             Some(_) => None,
             None => std::error::Error::source(&self.error),
@@ -145,7 +145,7 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let error = Failed::new(error);
         match &error.error {
-            // A new session found it so; see `database/server.rs`.
+            // A new session found this; see `database/server.rs`.
             sqlx::Error::Io(cause) if cause.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(error),
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(error)
@@ -163,7 +163,8 @@ impl From<sqlx::Error> for StoreError {
                 {
                     Self::Unavailable(error)
                 }
-                // A database that takes no connections just now (ALLOW_CONNECTIONS false); no statement is told that.
+                // A database that accepts no connections at the moment (ALLOW_CONNECTIONS false); no statement gets
+                // this error.
                 Some("55000") if is_fatal(&**database) => Self::Unavailable(error),
                 _ => Self::Database(error),
             },
@@ -172,7 +173,7 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// Whether the connection ended with it.
+/// Whether it ended the connection.
 fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     use sqlx::postgres::{PgDatabaseError, PgSeverity};
     error

@@ -18,7 +18,7 @@ pub(crate) fn fill_of(number: i16) -> String {
     RunState::from_number(number).map_or_else(|| "f-ready".to_owned(), |state| fill(state.as_str()))
 }
 
-/// Where a time stands on an axis of a width.
+/// The position of a time on an axis with a width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) from: Time,

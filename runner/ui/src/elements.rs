@@ -1,4 +1,4 @@
-//! What pages are put together of: states, times, spans, buttons that say why not.
+//! The elements of pages: states, times, spans, buttons that say why they are disabled.
 
 use chrono::SecondsFormat;
 use heddle_domain::Time;
@@ -27,7 +27,7 @@ pub(crate) fn glyph(name: &str) -> Markup {
     html! { svg.glyph width="16" height="16" aria-hidden="true" { use href={ "#g-" (name) } {} } }
 }
 
-/// Which glyph stands for a state of a run, a task run, an attempt, or of anything that ends like these.
+/// The glyph for a state of a run, a task run, an attempt, or of anything with similar states.
 pub(crate) fn state_glyph(state: &str) -> &'static str {
     match state {
         "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
@@ -48,8 +48,8 @@ pub(crate) fn state(ctx: &Ctx, state: &str) -> Markup {
     told(state, &state_word(ctx, state))
 }
 
-/// The state of a `notification`, a `message` or a `backfill`, which wait for something else than task runs do: by its own
-/// word where it has one.
+/// The state of a `notification`, a `message` or a `backfill`, which wait for other things than task runs do: by its
+/// own word where it has one.
 pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: &str) -> Markup {
     let key = format!("state-{thing}-{state}");
     let word = t!(ctx, &key);
@@ -99,7 +99,7 @@ pub(crate) fn time_exact(ctx: &Ctx, at: Time) -> Markup {
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="s" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) } }
 }
 
-/// How long ago, or how long until: said by the script as time goes by, and absolute without one.
+/// How long ago, or how long until: updated by the script, and absolute without one.
 pub(crate) fn ago(ctx: &Ctx, at: Time) -> Markup {
     html! { time.ago datetime=(iso(at)) title=(zones(ctx, at)) data-ago { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
 }
@@ -120,7 +120,7 @@ pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()
 }
 
-/// How long something took; `None`: it goes on, and the script counts.
+/// How long something took; `None`: it is not over, and the script counts.
 pub(crate) fn took(ctx: &Ctx, from: Time, to: Option<Time>) -> Markup {
     match to {
         Some(to) => html! { span.took { (span::span(ctx.lang, (to - from).num_milliseconds())) } },
@@ -148,12 +148,12 @@ pub(crate) fn script_link(name: &str) -> Markup {
     html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
 }
 
-/// A button that does something: a form of its own, so that it works without a script.
+/// A button that does something: a separate form, so that it works without a script.
 pub(crate) struct Button<'a> {
     pub(crate) action: String,
     pub(crate) label: String,
     pub(crate) glyph: &'a str,
-    /// What it will do, in a sentence.
+    /// Its effect, in a sentence.
     pub(crate) title: String,
     /// Why it may not.
     pub(crate) refused: Option<String>,

@@ -1,4 +1,4 @@
-//! What stands around every page: the rail, where one is, search, who one is, and whether the page is live.
+//! The frame around every page: the rail, the current position, search, the viewer, and whether the page is live.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -17,7 +17,7 @@ pub(crate) struct Page {
     /// The way here: words, and addresses of all but the last.
     pub(crate) crumbs: Vec<(String, Option<String>)>,
     pub(crate) body: Markup,
-    /// Seconds after which a browser without scripts looks again.
+    /// The seconds after which a browser without scripts reloads.
     pub(crate) refresh: Option<u32>,
     /// Without the rail: nobody has come in.
     pub(crate) bare: bool,
@@ -59,7 +59,7 @@ pub(crate) const RAIL: [(&str, &str, &str); 10] = [
 
 const GLYPHS: &str = include_str!("../assets/glyphs.svg");
 
-/// What htmx is told: nothing inline, nothing evaluated, no request to elsewhere.
+/// The settings of htmx: nothing inline, nothing evaluated, no request to other hosts.
 const HTMX: &str = r#"{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"globalViewTransitions":false}"#;
 
 pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
@@ -184,7 +184,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
     }
 }
 
-/// What the last form came to.
+/// The result of the last form.
 fn said(ctx: &Ctx) -> Markup {
     match ctx.said.as_deref().map(|said| (said.strip_prefix('!'), said)) {
         None => html! {},
@@ -244,11 +244,11 @@ pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
     }
 }
 
-/// A page in place of the one that cannot be shown.
+/// A page that replaces one that cannot be shown.
 pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
     let (title, text) = means(ctx, trouble.status);
     let again = matches!(trouble.status, 429 | 503);
-    // A page that stands in for another is not kept up to date part by part.
+    // A replacement page is not kept up to date part by part.
     ctx.take_parts();
     let body = html! {
         section.trouble {

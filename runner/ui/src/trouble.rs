@@ -1,18 +1,18 @@
-//! What keeps a page from being shown, or a form from being done.
+//! Why a page cannot be shown, or a form was refused.
 
 use heddle_domain::Chain;
 use heddle_engine::EngineError;
 use heddle_store::StoreError;
 use serde_json::Value;
 
-/// A status, a sentence, and places in what was sent.
+/// A status, a sentence, and positions in the input.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble {
     pub(crate) status: u16,
     pub(crate) detail: String,
     /// JSON pointers and what is wrong there.
     pub(crate) errors: Vec<(String, String)>,
-    /// The id of what is there already.
+    /// The id of the existing object.
     pub(crate) existing: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl Trouble {
         Self::new(404, "")
     }
 
-    /// What the API answered in place of what was asked for.
+    /// The API's error.
     pub(crate) fn of_problem(status: u16, problem: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let errors = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -52,7 +52,7 @@ impl Trouble {
             .iter()
             .map(|(pointer, detail)| format!("{pointer}: {detail}"))
             .collect();
-        // Of several faults the detail is the first, and how many more there are.
+        // If there are several faults, the detail is the first, and how many more there are.
         let told = lines
             .first()
             .is_some_and(|first| self.detail.starts_with(first.as_str()));

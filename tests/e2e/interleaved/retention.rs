@@ -75,8 +75,8 @@ impl Remove {
     }
 }
 
-/// `due_runs`, `due_runs_default`, `due_runs_of`: a run that somebody has, to restart it or to remove it, is passed over, and
-/// nobody waits; what is live again is not removed, what was only looked at is.
+/// `due_runs`, `due_runs_default`, `due_runs_of`: a run that somebody has locked, to restart it or to remove it, is
+/// skipped, and nobody waits. A run that is live again is not removed; one that was only read is.
 #[tokio::test]
 async fn runs_that_somebody_has() {
     for remove in [Remove::OfDay, Remove::ByDefault, Remove::OfGroup] {
@@ -142,8 +142,8 @@ async fn logs_of_runs_that_somebody_has() {
     assert_eq!((count(&sql, "logs").await, count(&sql, &kept).await), (1, 1));
 }
 
-/// `day_needed`: a day that nobody seemed to need is looked at once more by whoever has its tables alone; a run that has come
-/// back by then keeps it. While somebody writes to the tables the day is left for later.
+/// `day_needed`: a day that seems unneeded is checked again by whoever has locked its tables exclusively; a run that
+/// has come back by then keeps it. While somebody writes to the tables, the day is left for later.
 #[tokio::test]
 async fn days_that_are_needed_after_all() {
     let (_world, store, sql, _) = set_up().await;

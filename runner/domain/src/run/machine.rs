@@ -11,7 +11,7 @@ use crate::retry;
 use crate::spec::{OnFailure, TriggerRule};
 use crate::state::{ErrorKind, RunState, TaskState};
 
-/// How much of a message a run keeps as its error.
+/// How many characters of a message a run keeps as its error.
 const ERROR_CHARS_MAX: usize = 500;
 
 pub(super) struct Machine<'a> {
@@ -29,15 +29,15 @@ pub(super) struct Machine<'a> {
     failing: BTreeSet<TaskIndex>,
     /// A task has failed that stops the run.
     stop_due: bool,
-    /// A failure is being dealt with by hand.
+    /// An operator is repairing a failure.
     pub(super) lift_due: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
-    /// What reopens waits for its turn.
+    /// A reopened run waits for its turn.
     in_turn: bool,
 }
 
-/// What a dependency's state means to its dependants.
+/// The meaning of a dependency's state for its dependants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Open,
@@ -159,7 +159,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What was held back while the run was paused, or waited for its turn once more.
+    /// Makes ready what was held back while the run was paused, or waited for its turn again.
     fn release(&mut self) {
         for key in self.progress.in_state(TaskState::Paused) {
             self.make_ready(key);
@@ -183,7 +183,7 @@ impl<'a> Machine<'a> {
             || self.progress.states.iter().any(|state| !untouched.contains(state))
     }
 
-    /// Whether the run waits to begin, and not to go on.
+    /// Whether the run waits to begin, and not to continue.
     pub(super) fn is_new(&self) -> bool {
         *self.state == RunState::Waiting && !self.has_begun()
     }
@@ -192,7 +192,7 @@ impl<'a> Machine<'a> {
     pub(super) fn finish(mut self) -> Actions {
         self.follow();
         let progress = &*self.progress;
-        // What became ready, or settled, and then something else within this one decision.
+        // A task run may become ready, or settled, and then something else within one decision.
         let stands =
             |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
         self.actions.ready.retain(|at| stands(at, TaskState::Ready));
@@ -216,7 +216,7 @@ impl<'a> Machine<'a> {
             return RunState::Cancelled;
         }
         if let Some(task) = (0..count).find(|&task| self.is_failure(task)) {
-            // The failure that was told of may have been dealt with, and this one stands.
+            // The failure in the run's error may have been repaired, and this one remains.
             self.note_failure(TaskKey::whole(task), ErrorKind::Failed, "failed");
             return RunState::Failed;
         }
@@ -245,7 +245,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Follows what has moved until nothing does. Failures come first, so that nothing starts beside them.
+    /// Applies the consequences until nothing changes. Failures come first, so that nothing starts after them.
     fn follow(&mut self) {
         loop {
             if std::mem::take(&mut self.stop_due) {
@@ -310,7 +310,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Whether an outcome is that of the attempt under way.
+    /// Whether an outcome is that of the current attempt.
     fn is_current(&self, at: AttemptKey) -> bool {
         !self.state.is_final()
             && self.get(at.key) == Some(TaskState::Ready)
@@ -344,7 +344,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A task run may be worked on, unless the run is paused, waits for its turn, or is stopping.
+    /// Makes a task run ready, unless the run is paused, waits for its turn, or is stopping.
     pub(super) fn make_ready(&mut self, key: TaskKey) {
         let attempt = self.progress.attempt(key);
         if self.progress.stopping {
@@ -487,7 +487,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Takes back whatever stands for an unsettled task run: a ready row, a running attempt, a timer.
+    /// Takes back all that an unsettled task run has: a ready row, a running attempt, a timer.
     pub(super) fn forget(&mut self, key: TaskKey, state: TaskState) {
         match state {
             TaskState::Ready => {
@@ -500,7 +500,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// `on_failure: stop`: what has not started never will; what runs goes on.
+    /// `on_failure: stop`: what has not started never starts; what is running continues.
     fn stop(&mut self) {
         self.progress.stopping = true;
         self.actions.withdraw = true;
@@ -539,7 +539,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What the dependencies' states make of a pending task; `None` while it still depends.
+    /// The state that the dependencies give to a pending task; `None` while it is still open.
     fn verdict(&self, task: TaskIndex) -> Option<TaskState> {
         let plan = self.task(task);
         if plan.depends_on.is_empty() {
@@ -554,7 +554,7 @@ impl<'a> Machine<'a> {
                 Meaning::Failed => failed += 1,
             }
         }
-        // What may be said early comes first, then `open`, then what needs all dependencies settled.
+        // Rules that can be decided early come first, then `open`, then those that need all dependencies settled.
         match plan.rule {
             TriggerRule::Always => Some(TaskState::Ready),
             TriggerRule::AllSuccess | TriggerRule::NoneFailed | TriggerRule::NoneFailedMinOneSuccess if failed > 0 => {

@@ -1,8 +1,7 @@
-//! All that is wrong with what cannot be read: what is wrong is taken out, and the rest is read again.
+//! All errors of an unreadable input: each unreadable part is removed, and the rest is read again.
 //!
-//! Serde stops at the first thing that it cannot read. Whoever wrote a spec wants to hear of all at once, and of what is
-//! wrong with the part that can be read as well. What is said of a neighbourhood from which something was taken out may
-//! only be a consequence of that: it is not said.
+//! Serde stops at the first error. The author of a spec wants all errors at once, and also those of the readable part.
+//! Errors next to a removed part may only be consequences of the removal: they are not reported.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -12,17 +11,17 @@ use super::unread::could_mean;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
 
-/// How many things that cannot be read are looked for: each costs reading the whole again.
+/// How many unreadable parts are searched for: each costs reading the whole input again.
 const ROUNDS_MAX: usize = 20;
 
-/// What of an input can be read, and what is wrong with the rest.
+/// The readable part of an input, and the errors of the rest.
 #[derive(Debug)]
 pub struct Gathered<T> {
-    /// The part that can be read; none if it is wrong as a whole, or in too many places.
+    /// The readable part; `None` if the input is wrong as a whole, or in too many places.
     pub rest: Option<T>,
-    /// What is wrong; empty: nothing.
+    /// The errors; empty: none.
     pub faults: Faults,
-    /// Where something was taken out: the nearest task, schedule or field of the whole.
+    /// Where a part was removed: the nearest task, schedule or top-level field.
     damaged: Vec<String>,
 }
 
@@ -67,7 +66,7 @@ impl<T: DeserializeOwned> Gathered<T> {
     }
 }
 
-/// Says of a field that there is not what is meant by it, where that is known by now.
+/// Adds to the error of an unknown field which field was meant, if that is known by now.
 fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     if told.pointer != missing.pointer
         && let Some((_, meant)) = missing.pointer.rsplit_once('/')
@@ -76,7 +75,7 @@ fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     }
 }
 
-/// Whether a field that there is not was written for one that is missing beside it.
+/// Whether an unknown field was written for a missing one next to it.
 fn is_misspelt(unknown: &Fault, missing: &Fault) -> bool {
     let is = |fault: &Fault, what: &str| fault.detail.starts_with(what);
     let (Some((above, written)), Some((beside, meant))) =
@@ -199,7 +198,7 @@ mod tests {
             (json!({"tasks": {"t": {"queue": "q"}}, "x": 1}), "/x"),
         ] {
             let mut gathered = Gathered::<GroupSpec>::read(&spec);
-            // What is said of the rest of a task, or of the whole, would be a consequence.
+            // Errors of the rest of a task, or of the whole, could be consequences.
             let mut more = Faults::default();
             more.add(pointer, "a consequence");
             more.add(neighbourhood(pointer), "another");
@@ -228,10 +227,10 @@ mod tests {
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!(told[0].0, "/tasks/t/http/ulr");
         assert!(told[0].1.ends_with("did you mean `url`?"), "{told:?}");
-        // What is like nothing that is missing is a fault of its own.
+        // A field that resembles none of the missing ones is a separate error.
         let told = http(json!({"addresses": []}));
         assert_eq!(told.len(), 2, "{told:?}");
-        // And so is what is missing elsewhere.
+        // And so is a field that is missing elsewhere.
         let told = http(json!({"url": "https://example.com", "ulr": 1}));
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(!told[0].1.contains("meant"), "{told:?}");

@@ -1,8 +1,7 @@
 //! A JSON value as Serde reads it, with errors in the words of JSON and of the documentation: who writes a spec knows
 //! objects and arrays, and nothing of Rust's structs, variants and `u32`.
 //!
-//! What `serde_json` would let pass is refused as well: an array in the place of an object, its items taken for the
-//! fields in their order.
+//! Also refuses what `serde_json` would accept: an array instead of an object, with its items as the fields in order.
 
 use std::fmt::{self, Display};
 
@@ -11,13 +10,13 @@ use serde::de::{self, DeserializeSeed, EnumAccess, Expected, IntoDeserializer, U
 use serde::{Deserializer, forward_to_deserialize_any};
 use serde_json::Value;
 
-/// How much of a text that was given is said back.
+/// How many characters of a given text an error repeats.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
-/// What is wrong, for people.
+/// The error, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake(String);
 
@@ -55,7 +54,7 @@ impl de::Error for Mistake {
     }
 
     fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
-        // The whole name: the reader makes the field's place of it.
+        // The whole name: the reader turns it into the field's pointer.
         let expected = match allowed {
             [] => "none".to_owned(),
             _ => one_of(allowed),
@@ -94,7 +93,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
     }
 }
 
-/// What a type of Serde's or of ours says that it wants, in words of JSON; ours mostly have them already.
+/// What a type of Serde's or of ours expects, in terms of JSON; ours mostly use these already.
 fn expected_in_words(expected: &str) -> String {
     let whole = |from: &dyn Display, to: &dyn Display| format!("a whole number from {from} to {to}");
     match expected {
@@ -119,7 +118,7 @@ fn expected_in_words(expected: &str) -> String {
     }
 }
 
-/// What stands here, as Serde names it.
+/// The kind of a value, in Serde's words.
 fn unexpected(value: &Value) -> Unexpected<'_> {
     match value {
         Value::Null => Unexpected::Unit,

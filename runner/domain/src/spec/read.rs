@@ -1,4 +1,4 @@
-//! From JSON to specs: what is wrong, at which JSON pointer; and the shapes that have more than one form.
+//! From JSON to specs: errors with their JSON pointers; and values that have more than one form.
 
 use std::fmt;
 
@@ -65,7 +65,7 @@ pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
     }
 }
 
-/// Reads any spec of ours, which is an object; the faults name the places of all that cannot be read.
+/// Reads any of our specs, which is an object; the faults name the positions of all that is unreadable.
 pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
     let gathered = Gathered::<T>::read(value);
     match gathered.rest {
@@ -91,7 +91,7 @@ pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> 
             }
         }
         let detail = error.inner().to_string();
-        // Serde stops at the key of a field that it does not know; the place is the field's.
+        // Serde stops at the key of an unknown field; the pointer is the field's.
         let unknown = detail
             .strip_prefix("unknown field `")
             .and_then(|rest| rest.split_once('`'));
@@ -101,7 +101,7 @@ pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> 
                 pointer.push_str(&below);
             }
         }
-        // And at the end of an object that lacks one; the place is that of what is to be written.
+        // And at the end of an object that lacks a field; the pointer is that of the missing field.
         let missing = detail
             .strip_prefix("missing field `")
             .and_then(|rest| rest.strip_suffix('`'));
@@ -242,7 +242,7 @@ impl<'de> Deserialize<'de> for Shards {
                 f.write_str("a number from 1 to 10000, or `workers`")
             }
             fn visit_u64<E: Error>(self, number: u64) -> Result<Shards, E> {
-                // What is too large for the type is too large for the bound, which `validate` holds.
+                // A number that is too large for the type is also too large for the bound that `validate` checks.
                 Ok(Shards::Count(u32::try_from(number).unwrap_or(u32::MAX)))
             }
             fn visit_i64<E: Error>(self, number: i64) -> Result<Shards, E> {

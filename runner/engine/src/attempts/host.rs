@@ -43,8 +43,8 @@ impl Host {
         }
     }
 
-    /// What Heddle owes the script: it is waited for. If it cannot be had, the script is not told anything: its attempt
-    /// ends, as Heddle's own fault, and with it this call.
+    /// Waits for something that Heddle must provide. If Heddle cannot provide it, the script gets no answer: the
+    /// attempt ends, as Heddle's own fault, and this call ends with it.
     async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
     where
         F: Future<Output = Result<T, EngineError>>,

@@ -1,4 +1,4 @@
-//! What a consumer gets from Heddle through host functions: its topic's grants, and nothing of a run.
+//! What a consumer gets from Heddle through host functions: the grants of its topic, and nothing of a run.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl ConsumerHost {
 }
 
 impl ConsumerHost {
-    /// What Heddle owes the consumer: it is waited for. What cannot be had after that fails the messages of the batch,
-    /// which are tried again as their topic says.
+    /// Waits for something that Heddle must provide. If Heddle cannot provide it, the messages of the batch fail, and
+    /// are retried as their topic says.
     async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> Result<T, String>
     where
         F: Future<Output = Granted<T>>,

@@ -1,4 +1,4 @@
-//! What messages came to, as consumers and workers say it, and as it is recorded.
+//! The outcomes of messages: as consumers and workers report them, and as they are recorded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use crate::node::Node;
 
-/// The longest error that is kept of a message, in characters.
+/// The longest error that is kept for a message, in characters.
 const ERROR_CHARS_MAX: usize = 1_000;
 
-/// What a message came to.
+/// The outcome of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum MessageEnd {
     Sent,
@@ -39,7 +39,7 @@ pub(super) fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
     vec![end.clone(); batch.messages.len()]
 }
 
-/// What is to be recorded of a batch: its messages, what is known of them, and what each came to.
+/// What is to be recorded of a batch: its messages, what is known of them, and their outcomes.
 pub(super) fn finish_of(
     node: &Node,
     topic: &Topic,
@@ -92,7 +92,7 @@ pub(super) fn finish_of(
     }
 }
 
-/// What a script wants written together with its outcomes.
+/// What a script wants to be written together with its outcomes.
 pub(super) fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
     effects
         .into_iter()
@@ -113,7 +113,7 @@ pub(super) fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, S
 impl From<MessageOutcome> for MessageEnd {
     fn from(outcome: MessageOutcome) -> Self {
         match outcome {
-            // There was nothing to do.
+            // The consumer had nothing to do.
             MessageOutcome::Handled | MessageOutcome::Skipped(_) => Self::Sent,
             MessageOutcome::Failed {
                 fatal,

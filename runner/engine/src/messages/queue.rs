@@ -1,8 +1,7 @@
 //! Batches that workers of a queue send.
 //!
 //! A batch becomes a run of the topic's own group ([`crate::batch_run`]), whose only task goes to the queue. So leases,
-//! heartbeats, tokens and the loss of workers are those of any task run; what is added is that the run's end ends the
-//! batch.
+//! heartbeats, tokens and the loss of workers work as for any task run. In addition, the end of the run ends the batch.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,11 +25,11 @@ use crate::runs::batch_run::{failed_of, group_name};
 use crate::runs::submit::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 
-/// A batch for a queue is cut so that a run's params can carry it: its messages, as they are written there, and the
-/// topic's name around them.
+/// The maximum size of a batch for a queue: its messages as JSON, with the topic's name, must fit into the params of a
+/// run.
 pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
-/// Makes a run of a batch. What cannot be handed over is given back; a message that no run can carry is given up.
+/// Creates a run for a batch. If that fails, the batch is given back; a message that fits into no run is given up.
 pub(super) async fn hand_over(
     messages: &Messages,
     row: &TopicRow,
@@ -42,7 +41,7 @@ pub(super) async fn hand_over(
         && let bytes = queued_bytes(&message.payload)
         && bytes > BATCH_BYTES_MAX
     {
-        // It stands alone because it fits into no batch.
+        // It is alone in its batch because it does not fit into any.
         let end = MessageEnd::Failed {
             message: format!("the message has {bytes} bytes as JSON for its queue; the maximum is {BATCH_BYTES_MAX}"),
             fatal: true,
@@ -75,7 +74,7 @@ pub(super) async fn hand_over(
             return None;
         }
     };
-    // Whoever takes the batch over after a failure here finds the run by its key.
+    // If this fails, the next owner of the batch finds the run by its key.
     if let Err(error) = messages.node.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot record which run has a batch of messages");
     }
@@ -103,7 +102,7 @@ async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Re
     }
 }
 
-/// What a worker says of a batch.
+/// What a worker reported for a batch.
 fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
     if ended.state != RunState::Succeeded.number() {
         let why = ended.error.as_deref().unwrap_or("it ended without success");
@@ -119,7 +118,7 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         .as_deref()
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
-    // Workers' outputs have been looked at when they came; this one came another way.
+    // Workers' outputs were checked when they arrived. This one did not come from a worker.
     let Ok(failed) = failed_of(&output) else {
         let end = MessageEnd::failed("the output of the worker does not say which messages of the batch failed");
         return vec![end; ended.ids.len()];

@@ -1,8 +1,8 @@
-//! From notices to notifications: who is told, what, and whether by itself or in a digest.
+//! From notices to notifications: who is told what, and whether alone or in a digest.
 //!
-//! What notices are about is read first, outside of any transaction. Then one transaction, held by one node at a time,
-//! takes the notices and writes what follows from them. Somebody else may have taken some in between: only those that
-//! this transaction deleted count.
+//! The objects that notices are about are read first, outside of any transaction. Then one transaction, on one node at
+//! a time, deletes the notices and writes what follows from them. Another node may have deleted some in between: only
+//! those that this transaction deleted count.
 
 use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -36,10 +36,10 @@ use crate::node::group_commit::is_passing;
 
 /// How many notices one transaction takes.
 const BATCH_MAX: usize = 200;
-/// How many bytes of a run somebody is called back with; of a larger one the outputs are left out.
+/// The maximum bytes of a run in a callback; from a larger one the outputs are left out.
 const PAYLOAD_MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// What notices are about.
+/// What is known of the subjects of notices.
 struct Known {
     revisions: HashMap<i64, Arc<Revision>>,
     runs: HashMap<Uuid, RunRow>,
@@ -56,7 +56,7 @@ struct Draft<'a> {
     channel: String,
     recipients: Vec<String>,
     facts: Facts,
-    /// It cannot be told; why.
+    /// Why it cannot be told, if it cannot.
     failed: Option<String>,
 }
 
@@ -67,7 +67,7 @@ struct Growing {
 }
 
 impl Notifier {
-    /// Turns a batch of notices into notifications; whether there may be more.
+    /// Turns a batch of notices into notifications; returns whether there may be more.
     pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
         let notices = self.node.store.notices(BATCH_MAX as i64).await?;
         if notices.is_empty() {
@@ -84,7 +84,7 @@ impl Notifier {
         Ok(ours && notices.len() == BATCH_MAX)
     }
 
-    /// The same one by one, without those of which nobody can be told: they must not keep all others from being told.
+    /// The same one by one, without those that cannot be told: they must not block the others.
     async fn fan_out_singly(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         for notice in notices {
             match self.fan_out_of(std::slice::from_ref(notice)).await {
@@ -105,8 +105,8 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Turns these notices into notifications, in one transaction; `false`: another node is at it, and goes on until there
-    /// are none.
+    /// Turns these notices into notifications, in one transaction. `false`: another node is doing so, and continues
+    /// until there are none.
     async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         let known = self.look_into(notices).await?;
         let Some(mut tx) = self.node.store.fan_out().await? else {
@@ -131,7 +131,7 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Reads what notices are about.
+    /// Reads the subjects of notices.
     async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
         let channels = self.node.store.all_channels().await?;
         let mut revisions = HashMap::new();
@@ -144,7 +144,7 @@ impl Notifier {
                 Ok(revision) => {
                     revisions.insert(id, revision);
                 }
-                // What this node cannot read, nobody can be told of; the others must not wait for it.
+                // A notice about something unreadable cannot be told; the others must not wait for it.
                 Err(EngineError::Unreadable(error)) => tracing::error!(
                     revision = id,
                     error,
@@ -189,7 +189,7 @@ impl Notifier {
         })
     }
 
-    /// A run as its submitter is told of it.
+    /// A run as its submitter gets it in a callback.
     async fn payload(&self, run: RunId) -> Result<Option<String>, EngineError> {
         let Some(runs) = self.runs.get() else {
             return Ok(None);
@@ -207,7 +207,7 @@ impl Notifier {
         Ok(Some(whole.to_string()))
     }
 
-    /// Which of the recoveries are none: nothing had failed, or another success came first.
+    /// Which of the recoveries are no recoveries: nothing had failed, or another success came first.
     async fn recovered(
         &self,
         tx: &mut FanOut,
@@ -273,7 +273,7 @@ impl Notifier {
         }
     }
 
-    /// What is known of what happened.
+    /// The facts about an event.
     fn facts(&self, known: &Known, notice: &NoticeRow) -> Facts {
         let revision = notice.revision_id.and_then(|id| known.revisions.get(&id));
         let run = notice.run.and_then(|run| known.runs.get(&run.0));
@@ -321,7 +321,7 @@ impl Notifier {
         facts
     }
 
-    /// Decides what is told by itself and what is gathered, and writes it.
+    /// Decides what is told alone and what is gathered, and writes it.
     async fn write_drafts(
         &self,
         tx: &mut FanOut,
@@ -425,7 +425,7 @@ impl Notifier {
         (row, failed.map(|failed| (failed.run, failed.at)))
     }
 
-    /// Adds the last lines of their logs to failures that are told one by one.
+    /// Adds the last lines of the log to failures that are told alone.
     async fn with_logs(
         &self,
         rows: Vec<(NewNotification, Option<(RunId, AttemptKey)>)>,
@@ -496,7 +496,7 @@ fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bo
     }
 }
 
-/// How what cannot be told at all is counted.
+/// How a notification that cannot be told is counted.
 fn way_of(channel: Option<&ChannelSpec>) -> Way {
     channel
         .and_then(|channel| channel.kind)
@@ -511,7 +511,7 @@ fn pace_of(known: &Known, draft: &Draft<'_>) -> Pace {
     }
 }
 
-/// What a draft's storm would be; what is called back is told each time.
+/// The storm that a draft would belong to. Callbacks are told each time.
 fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
     if draft.notice.event == Event::Callback || draft.failed.is_some() {
         return None;

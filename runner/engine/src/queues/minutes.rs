@@ -1,4 +1,4 @@
-//! How queues stand, written down minute by minute: `heddle_store::queue::minutes`.
+//! The state of queues, recorded minute by minute: `heddle_store::queue::minutes`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Needs, Service};
 
-/// How often a node writes down what it has counted, and looks whether it is the one that looks at depths.
+/// How often a node records its counts, and checks whether it is the node that reads depths.
 const NOTE_EVERY: Duration = Duration::from_secs(15);
 
-/// How often some node looks at depths.
+/// How often one node of the cluster reads depths.
 const POLL_EVERY: TimeDelta = TimeDelta::minutes(1);
 
-/// Task runs that workers have ended, by queue, since it was last written down.
+/// Task runs that workers have ended, by queue, since the last recording.
 #[derive(Default)]
 pub(super) struct Ends(Mutex<HashMap<Arc<str>, i64>>);
 
 impl Ends {
-    /// Of more than [`QUEUES_MAX`] queues at once the others are not counted.
+    /// If there are more than [`QUEUES_MAX`] queues at once, the others are not counted.
     pub(super) fn count(&self, queue: &Arc<str>) {
         let mut counted = self.0.lock();
         if let Some(count) = counted.get_mut(queue) {
@@ -44,7 +44,7 @@ impl Ends {
     }
 }
 
-/// Writes down how queues stand.
+/// Records the state of queues.
 pub(crate) struct Minutes(pub(crate) Arc<Queues>);
 
 impl Service for Minutes {

@@ -1,9 +1,9 @@
-//! One control of many runs: in batches, a few at once, each answered for by itself.
+//! One control of many runs: in batches, a few at once, with one answer per run.
 //!
-//! What goes through `decide` and leaves a run among the living, or ends it (cancel, pause, resume), is done to a batch of
-//! runs in one transaction. What moves a run between tables, or resolves scripts (restart, override), is done run by run.
-//! A batch that fails as a whole is done again run by run, so that no run suffers for another's: only what the database
-//! itself cannot do ends the whole.
+//! Controls that go through `decide` and leave a run live, or end it (cancel, pause, resume), are applied to a batch of
+//! runs in one transaction. Controls that move a run between tables, or resolve scripts (restart, override), are
+//! applied run by run. A batch that fails as a whole is repeated run by run, so that no run suffers from another. Only
+//! an error of the database itself ends the whole.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::{Engine, EngineError, Runs, UseCase};
 /// How many runs one transaction controls.
 const BATCH_MAX: usize = 100;
 
-/// How many of these transactions are under way at once for one request: what else the node does needs connections too.
+/// How many of these transactions one request has open at once: the rest of the node needs connections too.
 const AT_ONCE: usize = 4;
 
-/// How many requests control many runs at once on a node; others wait for their turn.
+/// How many requests control many runs at once on a node; others wait.
 pub(crate) const REQUESTS_MAX: usize = 4;
 
-/// What became of one run of many.
+/// The result for one run of many.
 type Controlled = Result<(), ControlError>;
 
 impl Engine {
-    /// Does something to many runs; answers for each, in their order, after its commit. `Err` is what kept it from going
-    /// on: what was done until then stays done.
+    /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it:
+    /// what was done until then stays done.
     pub fn control_all<'a>(
         &'a self,
         runs: &'a [RunId],
@@ -46,8 +46,8 @@ impl Engine {
         Box::pin(self.runs.control_all(runs, action, actor))
     }
 
-    /// Does work that concerns many things to its end, even if whoever asked for it goes away; only a node that stops
-    /// ends it sooner. So much work is bounded by `REQUESTS_MAX`.
+    /// Finishes work on many objects even if its caller goes away; only a stopping node ends it sooner. `REQUESTS_MAX`
+    /// bounds such work.
     pub async fn to_the_end<T, F>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
@@ -71,18 +71,18 @@ impl Engine {
 }
 
 impl BulkAction {
-    /// Whether it is done to many live runs in one transaction.
+    /// Whether it is applied to many live runs in one transaction.
     fn is_batched(&self) -> bool {
-        // What is resumed may wait still, and is then told one by one to wait again.
+        // A resumed run may have to wait again, and is told so alone.
         matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
     }
 
-    /// Whether it takes back what of a run nobody has claimed.
+    /// Whether it withdraws the unclaimed task runs of a run.
     fn withdraws(&self) -> bool {
         matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
     }
 
-    /// What it tells a run in this state.
+    /// The event for a run in this state.
     fn event(&self, state: RunState, withdrawn: Vec<TaskKey>) -> Result<Event, Refused> {
         match self {
             Self::Cancel | Self::CancelFor(_) => Ok(Event::Cancel { withdrawn }),
@@ -142,8 +142,8 @@ impl Runs {
         Ok(done)
     }
 
-    /// One transaction over those of the runs that are live, in the order of their ids like every other that locks
-    /// several. What it answers nothing for has to be looked at by itself.
+    /// One transaction over the live ones of these runs, locked in the order of their ids, as everywhere. A run without
+    /// an answer must be handled alone.
     async fn control_together(
         self: &Arc<Self>,
         runs: &[RunId],
@@ -186,7 +186,7 @@ impl Runs {
                     done.insert(run, Err(refused.into()));
                     continue;
                 }
-                // What was taken back of a run must not be lost: nothing of this is done.
+                // The withdrawn task runs of this run must not be lost: nothing is committed.
                 Err(none) => return Err(none.into()),
             };
             audits.push((run, shown(before, None), shown(transition.state, None)));

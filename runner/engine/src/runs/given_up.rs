@@ -1,20 +1,20 @@
 //! Outcomes that cannot be recorded.
 //!
-//! The database refuses an outcome for a reason that no waiting mends: a value that it does not take, a trigger of
-//! somebody's, a page that cannot be read, a progress that nobody can decode. Whoever has such an outcome has to come to
-//! an end with it that people can see: dropped silently its row would stay in *running* under a lease that holds, and
-//! the attempt would be taken for one whose hand-over was not heard of and run again, without end and uncounted.
+//! The database may refuse an outcome for a reason that does not pass: a value that it does not accept, somebody's
+//! trigger, a page that cannot be read, a progress that cannot be decoded. Such an outcome must come to an end that
+//! people can see. If it were silently dropped, its row would stay in *running* under a valid lease; the attempt would
+//! look like one of which the node has not heard, and would run again, without end and uncounted.
 //!
-//! 1. The outcome is tried alone, so that nobody else's waits for it.
-//! 2. In its place a failure of kind `invalid` is recorded, which says so.
-//! 3. If that is refused too, the run is *given up*: it ends as failed by statements that read neither its progress nor
-//!    its history, with a progress that is made anew ([`Progress::abandoned`]), and people are told. What of it runs
-//!    elsewhere is stopped. Once more without history and without telling anybody, if it was these that were refused.
-//! 4. If even that is refused, the attempt is *set aside*: it is never run again by this node, an error in the log and
-//!    the metric `heddle_outcomes_set_aside` tell of it, and step 3 is tried again every so often, so that the run ends
-//!    once somebody has mended the database.
+//! 1. The outcome is tried alone, so that no other outcome waits for it.
+//! 2. Instead of it, a failure of kind `invalid` is recorded, which says so.
+//! 3. If that is refused too, the run is *given up*: statements that read neither its progress nor its history end it
+//!    as failed, with a new progress ([`Progress::abandoned`]), and people are told. Its attempts elsewhere are
+//!    stopped. If the history or the notices were the reason, it is repeated without them.
+//! 4. If even that is refused, the attempt is *set aside*: this node never runs it again, an error in the log and the
+//!    metric `heddle_outcomes_set_aside` report it, and step 3 is repeated every [`AGAIN_EVERY`], so that the run ends
+//!    when somebody has repaired the database.
 //!
-//! A lost attempt that the reaper takes over goes the same way, whichever node it was of.
+//! A lost attempt that the reaper takes over is handled in the same way, whichever node held it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,17 +34,17 @@ use crate::runs::apply::After;
 use crate::runs::transition::Transition;
 use crate::{EngineError, Runs};
 
-/// What people read as the error of the run.
+/// The error of the run.
 const WHY: &str = "the outcome could not be recorded; the log of the node has the cause";
 
-/// How many attempts are set aside at most. With more, this node takes up nothing that it does not know.
+/// How many attempts are set aside at most. When there are more, this node adopts no attempt that it does not know.
 const SET_ASIDE_MAX: usize = 10_000;
 
-/// How often those that are set aside are tried again, and how many of them at once.
+/// How often those that were set aside are tried again, and how many at once.
 const AGAIN_EVERY: Duration = Duration::from_secs(30);
 const AGAIN_MAX: usize = 20;
 
-/// How often a try that met passing trouble is repeated, with what pause.
+/// How often a try is repeated after an error that may pass, and the pause between.
 const TRIES_MAX: usize = 100;
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -61,7 +61,7 @@ struct Aside {
 }
 
 impl GivenUp {
-    /// Whether an attempt must not be run (again) by this node.
+    /// Whether this node must not run an attempt (again).
     pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
         let aside = self.aside.lock();
         aside.len() >= SET_ASIDE_MAX || aside.contains_key(&(run, at))
@@ -101,22 +101,22 @@ impl GivenUp {
     }
 }
 
-/// What a try came to.
+/// The result of a try.
 enum Tried {
-    /// The run has ended, by this or by somebody else.
+    /// The run has ended, by this or otherwise.
     Ended,
     /// It cannot be ended now.
     Aside,
 }
 
 impl Runs {
-    /// The outcome of an attempt cannot be recorded: ends its run, or sets the attempt aside.
+    /// Handles an outcome that cannot be recorded: ends its run, or sets the attempt aside.
     pub(crate) async fn give_up(self: &Arc<Self>, ended: EndedAttempt, error: &EngineError) {
         let EndedAttempt { run, at, .. } = ended;
         let task = at.key.task;
         tracing::error!(error = %Chain(error), %run, task, attempt = at.attempt, "cannot record the outcome of an \
             attempt; its run is set to failed");
-        // A newer node knows what to make of it.
+        // A newer node can read this progress.
         let newer = matches!(
             error,
             EngineError::Progress {
@@ -124,7 +124,7 @@ impl Runs {
                 ..
             }
         );
-        // Before anything else: while this is under way nobody may take the attempt up.
+        // First of all, so that nobody adopts the attempt meanwhile.
         self.reports.given_up.put(ended);
         if newer {
             return;
@@ -138,7 +138,7 @@ impl Runs {
         }
     }
 
-    /// Tries again what is set aside.
+    /// Tries again with the attempts that were set aside.
     pub(crate) async fn give_up_again(self: &Arc<Self>) {
         for ended in self.reports.given_up.due() {
             if let Tried::Ended = self.try_to_end(ended).await {
@@ -152,7 +152,7 @@ impl Runs {
         for in_full in [true, false] {
             for _ in 0..TRIES_MAX {
                 if self.node.is_fenced() || self.node.stop.is_cancelled() {
-                    // Whoever takes the attempt over as lost comes to the same point.
+                    // The node that takes the attempt over as lost comes to the same point.
                     return Tried::Aside;
                 }
                 let error = match self.end_by_force(ended, in_full).await {
@@ -175,7 +175,7 @@ impl Runs {
         Tried::Aside
     }
 
-    /// Ends a run as failed whatever stands in its way; `false`: the attempt, or the run, is over already.
+    /// Ends a run as failed, whatever is wrong with it. `false`: the attempt, or the run, has ended already.
     async fn end_by_force(self: &Arc<Self>, ended: EndedAttempt, in_full: bool) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
         let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
@@ -184,7 +184,7 @@ impl Runs {
         let past = match self.node.store.run_detail(run).await {
             Ok(detail) => detail.map(|detail| past_of(&detail.attempts)).unwrap_or_default(),
             Err(error) if error.is_passing() => return Err(error.into()),
-            // Then it is made without.
+            // If the history cannot be read, the progress is made without it.
             Err(_) => Vec::new(),
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
@@ -234,7 +234,7 @@ fn past_of(attempts: &[heddle_store::run::AttemptView]) -> Vec<Past> {
         .collect()
 }
 
-/// What is recorded of the attempts that a given up run still had.
+/// The history of the attempts that the run still had.
 fn history(stopped: &[Interrupted], failed: AttemptKey) -> Vec<AttemptRow> {
     stopped
         .iter()

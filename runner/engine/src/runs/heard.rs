@@ -1,4 +1,4 @@
-//! What runs and attempts hear of their node.
+//! What runs and attempts hear from their node.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,13 +15,13 @@ impl Part for Runs {
         async move {
             match change.kind.as_str() {
                 "script" => signals.raise(Signal::Scripts),
-                // Its scripts are on another one from now on: nobody takes them from memory, and snapshots are to be made.
+                // Its scripts now have another runtime: forget them, and make new snapshots.
                 "runtime" => {
                     self.contexts.clear();
                     self.scripts.sandbox.forget_runtime(&change.name);
                     signals.raise(Signal::Scripts);
                 }
-                // Its bounds may have changed, and with them whose turn it is.
+                // Its bounds may have changed, so other runs may begin.
                 "group" if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
                 "pool" => signals.raise(Signal::Pools),
                 _ => {}

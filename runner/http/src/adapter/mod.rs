@@ -1,6 +1,6 @@
-//! What routes ask of the engine, in the words of the API: what people write is made into what the engine takes, what it
-//! answers and what stands in the tables into what people read. One file for each noun; a route that needs neither asks the
-//! engine or the store itself.
+//! What routes need from the engine, in the types of the API: converts requests to what the engine takes, and answers
+//! and rows to what people read. One file for each noun; a route that needs no conversion calls the engine or the store
+//! itself.
 
 pub(crate) mod backfills;
 pub(crate) mod claims;

@@ -1,4 +1,4 @@
-//! What this node, and what the cluster, says of itself.
+//! What this node, and the cluster, report of themselves.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::Refusal;
 /// A node is not ready when its data plane has had no answer for so long, although its heartbeat may have.
 const STALLED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a look at the database may take for `/readyz`.
+/// How long the query for `/readyz` may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Whether this node takes work: `Err` says what is missing.
+/// Whether this node accepts work: `Err` says what is missing.
 pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
     if !engine.is_ready() && engine.is_healthy() {
         return Err("this node is still starting, or is stopping".into());

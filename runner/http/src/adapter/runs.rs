@@ -79,7 +79,7 @@ pub(crate) struct TaskRef {
     pub(crate) item: Option<u32>,
 }
 
-/// How many runs a bulk control makes anew or removes at once.
+/// How many runs a bulk control reruns or deletes at once.
 const BULK_AT_ONCE: usize = 8;
 
 /// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
@@ -125,7 +125,7 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
     Ok((views::full(engine, detail).await?, mark))
 }
 
-/// The run that a cursor stands for: the next page begins before it.
+/// The run of a cursor: the next page begins before it.
 pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
     let id = cursor.parse().map_err(|_| {
         Refusal::Invalid(
@@ -323,7 +323,7 @@ pub(crate) async fn bulk(
     Ok(report)
 }
 
-/// What became of each run; `Err` is what kept it from going on.
+/// The result for each run; `Err` says what stopped it.
 async fn control_all(
     engine: &Engine,
     runs: &[RunId],
@@ -334,7 +334,7 @@ async fn control_all(
         let done = engine.control_all(runs, &action, actor).await?;
         return Ok(done.into_iter().map(|done| done.map_err(Refusal::from)).collect());
     }
-    // What is no change of a run: nobody reads what has come of it.
+    // Of these, only success or failure is returned.
     let mut all = stream::iter(runs.to_vec())
         .map(|id| {
             let (engine, actor, control) = (engine.clone(), actor.to_owned(), control.clone());
@@ -381,7 +381,7 @@ async fn forget(engine: &Engine, id: RunId, actor: &str) -> Result<(), Refusal> 
     })
 }
 
-/// Cancels what is live of a group, whoever waits for it.
+/// Cancels the live runs of a group, even if nobody waits for it.
 pub(crate) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
     let own = engine.clone();
     engine

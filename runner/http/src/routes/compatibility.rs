@@ -23,7 +23,7 @@ use crate::timer_task::{self, DISABLED, Meant};
 /// What `code` says when all is well.
 const CODE_OK: u16 = 200;
 
-/// What is answered when all is well.
+/// A successful answer.
 struct Well {
     data: Value,
     /// What the caller should know besides.
@@ -129,8 +129,8 @@ fn wrapped(result: Result<Well, Problem>) -> Outcome {
     }
 }
 
-/// A problem as these clients know them, also of what comes before a handler: no token, a wrong method, too many at once.
-/// What a proxy may act upon stays in the headers.
+/// A problem in the format of these clients, also for errors before a handler: no token, a wrong method, too many at
+/// once. What a proxy may act on stays in the headers.
 fn told(problem: Problem) -> Response {
     let answer = json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null});
     let mut response = problem.into_response();
@@ -169,7 +169,7 @@ async fn task_id(request: &mut Request) -> Result<i64, Problem> {
     timer_task::number(&given, "taskId")?.ok_or_else(|| Problem::invalid_at("/taskId", "`taskId` is missing"))
 }
 
-/// What a body says of `taskId`, whatever it calls itself: many send JSON as a form.
+/// The `taskId` in a body, whatever its content type: many send JSON as a form.
 fn given_id(text: &str) -> Result<Value, Problem> {
     let text = text.trim();
     if text.is_empty() {

@@ -198,7 +198,7 @@ fn view(row: &GroupRow, next: &NextInstants) -> Group {
     }
 }
 
-/// Takes what only answers have out of a spec; `enabled` is handed back.
+/// Removes the fields that only answers have from a spec; returns `enabled`.
 fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
     let Value::Object(fields) = value else {
         return Err(Problem::invalid_at("", "a group must be an object"));

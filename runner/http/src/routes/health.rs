@@ -77,7 +77,7 @@ async fn metrics(request: Request) -> Outcome {
     let page = Page::default();
     (request.app.metrics)(&page);
     request.app.counts.tell(&page);
-    // What only the database knows is left out while it is away: a scrape is wanted then most of all.
+    // If the database is away, its numbers are left out: then the other metrics are needed most.
     if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, adapter::node::stats(&request.app.engine)).await {
         cluster(&page, &stats);
     }

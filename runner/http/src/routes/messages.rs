@@ -26,14 +26,14 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, list_of, no_content, ok};
 use crate::table::{Method, Route};
 
-/// Lines are handed on in blocks of so many, or of so many bytes.
+/// Lines are passed on in blocks of this many, or of this many bytes.
 const BLOCK_LINES_MAX: usize = 5_000;
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 
 /// How many blocks wait for the database while the next is read.
 const BLOCKS_MAX: usize = 2;
 
-/// A stream that pauses for so long has what came of it committed.
+/// When a stream pauses for this long, what has come is committed.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// And so has one that never pauses, as often as this: what trickles in is not kept waiting for a full block, nor is a
@@ -230,7 +230,7 @@ enum Piece {
     Lines(u64, Bytes),
     /// A line that is longer than any message.
     TooLong(u64),
-    /// What came so far is to be committed: nothing comes just now, or it has been a while.
+    /// Commit what has come: nothing comes at the moment, or it has been a while.
     Pause,
     /// It broke off: status and reason.
     Broken(StatusCode, &'static str),
@@ -335,7 +335,7 @@ struct Reader {
     /// In the middle of a line that is too long.
     skipping: bool,
     paused: bool,
-    /// When what had come was last handed on whole.
+    /// When all that had come was last passed on.
     settled: Instant,
 }
 
@@ -363,7 +363,7 @@ impl Reader {
                     }
                 }
                 Ok(Some(Err(_))) => {
-                    // What came in whole lines is taken, as if it had been sent before.
+                    // Complete lines are taken, as if the stream had ended there.
                     self.hand_on(true).await;
                     let broken = Piece::Broken(
                         StatusCode::BAD_REQUEST,
@@ -434,7 +434,7 @@ impl Reader {
                 long = self.rest.len() - self.end > self.line_bytes_max;
             }
             if self.end > 0 && (all || long || self.is_full()) {
-                // Without the last line's end, behind which there would be an empty line.
+                // Without the last line's end, after which there would be an empty line.
                 let block = self.rest.split_to(self.end).freeze();
                 let block = block.slice(..block.len() - 1);
                 let first = self.next_line;

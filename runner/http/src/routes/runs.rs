@@ -26,7 +26,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, answer_bytes, ok};
 use crate::table::{Method, Pace, Route};
 
-/// Answers about runs that have ended are kept from so many bytes on: smaller ones are made as soon as looked up.
+/// Answers about ended runs are kept if they have at least this many bytes: smaller ones are made as fast as looked up.
 const ENDED_BYTES_MIN: usize = 32 * 1_024;
 
 /// And so many bytes of them together.
@@ -218,7 +218,7 @@ fn words<T: std::str::FromStr<Err = String>>(request: &Request, key: &str) -> Re
 
 fn filter(request: &Request) -> Result<RunFilter, Problem> {
     Ok(RunFilter {
-        // A group that can be no name has no runs; it must not come to mean all.
+        // A group that is no valid name has no runs; it must not mean all groups.
         groups: request.query_all("group").into_iter().map(Name::sought).collect(),
         states: words(request, "state")?,
         triggers: words(request, "trigger")?,
@@ -265,8 +265,8 @@ fn id_range(prefix: &str) -> Result<(Uuid, Uuid), Problem> {
     }
 }
 
-/// The hot view: who asks for no more than a group's runs, or all, sees what is under way and what has just ended.
-/// Whoever says which runs are wanted gets them, however old.
+/// The hot view: a request for a group's runs, or for all, without other filters, gets running and recently ended ones.
+/// A request with filters gets all matching runs, however old.
 fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
     let anywhere = RunFilter {
         groups: filter.groups.clone(),
@@ -490,8 +490,8 @@ async fn events(request: Request) -> Outcome {
     ))
 }
 
-/// Server-sent events of (id, name, data), closed by an event `end`. A node that stops ends the answer without it: the
-/// reader goes on at another node, with its last id.
+/// Server-sent events of (id, name, data), ended by an event `end`. A node that stops ends the answer without it: the
+/// reader continues at another node, with its last id.
 pub(crate) fn server_sent(engine: Engine, stream: BoxStream<'static, (String, String, Value)>) -> Response {
     let events = stream
         .map(|(id, kind, data)| {

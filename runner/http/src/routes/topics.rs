@@ -286,7 +286,7 @@ async fn delete(request: Request) -> Outcome {
     let Some(id) = request.app.store.delete_topic(request.by(), &name).await? else {
         return Err(Problem::not_found("topic", &name));
     };
-    // What its queue's workers hold ends as it may; nobody asks for it any more.
+    // Claims of its workers end as they may; nobody needs the result.
     let group = heddle_engine::topic_group_name(id);
     request.app.store.delete_group(request.by(), &group, true, None).await?;
     no_content()
@@ -330,8 +330,8 @@ async fn cancel(mut request: Request) -> Outcome {
     })
 }
 
-/// Ends the runs of batches of which a cancel has left nothing, so that their day does not wait for a worker to come. What
-/// fails here ends when one does: nothing is handed out of them.
+/// Ends the runs of batches that a cancel has emptied, so that their day does not wait for a worker. If this fails, a
+/// worker ends them: it gets no messages of them.
 pub(super) async fn end_empty(request: &Request, runs: impl IntoIterator<Item = Uuid>) {
     for run in runs {
         let actor = request.caller.actor.clone();

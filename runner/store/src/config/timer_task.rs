@@ -1,7 +1,7 @@
-//! Timer tasks: the trees of the compatibility calls, with the numbers that their callers know them by.
+//! Timer tasks: the trees of the compatibility calls, with the numbers by which their callers know them.
 //!
-//! A tree is kept beside the group that it stands for, as it was sent, so that a part of it can be changed by its
-//! number. The rows are written before the group: a tree whose group was never made is found by nobody.
+//! A tree is stored next to its group, as it was sent, so that a part of it can be changed by its number. The rows are
+//! written before the group: a tree whose group was never created is found by nobody.
 
 use serde_json::Value;
 
@@ -12,14 +12,14 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerTaskRow {
     pub task_id: i64,
-    /// The node above; none: it is the root.
+    /// The parent; `None`: it is the root.
     pub parent: Option<i64>,
-    /// As it was sent, without those below.
+    /// As it was sent, without its children.
     pub definition: Value,
 }
 
 impl Store {
-    /// Numbers that no timer task has had.
+    /// New numbers for timer tasks.
     pub async fn new_timer_task_ids(&self, count: usize) -> Result<Vec<i64>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT nextval('heddle.timer_task_ids') AS "id!" FROM generate_series(1, $1)"#,
@@ -29,13 +29,13 @@ impl Store {
         .await?)
     }
 
-    /// Replaces a tree; its rows come parents first, the root before all.
+    /// Replaces a tree; parents come before their children, so the root is first.
     pub async fn put_timer_tree(&self, root: i64, rows: &[TimerTaskRow]) -> Result<(), StoreError> {
         let ids: Vec<i64> = rows.iter().map(|row| row.task_id).collect();
         let parents: Vec<Option<i64>> = rows.iter().map(|row| row.parent).collect();
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();
         transaction!(self, pool, "put_timer_tree", |tx| {
-            // Two who change one tree take turns.
+            // Concurrent changes of one tree wait for each other.
             sqlx::query!(
                 "SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))",
                 root
@@ -62,7 +62,7 @@ impl Store {
         })
     }
 
-    /// The tree that a node stands in, with the number of its root; empty: there is no such node.
+    /// The tree of a node, with the number of its root; empty: there is no such node.
     pub async fn timer_tree_of(&self, task_id: i64) -> Result<(i64, Vec<TimerTaskRow>), StoreError> {
         let rows = sqlx::query!(
             "SELECT t.task_id, t.parent, t.definition, t.root FROM heddle.timer_tasks t

@@ -1,4 +1,4 @@
-//! Deleting groups: those who follow one get a revision that no longer names it.
+//! Deletes groups: their followers get a revision that no longer names them.
 
 use serde_json::Value;
 
@@ -8,26 +8,26 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, schedule, upstream};
 
-/// What came of deleting a group.
+/// The result of deleting a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupDelete {
     Missing,
-    /// `If-Match` does not hold: it stands at this revision.
+    /// `If-Match` does not hold: the group has this revision.
     Stale(i32),
     /// It has upstream groups: these.
     Upstreams(Vec<String>),
     /// Tasks of these groups start sub-runs of it.
     UsedBy(Vec<String>),
-    /// So many of its runs are active.
+    /// This many of its runs are active.
     Active(i64),
-    /// Gone; these groups no longer follow it.
+    /// It is deleted; these groups no longer follow it.
     Deleted {
         id: i64,
         detached: Vec<String>,
     },
 }
 
-/// A follower gets a revision that does not name a group any more; `false`: it is not there.
+/// Gives a follower a revision that does not name a group any more; `false`: the follower does not exist.
 async fn detach(tx: &mut PgSession, by: By<'_>, follower: &str, upstream: &str) -> Result<bool, StoreError> {
     let Some(before) = current(tx, follower).await? else {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! Topics: what scheduled messages are sent to.
+//! Topics: the targets of scheduled messages.
 
 use heddle_domain::Time;
 use serde_json::Value;
@@ -13,11 +13,11 @@ use crate::{Store, StoreError, runtime};
 pub struct TopicRow {
     pub id: i32,
     pub name: String,
-    /// With every default written out.
+    /// With all defaults written out.
     pub spec: Value,
     pub created_at: Time,
     pub updated_at: Time,
-    /// Why nothing is sent, if something is wrong.
+    /// Why nothing is sent, if there is a problem.
     pub problem: Option<String>,
 }
 
@@ -28,15 +28,15 @@ pub struct TopicWrite<'a> {
     /// The script's name, without a version.
     pub script: Option<&'a str>,
     pub queue: Option<&'a str>,
-    /// In canonical form: equal specs change nothing.
+    /// In canonical form: an equal spec changes nothing.
     pub spec: &'a Value,
 }
 
-/// What came of putting a topic.
+/// The result of putting a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicPut {
     Done(Put<TopicRow>),
-    /// It has messages already: their days would mean something else with this field.
+    /// It has messages already, and this field determines the meaning of their days.
     Fixed(&'static str),
     /// The script was deleted meanwhile.
     NoScript,
@@ -48,7 +48,7 @@ impl From<Put<TopicRow>> for TopicPut {
     }
 }
 
-/// A topic to be put, and which fields of its spec cannot change while it has messages that are kept.
+/// A topic to be put, and the fields of its spec that must not change while it has stored messages.
 struct FixedTopic<'a> {
     write: TopicWrite<'a>,
     fixed: &'a [&'static str],
@@ -84,7 +84,7 @@ impl Named for FixedTopic<'_> {
         let Some(script) = self.write.script else {
             return Ok(());
         };
-        // A script that is used is not deleted: whoever deletes it waits for this, or was first.
+        // A script in use is not deleted: its deletion waits for this lock, or was first.
         let there = sqlx::query_scalar!(
             "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
             script
@@ -158,7 +158,7 @@ impl Named for FixedTopic<'_> {
 }
 
 impl Store {
-    /// Makes or changes a topic. `fixed` are fields of the spec that cannot change while it has messages that are kept.
+    /// Creates or changes a topic. `fixed` are fields of the spec that must not change while it has stored messages.
     pub async fn put_topic(
         &self,
         by: By<'_>,
@@ -190,7 +190,7 @@ impl Store {
         .await?)
     }
 
-    /// Topics by name, behind `cursor`.
+    /// Topics by name, after `cursor`.
     pub async fn topics(&self, cursor: Option<&str>, limit: i64) -> Result<Page<TopicRow>, StoreError> {
         let rows = sqlx::query_as!(
             TopicRow,
@@ -205,8 +205,8 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a topic with all its messages; `None` if there was none, else its number. What is in hand is sent, and
-    /// nobody records it; what is kept is let go of by and by.
+    /// Deletes a topic with all its messages; returns its number, or `None` if there was none. Batches in hand are
+    /// sent, and not recorded; stored messages are deleted little by little.
     pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<Option<i32>, StoreError> {
         transaction!(self, pool, "delete_topic", |tx| {
             change::lock_name(&mut tx, Noun::Topic, name).await?;

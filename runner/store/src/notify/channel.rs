@@ -1,4 +1,4 @@
-//! Channels: where people are told. What is secret of them is sealed as secrets are.
+//! Channels: where people are told. Their secret parts are sealed like secrets.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,32 +15,32 @@ use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
-/// How many channels there may be: all are looked at when notices are turned into notifications.
+/// The maximum number of channels: all are read when notices are turned into notifications.
 pub const CHANNELS_MAX: i64 = 10_000;
 
-/// A channel without what is secret of it.
+/// A channel without its secret parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChannelRow {
     pub name: String,
-    /// As it may be shown.
+    /// The spec without secrets.
     pub shown: ChannelSpec,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     /// When it was changed.
     pub updated_at: Time,
 }
 
-/// What came of putting a channel.
+/// The result of putting a channel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChannelPut {
-    /// What was given, with what was kept, makes no channel.
+    /// The given parts, completed by the stored ones, make no valid channel.
     Invalid(Faults),
     /// There are [`CHANNELS_MAX`] channels already.
     TooMany,
     Done(Box<Put<ChannelRow>>),
 }
 
-/// A row as it is kept.
+/// A row as it is stored.
 struct Kept {
     shown: ChannelSpec,
     sealed: Sealed,
@@ -80,12 +80,12 @@ struct ChannelWrite<'a> {
     spec: ChannelSpec,
 }
 
-/// A channel as it is kept, opened.
+/// A stored channel, opened.
 struct OpenChannel {
     row: ChannelRow,
-    /// With what is secret; without, if no key opens it any more: then it can still be written anew, whole.
+    /// With its secret parts; without them if no key opens it any more: then it can still be put again as a whole.
     spec: ChannelSpec,
-    /// It is sealed with the key of today.
+    /// It is sealed with the current key.
     current: bool,
 }
 
@@ -102,7 +102,7 @@ impl From<OpenChannel> for ChannelRow {
 }
 
 impl ChannelWrite<'_> {
-    /// What is put, with what was left out of what is secret.
+    /// The new spec; secret parts that were left out are taken from the stored one.
     fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
         self.spec.clone().complete(kept.map(|kept| &kept.spec))
     }
@@ -206,7 +206,7 @@ impl Named for ChannelWrite<'_> {
 }
 
 impl Store {
-    /// Creates or changes a channel; what was left out of what is secret is taken from what is kept.
+    /// Creates or changes a channel; secret parts that were left out are taken from the stored one.
     pub async fn put_channel(
         &self,
         by: By<'_>,
@@ -224,12 +224,12 @@ impl Store {
         self.put(by, &write).await
     }
 
-    /// A channel without what is secret of it.
+    /// A channel without its secret parts.
     pub async fn channel(&self, name: &str) -> Result<Option<ChannelRow>, StoreError> {
         Ok(self.channel_rows(Some(name), None, 1).await?.into_iter().next())
     }
 
-    /// Channels by name, behind `cursor`.
+    /// Channels by name, after `cursor`.
     pub async fn channels(&self, cursor: Option<&str>, limit: i64) -> Result<Page<ChannelRow>, StoreError> {
         let rows = self.channel_rows(None, cursor, limit + 1).await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))
@@ -262,7 +262,7 @@ impl Store {
         .collect()
     }
 
-    /// All channels by name, without what is secret of them.
+    /// All channels by name, without their secret parts.
     pub async fn all_channels(&self) -> Result<BTreeMap<String, ChannelSpec>, StoreError> {
         let rows = self.channel_rows(None, None, CHANNELS_MAX).await?;
         Ok(rows.into_iter().map(|row| (row.name, row.shown)).collect())
@@ -277,7 +277,7 @@ impl Store {
         )
     }
 
-    /// A channel with what is secret of it: for whoever sends, never for the API.
+    /// A channel with its secret parts: for sending, never for the API.
     pub async fn open_channel(&self, keys: &SecretKeys, name: &str) -> Result<Option<ChannelSpec>, StoreError> {
         let row = sqlx::query!(
             "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1",
@@ -297,8 +297,8 @@ impl Store {
         kept.open(keys, name).map(Some)
     }
 
-    /// Deletes a channel that no group's current spec names. What is to be told there all the same (by the rules of older
-    /// revisions, by scripts, as a callback) fails when its time has come.
+    /// Deletes a channel that no group's current spec names. Notifications that still go there (by rules of older
+    /// revisions, by scripts, as a callback) fail when they are sent.
     pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_channel", |tx| {
             let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)

@@ -1,4 +1,4 @@
-//! The overview: who was at work lately, what failed, what is late.
+//! The overview: which groups ran lately, what failed, what is late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct FailureRow {
     pub finished_at: Time,
 }
 
-/// A group that has something on the overview's axis.
+/// A group on the overview's time axis.
 #[derive(Clone, Debug)]
 pub struct LaneRow {
     pub id: i64,
@@ -34,25 +34,25 @@ pub struct BarRow {
     pub id: Uuid,
     pub state: i16,
     pub trigger: i16,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub finished_at: Option<Time>,
-    /// What time it is about.
+    /// Its logical time.
     pub logical_time: Time,
 }
 
-/// A minute's runs; a number that is the cap means so many at least.
+/// The runs of a minute; a number that equals the cap means at least that many.
 #[derive(Clone, Debug)]
 pub struct MinuteRow {
     pub at: Time,
-    /// Runs made in it that have ended.
+    /// Runs that were created in it and have ended.
     pub ended: i64,
     /// Of these, failed ones.
     pub failed: i64,
 }
 
-/// How much there is now; each is capped.
+/// The numbers of now; each is capped.
 #[derive(Clone, Copy, Debug)]
 pub struct NowRow {
     pub running: i64,
@@ -80,17 +80,17 @@ pub struct LateRow {
 #[derive(Clone, Debug)]
 pub struct StalledRow {
     pub queue: String,
-    /// Since when its first in line waits.
+    /// Since when its first task run waits.
     pub since: Time,
     /// How many wait; capped.
     pub waiting: i64,
 }
 
-/// A channel through which something could not be sent.
+/// A channel through which a notification could not be sent.
 #[derive(Clone, Debug)]
 pub struct UnsentRow {
     pub channel: String,
-    /// How many were given up; capped.
+    /// How many notifications were given up; capped.
     pub count: i64,
     pub last_error: Option<String>,
 }
@@ -107,7 +107,7 @@ pub struct TimedOutRow {
 }
 
 impl Store {
-    /// Attempts of runs made since then that timed out, the newest runs first.
+    /// Timed-out attempts of runs that were created since then, those of the newest runs first.
     pub async fn page_timed_out(&self, since: Time, limit: i64) -> Result<Vec<TimedOutRow>, StoreError> {
         Ok(sqlx::query_as!(
             TimedOutRow,
@@ -143,7 +143,7 @@ impl Store {
         .await?)
     }
 
-    /// How the newest run of each group that has ended ended.
+    /// The state of the newest ended run of each group.
     pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, i16)>, StoreError> {
         transaction!(self, reads, "page_last_ends", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
@@ -175,7 +175,7 @@ impl Store {
         .await?)
     }
 
-    /// The newest runs of each of these groups, newest first; at most `each` that have ended, and as many that have not.
+    /// The newest runs of each of these groups, newest first: at most `each` ended ones, and as many others.
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
         transaction!(self, reads, "page_bars", once(BEGIN_BY_SPANS), |tx| {
             let mut bars = sqlx::query_as!(
@@ -212,7 +212,7 @@ impl Store {
         })
     }
 
-    /// How many runs were made in each minute up to now and have ended; at most `cap` are counted in each.
+    /// How many runs were created in each of the last minutes and have ended; counts at most `cap` in each.
     pub async fn page_minutes(&self, now: Time, minutes: i32, cap: i64) -> Result<Vec<MinuteRow>, StoreError> {
         Ok(sqlx::query_as!(
             MinuteRow,
@@ -233,14 +233,14 @@ impl Store {
             now,
             minutes,
             cap,
-            // Days before it are no part of the plan.
+            // The plan does not contain earlier days.
             now - chrono::TimeDelta::minutes(i64::from(minutes))
         )
         .fetch_all(&self.reads)
         .await?)
     }
 
-    /// How much there is now; nothing is counted beyond `cap`.
+    /// The numbers of now; counts at most `cap` of each.
     pub async fn page_now(&self, cap: i64) -> Result<NowRow, StoreError> {
         Ok(sqlx::query_as!(
             NowRow,
@@ -270,7 +270,7 @@ impl Store {
         .await?)
     }
 
-    /// Queues whose first in line has waited since before `before`. Looks at the first of each queue only.
+    /// Queues whose first task run has waited since before `before`. Reads only the first of each queue.
     pub async fn page_stalled(&self, before: Time, cap: i64) -> Result<Vec<StalledRow>, StoreError> {
         Ok(sqlx::query_as!(
             StalledRow,
@@ -293,7 +293,7 @@ impl Store {
         .await?)
     }
 
-    /// Channels through which notifications of that time were given up; the newest `cap` notifications are looked at.
+    /// Channels through which notifications of that time were given up; reads the newest `cap` notifications.
     pub async fn page_unsent(&self, since: Time, cap: i64) -> Result<Vec<UnsentRow>, StoreError> {
         Ok(sqlx::query_as!(
             UnsentRow,
@@ -309,8 +309,8 @@ impl Store {
     }
 }
 
-/// The newest runs of a span of each of these groups that have ended since they were made at `since` or later; of each group
-/// as many as stands beside it.
+/// The newest ended runs in a span, created at `since` or later, of each of these groups; of each group as many as its
+/// number says.
 async fn ended_bars(
     session: &mut PgSession,
     groups: &BTreeMap<i64, i64>,
@@ -338,7 +338,7 @@ async fn ended_bars(
     .await?)
 }
 
-/// The newest run of each of these groups that has ended, with the number of its state; of groups that have one.
+/// For each of these groups with an ended run: the newest one, with the number of its state.
 pub(crate) async fn last_ends(
     session: &mut PgSession,
     groups: &[i64],

@@ -1,4 +1,4 @@
-//! Reading runs, wherever they stand.
+//! Reads runs, live and ended.
 
 mod detail;
 mod list;
@@ -25,21 +25,21 @@ pub struct RunRow {
     pub id: Uuid,
     pub group_id: i64,
     pub group_name: String,
-    /// Which revision, as a number.
+    /// The number of its revision.
     pub revision: i32,
-    /// Which revision, as an id.
+    /// The id of its revision.
     pub revision_id: i64,
     pub resolution_id: Option<i64>,
     pub state: RunState,
-    /// Why it was made.
+    /// Why it was created.
     pub trigger: Trigger,
-    /// Its place among others.
+    /// Its priority; higher ones go first.
     pub priority: i16,
-    /// What time it is about.
+    /// Its logical time.
     pub logical_time: Time,
-    /// From the previous instant …
+    /// The begin of its data interval: the previous instant.
     pub interval_start: Time,
-    /// … to this one.
+    /// The end of its data interval: its instant.
     pub interval_end: Time,
     /// A JSON object as text.
     pub params: String,
@@ -51,14 +51,14 @@ pub struct RunRow {
     pub key: Option<String>,
     /// The URL or channel that is called at the end.
     pub callback: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub started_at: Option<Time>,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
-    /// The run that it is a sub-run of.
+    /// The run of which it is a sub-run.
     pub parent_run: Option<Uuid>,
-    /// The backfill or run that it was made by.
+    /// The backfill or run that created it.
     pub source: Option<Uuid>,
     /// What it waits for.
     pub waiting_for: Option<Value>,
@@ -66,12 +66,12 @@ pub struct RunRow {
     pub progress: Vec<u8>,
     pub finished_at: Option<Time>,
     pub error: Option<String>,
-    /// Why it was never begun.
+    /// If it never began: why.
     pub skipped: Option<Skip>,
 }
 
 impl RunRow {
-    /// Reads what [`LIVE_COLUMNS`] or [`DONE_COLUMNS`] give.
+    /// Reads a row with [`LIVE_COLUMNS`] or [`DONE_COLUMNS`].
     fn read(row: &PgRow) -> Result<Self, StoreError> {
         let id: Uuid = row.try_get("id")?;
         let state = row.try_get("state")?;
@@ -155,9 +155,9 @@ impl Store {
         Ok(row.map(|row| row.ended))
     }
 
-    /// Outputs of tasks of a run: per task run that of its last attempt or override, none where that was no success, and
-    /// since when it stands. Of items only successes count: whoever asks knows which of them have succeeded. Ordered by
-    /// task and item.
+    /// Outputs of tasks of a run: for each task run, that of its last attempt or override, `None` if that was no
+    /// success, and its time. Of items only successes are returned: the caller knows which of them have succeeded.
+    /// Ordered by task and item.
     pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
@@ -188,7 +188,7 @@ impl Store {
         )
     }
 
-    /// The array that a mapped task maps over.
+    /// The items of a mapped task.
     pub async fn map_items(&self, run: RunId, task: u16) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT items FROM heddle.maps WHERE run = $1 AND task = $2",
@@ -199,7 +199,7 @@ impl Store {
         .await?)
     }
 
-    /// How many runs there are in each state, of runs that live.
+    /// How many live runs there are in each state.
     pub async fn live_counts(&self) -> Result<Vec<(i16, i64)>, StoreError> {
         let rows = sqlx::query!(r#"SELECT state, count(*) AS "count!" FROM heddle.runs_live GROUP BY state"#)
             .fetch_all(&self.pool)
@@ -207,7 +207,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
     }
 
-    /// The row that stands for a set of resolved scripts; made if there is none.
+    /// The row of a set of resolved scripts; created if needed.
     pub async fn resolution(&self, revision_id: i64, scripts: &Value) -> Result<i64, StoreError> {
         let found = sqlx::query_scalar!(
             "SELECT id FROM heddle.resolutions
@@ -278,7 +278,7 @@ impl Store {
         Ok(row.map(|row| (row.value, row.version as u64)))
     }
 
-    /// How much waits, and how much is under way.
+    /// How many task runs wait, and how many are running.
     pub async fn depths(&self) -> Result<Depths, StoreError> {
         Ok(sqlx::query_as!(
             Depths,
@@ -313,7 +313,7 @@ pub struct Depths {
     pub queued: i64,
     /// Task runs that workers hold.
     pub claimed: i64,
-    /// Attempts under way, those of workers among them.
+    /// Running attempts, including those of workers.
     pub running: i64,
     /// Retries that are not due yet.
     pub timers: i64,

@@ -97,8 +97,8 @@ fn poll_as(ctx: &Ctx, user: Option<&str>) -> Markup {
     }
 }
 
-/// What somebody would be given now, and what they were given. It stands as it was when it was asked for: to look is to
-/// have the database try, which is not for every time that something changes.
+/// What a user would get now, and what the user was given. It does not change after the request: a peek makes the
+/// database try, which is not for every change.
 pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     let Some(uid) = ctx.q("uid").map(str::trim).filter(|uid| !uid.is_empty()) else {
         return Ok(Answer::Go {
@@ -126,7 +126,7 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     ]))
 }
 
-/// What a poll of somebody would give, and what each offer to them comes to.
+/// The result of a peek, and the word for each offer to the user.
 fn peeked(ctx: &Ctx, peek: &Result<Value, Trouble>) -> Markup {
     let peek = match peek {
         Ok(peek) => peek,
@@ -286,7 +286,7 @@ fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
     }
 }
 
-/// What of an occurrence is taken, completed, failed, left.
+/// The stock of an occurrence: taken, completed, failed, left.
 fn stock(ctx: &Ctx, one: &Value) -> Markup {
     let count = |name: &str| one[name].as_i64().unwrap_or_default();
     let (taken, completed, failed) = (count("taken"), count("completed"), count("failed"));

@@ -22,8 +22,8 @@ const RATE_MINUTES: i64 = 10;
 /// A minute of a queue's picture: how many waited, how many ended.
 type Minute = (i64, i64);
 
-/// The minutes up to now, oldest first. Between two looks a queue is as deep as it was at the last one; before the first
-/// it is not known to have had anything.
+/// The minutes up to now, oldest first. Between two measurements, a queue has the depth of the last one; before the
+/// first, it counts as empty.
 fn minutes(items: &[Value], depth_now: i64, now: Time) -> Vec<Minute> {
     let mut minutes: Vec<(Option<i64>, i64)> = vec![(None, 0); MINUTES as usize];
     let this = now.timestamp().div_euclid(60);

@@ -41,7 +41,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         (ctx.live("runs", list(ctx, runs["items"].as_array().map(Vec::as_slice).unwrap_or_default())))
         @if by_param && runs["next_cursor"].is_string() { p.muted { (t!(ctx, "param-looked")) } }
         (more(ctx, runs["next_cursor"].as_str()))
-        // What is looked for a part at a time is not all that there is to be done something to.
+        // A search by param shows only a part of the matches, so it offers no bulk action.
         @if ctx.viewer.operates() && !by_param && !none { (bulk_form(ctx)) }
     };
     Answer::page(Page::new("runs", title, body))

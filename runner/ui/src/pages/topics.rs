@@ -266,7 +266,7 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         section.panel {
             p.params { (bar(ctx, &one)) }
             dl.stats {
-                // How fast it goes is reckoned by the page from one look to the next.
+                // The page computes the rate from one update to the next.
                 @if one["state"] == "draining" { div hidden data-rate=(one["sent"]) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
                 @for (name, word) in [("total", "messages"), ("sent", "state-sent"), ("failed", "state-failed"), ("cancelled", "state-cancelled"), ("in_hand", "in-hand"), ("retrying", "state-retrying")] {
                     div { dd { b { (number(&one[name])) } } dt { span { (t!(ctx, word)) } } }

@@ -170,7 +170,7 @@ fn override_revives_and_reopens() {
         .shows("a=failed b=succeeded c=ready run=running")
         .play("ok c")
         .shows("a=failed b=succeeded c=succeeded run=failed");
-    // What was skipped by its own word, or by hand, stands.
+    // What was skipped by its own decision, or by an override, stays.
     check(
         "a; b: a all_done; c: a",
         "fail a; skip b; set c skipped; set a succeeded",
@@ -247,7 +247,7 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
         .play("claim a; claim b; fail a + fail b")
         .shows("a=failed b=failed c=cancelled d=cancelled e=cancelled run=failed");
     assert_eq!(world.progress.error(), Some("task a: failed: broken"));
-    // The other failure still stands.
+    // The other failure remains.
     world
         .play("set a succeeded")
         .shows("a=succeeded b=failed c=cancelled d=cancelled e=cancelled run=failed");
@@ -270,7 +270,7 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
 
 #[test]
 fn reopened_in_turn() {
-    // Nothing starts before the run's turn has come; what is kept is kept, and numbers go on.
+    // Nothing starts before the run's turn; what is kept stays, and numbers continue.
     let mut world = World::start(dag("a; b: a; c"));
     world
         .play("ok c; fatal a")
@@ -285,7 +285,8 @@ fn reopened_in_turn() {
         .play("start")
         .shows("a=ready b=pending c=succeeded run=running");
     assert_eq!(world.ready.values().copied().collect::<Vec<_>>(), [2]);
-    // An override reopens in the same way, another one finds the run waiting, and what has nothing to do ends at once.
+    // An override reopens in the same way, another one finds the run waiting, and a run with nothing to do ends at
+    // once.
     World::start(dag("a; b: a; c: b"))
         .play("fatal a; turn + set a succeeded")
         .shows("a=succeeded b=paused c=pending run=waiting")
@@ -318,7 +319,7 @@ fn a_run_that_waits_to_begin() {
         .refused("resume", "the run is waiting")
         .play("start")
         .shows("a=ready b=pending run=running");
-    // What is set by hand is found by its beginning; nothing starts before that.
+    // An override stays until the run begins; nothing starts before that.
     World::of(plan(dag("a; b: a; c")))
         .play("set a succeeded")
         .shows("a=succeeded b=paused c=pending run=waiting")

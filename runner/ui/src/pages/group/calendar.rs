@@ -17,7 +17,7 @@ use crate::{Ctx, Trouble};
 
 /// Runs of each kind that are read; of a group with more a year, the newest are shown.
 const RUNS_MAX: i64 = 10_000;
-/// Instants to come that are looked at.
+/// How many future instants are read.
 const INSTANTS_MAX: usize = 3_000;
 /// A day's side, and the step to the next.
 const SIDE: u32 = 20;
@@ -46,7 +46,7 @@ impl Day {
         }
     }
 
-    /// The state that the day is drawn as; failures go first, since they are what one looks for.
+    /// The state in which the day is drawn; failures first, because people search for them.
     fn state(&self) -> &'static str {
         match self {
             Self { runs: 0, .. } => "none",

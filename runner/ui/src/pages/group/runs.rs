@@ -35,7 +35,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     ))
 }
 
-/// Where a run stands in the picture: by the time that it is about, or by when it was made.
+/// The position of a run in the picture: by its logical time, or by its creation.
 fn stands(run: &GroupRunRow, by_start: bool) -> heddle_domain::Time {
     if by_start { run.created_at } else { run.logical_time }
 }
@@ -50,7 +50,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     let axis = crate::chart::Axis {
         from: first,
         to: last,
-        // Places are told in hundredths of the picture: it is as wide as the screen lets it, and its letters stay as large.
+        // Positions are in hundredths of the picture: it is as wide as the screen allows, and its letters keep their
+        // size.
         width: 98.0,
     };
     let middle = median(runs);

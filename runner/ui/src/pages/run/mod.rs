@@ -1,4 +1,4 @@
-//! A run: where it stands and why, what may be done about it, and what it did.
+//! A run: its state and why, its controls, and what it did.
 
 mod again;
 mod attempts;
@@ -179,7 +179,7 @@ fn head(
     }
 }
 
-/// Why it stands where it stands, in a sentence.
+/// Why it is in its state, in a sentence.
 fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>, slots: &BTreeMap<String, Held>) -> Markup {
     let failed: Vec<&view::Task> = run.wholes().filter(|task| task.state == "failed").collect();
     let retrying: Vec<&view::Task> = run.wholes().filter(|task| task.state == "retrying").collect();
@@ -213,13 +213,13 @@ fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>, slots: &BTreeMap<S
     }
 }
 
-/// What a task needs beside room on a node.
+/// What a task needs in addition to a slot on a node.
 struct Needs {
     queue: Option<String>,
     pools: Vec<String>,
 }
 
-/// Who holds the slots of a pool.
+/// The holders of the slots of a pool.
 #[derive(Default)]
 struct Held {
     slots: i64,
@@ -230,7 +230,7 @@ struct Held {
 /// Holders that a sentence names.
 const HOLDERS_MAX: usize = 3;
 
-/// Who holds the slots that tasks of this run wait for.
+/// The holders of the slots for which tasks of this run wait.
 async fn held(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Result<BTreeMap<String, Held>, Trouble> {
     let waiting = run.wholes().filter(|task| task.state == "ready");
     let pools = waiting

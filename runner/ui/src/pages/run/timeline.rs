@@ -1,4 +1,4 @@
-//! What a run did when: a row for the run, one for each task, with attempts as pieces and pauses between them.
+//! The times of a run: a row for the run, one for each task, with attempts as pieces and pauses between them.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use crate::{Ctx, Trouble};
 const ROWS_MAX: usize = 400;
 /// Attempts that are drawn in a row.
 const PIECES_MAX: usize = 400;
-/// Stretches of the axis in each of which the items of a map that were under way are counted.
+/// In how many intervals of the axis the running items of a map are counted.
 const STRETCHES: usize = 180;
-/// Places on the axis are told in hundredths of its length, so that letters and lines are as large on each screen.
+/// Positions on the axis are in hundredths of its length, so that letters and lines have the same size on each screen.
 const LENGTH: f64 = 100.0;
 /// The least length of a piece that is seen.
 const PIECE_MIN: f64 = 0.4;
@@ -120,7 +120,7 @@ fn picture(
     critical: &[String],
 ) -> Markup {
     let from = run.started_at.unwrap_or(run.created_at);
-    // A second at a time, so that a run that goes on is not another picture with each millisecond.
+    // In whole seconds, so that the picture of a running run does not change with each millisecond.
     let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
     let to = run
         .finished_at
@@ -175,7 +175,7 @@ fn attempt_state(attempt: &AttemptView) -> &'static str {
 }
 
 impl Rows<'_> {
-    /// A task: its name, its attempts on the axis, and in words how it stands.
+    /// A task: its name, its attempts on the axis, and its state in words.
     fn row(&self, task: &Task, attempts: &[&AttemptView]) -> Markup {
         let mut own: Vec<&&AttemptView> = attempts.iter().collect();
         own.sort_by_key(|attempt| attempt.started_at);
@@ -286,7 +286,7 @@ fn under_way(attempts: &[&&AttemptView], axis: &Axis, which: fn(&AttemptView) ->
         .collect()
 }
 
-/// The items of a map in one row: how many were under way at each time; those that failed stand in front.
+/// The items of a map in one row: how many were running at each time; failed ones are in front.
 fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     const HEIGHT: f64 = 14.0;
     let all = under_way(attempts, axis, |_| true);
@@ -408,7 +408,7 @@ fn task_row(
 ) -> Markup {
     let id = run.id;
     let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
-    // What failed is what one acts on; the rest may be, and does not ask for it.
+    // People act on failed items; the other buttons are less prominent.
     let kind = if task.state == "failed" { "small" } else { "small plain" };
     let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
     html! {

@@ -1,5 +1,5 @@
-//! A run as its pages need it, of what the API answers. Of one that has ended it is kept: whoever looks at one of its pages
-//! soon looks at another.
+//! A run as its pages need it, from the API's answers. For an ended run it is kept: a viewer of one of its pages soon
+//! looks at another.
 
 use std::sync::Arc;
 
