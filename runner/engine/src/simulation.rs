@@ -42,6 +42,8 @@ use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::{GatheringRuns, Runs, Worker};
 use crate::schedules::{Links, Scheduler, Schedules};
 
+mod work;
+
 /// Replaces the database's clock: it returns the time in a table. What the migrations dated by the machine's clock is
 /// long ago.
 const CLOCK: &str = "
