@@ -200,8 +200,8 @@ states! {
 /// a failure is [`ErrorKind::Fatal`] whatever a script makes of it: until somebody grants it, to try again gives nothing.
 pub const NOT_GRANTED: &str = "not granted: ";
 
-/// Whether a script passes on that something was not granted. (What it says in words of its own, of a lock that it was not
-/// granted, is none of that.)
+/// Whether a script passes on that something was not granted. A script has words only, and says them in its own: so words
+/// are all there is to tell it by. (What it says in words of its own, of a lock that it was not granted, is none of that.)
 pub fn tells_of_no_grant(message: &str) -> bool {
     let of_ours = ["host ", "secret `", "connection `"];
     message.match_indices(NOT_GRANTED).any(|(start, _)| {
