@@ -84,6 +84,9 @@ states! {
 }
 
 impl RunState {
+    /// The states to which an operator can set a run.
+    pub const OVERRIDES: [Self; 2] = [Self::Succeeded, Self::Failed];
+
     /// Whether the run has ended.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
@@ -117,6 +120,9 @@ states! {
 }
 
 impl TaskState {
+    /// The states to which an operator can set a task run.
+    pub const OVERRIDES: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Skipped];
+
     /// Whether dependants can rely on it.
     pub fn is_settled(self) -> bool {
         matches!(
@@ -201,8 +207,8 @@ states! {
 /// useless.
 pub const NOT_GRANTED: &str = "not granted: ";
 
-/// Whether a script's message reports a missing grant. (Its own words, such as those about a lock that was not granted,
-/// do not count.)
+/// Whether a script passes on that something was not granted. A script has words only, and says them in its own: so words
+/// are all there is to tell it by. (What it says in words of its own, of a lock that it was not granted, is none of that.)
 pub fn tells_of_no_grant(message: &str) -> bool {
     let of_ours = ["host ", "secret `", "connection `"];
     message.match_indices(NOT_GRANTED).any(|(start, _)| {

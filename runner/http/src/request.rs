@@ -115,6 +115,17 @@ impl Request {
             .collect()
     }
 
+    /// The same as words such as states; what is none of them is 422 at its parameter.
+    pub fn words<T: FromStr<Err = String>>(&self, key: &str) -> Result<Vec<T>, Problem> {
+        let words = self.query_all(key).into_iter();
+        words
+            .map(|word| {
+                word.parse()
+                    .map_err(|error| Problem::invalid_at(format!("/{key}"), error))
+            })
+            .collect()
+    }
+
     /// A flag: `?key`, `?key=true`, `?key=1`, or their opposites.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool, Problem> {
         match self

@@ -23,21 +23,24 @@ const MAX_IDLE_PER_HOST: usize = 4;
 /// How long they are kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why an address is refused.
+/// The option of a node, as the words of a refusal name it, that lets requests go where they were refused.
+pub const ALLOW_PRIVATE: &str = "`--allow-private`";
+
+/// Why an address is not reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
     #[error(
-        "{host} has the address {address}, which is not public; the operator of the node can allow it with \
-        `--allow-private`"
+        "{host} has the address {address}, which is not public; the operator of the node can allow it with {}",
+        ALLOW_PRIVATE
     )]
     Private {
         /// As it was requested.
         host: String,
         address: IpAddr,
     },
-    /// The operator allowed the name at other ports only.
-    #[error("`--allow-private` allows {host} only with another port")]
+    /// The name is one that the operator allowed at other ports only.
+    #[error("{} allows {host} only with another port", ALLOW_PRIVATE)]
     Port {
         /// As it was requested, with the port.
         host: String,

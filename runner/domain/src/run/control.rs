@@ -1,4 +1,4 @@
-//! Controls of operators: cancel, override, retry now, clear, restart.
+//! What operators do: cancel, override, retry-now, clear, restart; and which of it goes with which state of a run.
 //!
 //! Each takes back what followed from the states that it changes, and applies the rules again. What a task run's own
 //! outcome, or an operator, has decided stays.
@@ -6,8 +6,52 @@
 use super::machine::Machine;
 use super::{Refused, SkipCause, TaskKey};
 use crate::plan::TaskIndex;
-use crate::spec::{OnFailure, may_override_to};
+use crate::spec::OnFailure;
 use crate::state::{ErrorKind, RunState, TaskState};
+
+/// What people do to a run as a whole, as far as the state of the run decides whether it may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// It starts nothing new.
+    Pause,
+    /// Whatever was paused goes on.
+    Resume,
+    /// Goes on where it failed.
+    Restart,
+    /// Runs a task run of it again.
+    Clear,
+    /// Forgets it.
+    Delete,
+    /// Sets its state.
+    Override,
+    /// Makes a new run like it.
+    Rerun,
+}
+
+impl Control {
+    /// Whether it may be done to a run in this state. Everybody asks here: the machine, which has the last word, and
+    /// whoever wants to know beforehand.
+    pub fn is_allowed(self, state: RunState) -> bool {
+        match self {
+            Self::Cancel => !state.is_final(),
+            Self::Pause => matches!(state, RunState::Waiting | RunState::Running),
+            Self::Resume => state == RunState::Paused,
+            Self::Restart => matches!(state, RunState::Failed | RunState::Cancelled),
+            Self::Clear | Self::Delete => state.is_final(),
+            Self::Override | Self::Rerun => true,
+        }
+    }
+
+    /// Refuses what may not be done.
+    pub fn check(self, state: RunState) -> Result<(), Refused> {
+        match self.is_allowed(state) {
+            true => Ok(()),
+            false => Err(Refused::RunState(state)),
+        }
+    }
+}
 
 impl Machine<'_> {
     pub(super) fn cancel(&mut self, withdrawn: &[TaskKey]) {
@@ -37,7 +81,7 @@ impl Machine<'_> {
 
     pub(super) fn override_state(&mut self, key: TaskKey, state: TaskState) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if !may_override_to(state) {
+        if !TaskState::OVERRIDES.contains(&state) {
             return Err(Refused::TaskState(state));
         }
         if key.item.is_none() && state == TaskState::Skipped {
@@ -150,9 +194,7 @@ impl Machine<'_> {
     /// runs that never ran because of it are decided again in any case: only the rules had decided that.
     pub(super) fn clear(&mut self, key: TaskKey, downstream: bool, output_bytes: u64) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if !self.state.is_final() {
-            return Err(Refused::RunState(*self.state));
-        }
+        Control::Clear.check(*self.state)?;
         let task = self.progress.task(key.task);
         if key.item.is_some() && task != TaskState::Cancelled && !self.progress.is_made_by_items(key.task) {
             // It was overridden: the items do not determine it any more.
@@ -213,7 +255,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn restart(&mut self) -> Result<(), Refused> {
-        self.require(&[RunState::Failed, RunState::Cancelled])?;
+        Control::Restart.check(*self.state)?;
         *self.state = self.reopened();
         self.progress.stopping = false;
         self.progress.take_back_error();

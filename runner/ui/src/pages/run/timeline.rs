@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::plan::Plan;
+use heddle_domain::run::Control;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
@@ -407,8 +408,8 @@ fn task_row(
     may: bool,
 ) -> Markup {
     let id = run.id;
-    let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
-    // People act on failed items; the other buttons are less prominent.
+    let clears = run.allows(Control::Clear);
+    // What failed is what one acts on; the rest may be, and does not ask for it.
     let kind = if task.state == "failed" { "small" } else { "small plain" };
     let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
     html! {
