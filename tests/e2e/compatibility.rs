@@ -214,16 +214,19 @@ const SUBMITTED: &str = r#"{"taskInfoConf": {"status": 1, "taskName": "bill", "t
 #[tokio::test]
 async fn the_request_of_the_contract() {
     let (_world, node) = World::with_node().await;
-    let send = async |body: String| -> Value {
+    let submit = async |body: String| {
         let request = node
             .request(reqwest::Method::POST, "/task-scheduler/task/submitTimerTask")
             .header("content-type", "application/json")
             .body(body);
-        node.send(request).await.expect_status(200)
+        node.send(request).await
     };
-    let answer = send(SUBMITTED.into()).await;
-    assert_eq!(answer["code"], 200, "{answer:#}");
-    assert!(answer["msg"].as_str().unwrap().contains("never fires"), "{answer:#}");
+    let send = async |body: String| -> Value { submit(body).await.expect_status(200) };
+    let reply = submit(SUBMITTED.into()).await;
+    let hint = reply.headers.get("heddle-hint").map(|hint| hint.to_str().unwrap().to_owned());
+    assert!(hint.as_deref().is_some_and(|hint| hint.contains("never fires")), "{hint:?}");
+    let answer = reply.expect_status(200);
+    assert_eq!((&answer["code"], &answer["msg"]), (&json!(200), &json!("")), "{answer:#}");
     let root = answer["data"]["taskId"].as_i64().unwrap();
     let path = format!("/v1/groups/timer-task-{root}");
     let group = node.get(&path).await.expect_status(200);

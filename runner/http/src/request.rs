@@ -1,5 +1,7 @@
 //! A request as handlers see it: everything that can be wrong with one is a [`Problem`], never plain text.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,6 +155,31 @@ impl Request {
             .transpose()
     }
 
+    /// A query parameter that is a whole number within bounds: 400 for what is no number, 422 for what is out of bounds,
+    /// however far.
+    pub fn query_number<T>(&self, key: &str, bounds: RangeInclusive<T>) -> Result<Option<T>, Problem>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        let Some(text) = self.query(key) else {
+            return Ok(None);
+        };
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Problem::malformed(format!("`{key}` must be a number, not `{text}`")));
+        }
+        match text.parse() {
+            Ok(number) if bounds.contains(&number) => Ok(Some(number)),
+            _ => {
+                let (from, to) = bounds.into_inner();
+                Err(Problem::invalid_at(
+                    format!("/{key}"),
+                    format!("`{key}` must be from {from} to {to}, not {text}"),
+                ))
+            }
+        }
+    }
+
     /// A query parameter that is an instant.
     pub fn query_time(&self, key: &str) -> Result<Option<Time>, Problem> {
         self.query(key)
@@ -162,14 +189,7 @@ impl Request {
 
     /// How many things are wanted.
     pub fn limit(&self) -> Result<i64, Problem> {
-        match self.query_as::<i64>("limit", "a number")? {
-            None => Ok(LIMIT_DEFAULT),
-            Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Some(limit) => Err(Problem::invalid(Fault::at(
-                "/limit",
-                format!("`limit` must be from 1 to {LIMIT_MAX}, not {limit}"),
-            ))),
-        }
+        Ok(self.query_number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT))
     }
 
     /// Where a page begins, for lists by name.

@@ -265,25 +265,31 @@ impl Table {
         for (path, routes) in paths {
             let mut methods = MethodRouter::new();
             let mut allowed: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
-            if allowed.contains(&"GET") {
+            if routes.iter().any(|route| route.method == Method::Get && !route.acts) {
                 allowed.push("HEAD");
             }
             allowed.sort_unstable();
-            let allowed = allowed.join(", ");
+            let allowed: Arc<str> = allowed.join(", ").into();
             let tell = routes
                 .first()
                 .map_or(Problem::into_response as Tell, |route| route.tell);
             for route in routes {
                 // Shared, not copied for each request.
                 let route = Arc::new(route.clone());
+                let allowed = allowed.clone();
                 methods = methods.on(
                     route.method.filter(),
                     move |State(app): State<App>,
                           path: Result<RawPathParams, RawPathParamsRejection>,
                           request: axum::extract::Request| {
-                        let (route, asked) = (route.clone(), app.clone());
+                        let (route, asked, allowed) = (route.clone(), app.clone(), allowed.clone());
                         async move {
                             let tell = route.tell;
+                            // The router gives a GET route all HEAD requests, too; HEAD must change nothing (RFC 9110, 9.2.1).
+                            if route.acts && request.method() == axum::http::Method::HEAD {
+                                let refuse = async move |_| tell(not_allowed(&allowed));
+                                return guard(&asked, request, tell, refuse).await;
+                            }
                             guard(&asked, request, tell, |request| serve(app, route, path.ok(), request)).await
                         }
                     },
@@ -291,16 +297,7 @@ impl Table {
             }
             methods = methods.fallback(move |State(app): State<App>, request: axum::extract::Request| {
                 let allowed = allowed.clone();
-                let refuse = async move |_| {
-                    let mut problem = Problem::new(
-                        StatusCode::METHOD_NOT_ALLOWED,
-                        format!("this path allows only {allowed}"),
-                    );
-                    if let Ok(value) = HeaderValue::from_str(&allowed) {
-                        problem.header = Some(Box::new((header::ALLOW, value)));
-                    }
-                    tell(problem)
-                };
+                let refuse = async move |_| tell(not_allowed(&allowed));
                 async move { guard(&app, request, tell, refuse).await }
             });
             router = router.route(path, methods);
@@ -310,6 +307,17 @@ impl Table {
         };
         router.fallback(anywhere).with_state(app)
     }
+}
+
+fn not_allowed(allowed: &str) -> Problem {
+    let mut problem = Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("this path allows only {allowed}"),
+    );
+    if let Ok(value) = HeaderValue::from_str(allowed) {
+        problem.header = Some(Box::new((header::ALLOW, value)));
+    }
+    problem
 }
 
 /// Seconds after which a caller who was turned away should come back.

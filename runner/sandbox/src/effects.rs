@@ -155,7 +155,7 @@ impl Effects {
     }
 
     pub fn enqueue(&mut self, group: String, params: String, key: Option<String>) -> Result<(), String> {
-        check_name("group", &group)?;
+        let group = name_of("group", &group)?;
         if !is_json_object(&params) {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
@@ -175,7 +175,7 @@ impl Effects {
     }
 
     pub fn notify(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
-        check_name("channel", &channel)?;
+        let channel = name_of("channel", &channel)?;
         if subject.len() > MAX_SUBJECT_BYTES {
             return Err(format!(
                 "the subject of a notification must have at most {MAX_SUBJECT_BYTES} bytes"
@@ -243,9 +243,10 @@ fn check_value(value: &str) -> Result<(), String> {
     crate::run::check_json(value).map_err(|error| format!("a state value must be JSON: {error}"))
 }
 
-fn check_name(what: &str, name: &str) -> Result<(), String> {
+/// A name in its stored form.
+fn name_of(what: &str, name: &str) -> Result<String, String> {
     heddle_domain::Name::new(name)
-        .map(drop)
+        .map(String::from)
         .map_err(|error| format!("{what} `{name}`: {error}"))
 }
 

@@ -6,6 +6,7 @@ use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices, LogLevel};
+use heddle_domain::Name;
 use heddle_domain::state::NOT_GRANTED;
 use std::sync::Arc;
 use wasmtime::component::Linker;
@@ -219,7 +220,8 @@ impl wit::secret::Host for HostSide {
 impl HostSide {
     /// Whether the task has a grant for a secret.
     pub fn check_secret(&self, name: &str) -> Result<(), String> {
-        if self.grants.secrets.iter().any(|granted| granted == name) {
+        let sought = Name::sought(name);
+        if self.grants.secrets.contains(&sought) {
             return Ok(());
         }
         Err(format!(
@@ -242,6 +244,10 @@ impl HostSide {
         &self,
         statement: SqlStatement,
     ) -> Result<BoxFuture<'static, Result<SqlAnswer, String>>, String> {
+        let statement = SqlStatement {
+            connection: Name::sought(&statement.connection),
+            ..statement
+        };
         answered(self.exchanges.as_ref(), statement, |statement| {
             self.check_connection(&statement.connection)?;
             let (services, node) = (Arc::clone(&self.services), self.node.clone());

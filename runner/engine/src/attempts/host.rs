@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use heddle_domain::Name;
 use heddle_domain::run::AttemptKey;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_store::live::LogRow;
@@ -73,7 +74,7 @@ impl Host {
 
 impl HostServices for Host {
     fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
-        let task = task.to_owned();
+        let task = Name::sought(task);
         Box::pin(async move {
             let plan = &self.context.revision.plan;
             let own = self.at.key.task;
@@ -98,7 +99,7 @@ impl HostServices for Host {
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
-        let name = name.to_owned();
+        let name = Name::sought(name);
         Box::pin(async move {
             let group = &self.context.revision.group_name;
             let ask = || {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use heddle_domain::Name;
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ impl HostServices for ConsumerHost {
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
-        let name = name.to_owned();
+        let name = Name::sought(name);
         Box::pin(async move {
             let ask = || self.runs.granted_secret("topic", &self.name, self.category(), &name);
             self.owed("read a secret", ask).await

@@ -123,13 +123,25 @@ async fn check_status(_request: Request) -> Outcome {
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], "success").into_response())
 }
 
+/// The header with what the caller should know besides.
+const HINT: header::HeaderName = header::HeaderName::from_static("heddle-hint");
+
 fn wrapped(result: Result<Well, Problem>) -> Outcome {
     match result {
-        Ok(Well { data, notes }) => ok(&CompatibilityAnswer {
-            code: CODE_OK,
-            msg: notes.join("; "),
-            data,
-        }),
+        Ok(Well { data, notes }) => {
+            let mut response = ok(&CompatibilityAnswer {
+                code: CODE_OK,
+                msg: String::new(),
+                data,
+            })?;
+            // Clients compare the body, so a hint is beside it.
+            if let Ok(hint) = HeaderValue::from_str(&notes.join("; "))
+                && !hint.is_empty()
+            {
+                response.headers_mut().insert(HINT, hint);
+            }
+            Ok(response)
+        }
         Err(problem) => Ok(told(problem)),
     }
 }
@@ -303,7 +315,7 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec
 async fn delete(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
-    only_root(id, root)?;
+    only_root(id, root, "delete")?;
     let name = timer_task::group_name(root)?;
     match request.app.store.delete_timer_tree(request.by(), root, &name).await? {
         GroupDelete::Missing => return Err(no_task(id)),
@@ -315,12 +327,12 @@ async fn delete(mut request: Request) -> Result<Well, Problem> {
     Ok(json!({"taskId": id}).into())
 }
 
-fn only_root(id: i64, root: i64) -> Result<(), Problem> {
+fn only_root(id: i64, root: i64, what: &str) -> Result<(), Problem> {
     if id == root {
         return Ok(());
     }
     Err(Problem::conflict(format!(
-        "task {id} is part of the tree of task {root}; delete the whole tree"
+        "task {id} is part of the tree of task {root}; name task {root} to {what} the whole tree"
     )))
 }
 
@@ -342,7 +354,7 @@ async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem
 async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
-    only_root(id, root)?;
+    only_root(id, root, "start")?;
     let run = adapter::runs::submit(
         &request.app.engine,
         timer_task::group_name(root)?,

@@ -235,16 +235,7 @@ async fn events(request: Request) -> Outcome {
         Some(text) => parse_position(text)
             .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` must be the `cursor` of an earlier line")))?,
     };
-    let left = match request.query_as::<u64>("limit", "a number")? {
-        None => u64::MAX,
-        Some(limit) if (1..=LIMIT_MAX).contains(&limit) => limit,
-        Some(_) => {
-            return Err(Problem::invalid(Fault::at(
-                "/limit",
-                format!("`limit` must be from 1 to {LIMIT_MAX}"),
-            )));
-        }
-    };
+    let left = request.query_number("limit", 1..=LIMIT_MAX)?.unwrap_or(u64::MAX);
     let asked = request.query_all("kinds");
     let mut kinds: Vec<&str> = Vec::new();
     for kind in &asked {

@@ -507,7 +507,8 @@ async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Probl
     Ok(row)
 }
 
-async fn enable(request: Request) -> Outcome {
+async fn enable(mut request: Request) -> Outcome {
+    request.nothing().await?;
     let row = set_enabled(&request, true).await?;
     answer(axum::http::StatusCode::OK, &shown(&request, &row).await?)
 }
@@ -523,13 +524,7 @@ async fn disable(mut request: Request) -> Outcome {
 
 async fn next(request: Request) -> Outcome {
     let row = find(&request).await?;
-    let count = request.query_as::<usize>("count", "a number")?.unwrap_or(NEXT_DEFAULT);
-    if !(1..=NEXT_MAX).contains(&count) {
-        return Err(Problem::invalid_at(
-            "/count",
-            format!("`count` must be from 1 to {NEXT_MAX}, not {count}"),
-        ));
-    }
+    let count = request.query_number("count", 1..=NEXT_MAX)?.unwrap_or(NEXT_DEFAULT);
     let next = next_of(&request, &row, count).await?;
     ok(&heddle_api::NextInstants {
         instants: next.instants.iter().map(|(at, _)| Moment(*at)).collect(),

@@ -230,7 +230,7 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         ids: Vec::new(),
         id_range: request.query("id").map(id_range).transpose()?,
         queues: request.query_all("queue").into_iter().map(Name::sought).collect(),
-        scripts: request.query_all("script").into_iter().map(str::to_owned).collect(),
+        scripts: request.query_all("script").into_iter().map(script_sought).collect(),
         hot: false,
     })
 }
@@ -261,6 +261,14 @@ fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
         ..RunFilter::default()
     };
     Ok(*filter == anywhere && !request.flag("history", false)?)
+}
+
+/// `name` or `name@version`, with the name in its stored form.
+fn script_sought(text: &str) -> String {
+    match text.split_once('@') {
+        Some((name, version)) => format!("{}@{version}", Name::sought(name)),
+        None => Name::sought(text),
+    }
 }
 
 async fn list(request: Request) -> Outcome {
