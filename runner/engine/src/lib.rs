@@ -54,6 +54,8 @@ mod schedules;
 #[cfg(test)]
 mod simulation;
 
+use std::error::Error;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,14 +104,15 @@ use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
 use runs::{RunContext, Runs};
 
-/// Errors of the engine that the caller did not cause.
-#[derive(Debug, thiserror::Error)]
+/// Errors of the engine that the caller did not cause. A copy, for another request that fails with it, tells as much as the
+/// original.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
-    Store(StoreError),
+    Store(#[from] StoreError),
     /// The database contains something that cannot be used.
-    #[error("stored data cannot be read: {0}")]
-    Unreadable(String),
+    #[error("stored data cannot be read")]
+    Unreadable(#[source] Arc<dyn Error + Send + Sync>),
     /// The format of a run's progress is unknown to this build.
     #[error("the progress of run {run} cannot be read or written")]
     Progress {
@@ -120,9 +123,6 @@ pub enum EngineError {
     /// The database cannot be reached.
     #[error("the database is not available")]
     Unavailable,
-    /// The database accepts no writes at the moment.
-    #[error("the database is read-only")]
-    ReadOnly,
     #[error("this node is shutting down")]
     Stopping,
     /// Another transaction holds a lock that is needed.
@@ -137,21 +137,22 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The same error, for another request of the batch that fails with it.
-    pub(crate) fn again(&self) -> Self {
-        match self {
-            Self::Store(StoreError::Conflict(_)) | Self::Contended => Self::Contended,
-            Self::Store(StoreError::Unavailable(_)) | Self::Unavailable => Self::Unavailable,
-            Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
-            Self::Stopping => Self::Stopping,
-            Self::Overloaded => Self::Overloaded,
-            Self::NotComputed(stopped) => Self::NotComputed(stopped.clone()),
-            Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
-            Self::Progress { run, error } => Self::Progress {
-                run: *run,
-                error: error.clone(),
-            },
+    /// The database contains something that cannot be used, for this reason.
+    pub fn unreadable(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unreadable(why.into().into())
+    }
+
+    /// The same error for something that has a name: `revision 7`.
+    pub(crate) fn unreadable_in(what: impl fmt::Display, why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{what}")]
+        struct In {
+            what: String,
+            #[source]
+            why: Box<dyn Error + Send + Sync>,
         }
+        let (what, why) = (what.to_string(), why.into());
+        Self::unreadable(In { what, why })
     }
 }
 

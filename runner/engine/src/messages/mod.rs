@@ -240,9 +240,10 @@ impl Messages {
 
 /// A topic's row, ready for use.
 pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
-    let wrong = |detail: String| EngineError::Unreadable(format!("topic {}: {detail}", row.name));
-    let spec: TopicSpec = serde_json::from_value(row.spec.clone()).map_err(|error| wrong(error.to_string()))?;
-    Topic::compile(spec).map_err(|faults| wrong(faults.to_string()))
+    let topic = || format!("topic {}", row.name);
+    let spec: TopicSpec =
+        serde_json::from_value(row.spec.clone()).map_err(|error| EngineError::unreadable_in(topic(), error))?;
+    Topic::compile(spec).map_err(|faults| EngineError::unreadable_in(topic(), faults))
 }
 
 impl Messages {

@@ -82,7 +82,7 @@ pub(super) async fn hand_over(
 }
 
 async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
-    let unreadable = |error: serde_json::Error| SubmitError::Engine(EngineError::Unreadable(error.to_string()));
+    let unreadable = |error| EngineError::unreadable_in(format!("batch {}", batch.id), error);
     let params: Map<String, Value> =
         serde_json::from_str(&params_of(&row.name, batch).map_err(unreadable)?).map_err(unreadable)?;
     let submission = Submission {

@@ -299,7 +299,7 @@ impl Catalog {
             .store
             .revision(id)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("there is no revision {id}")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("there is no revision {id}")))?;
         let group_name = match self.store.group_by_id(row.group_id).await? {
             Some(group) => group.name,
             None => String::new(),
@@ -314,16 +314,17 @@ impl Catalog {
             calendar,
             past,
         } = schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
-        let spec: GroupSpec = serde_json::from_value(row.spec)
-            .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
-        let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let revision = || format!("revision {id}");
+        let spec: GroupSpec =
+            serde_json::from_value(row.spec).map_err(|error| EngineError::unreadable_in(revision(), error))?;
+        let plan = Plan::compile(spec).map_err(|faults| EngineError::unreadable_in(revision(), faults))?;
         let mut state = RunState::Waiting;
         let mut progress = Progress::new(&plan);
-        let unwritable = |error: FormatError| EngineError::Unreadable(format!("revision {id}: {error}"));
+        let unwritable = |error: FormatError| EngineError::unreadable_in(revision(), error);
         let waiting = progress.to_bytes().map_err(unwritable)?;
         let epoch = heddle_domain::Time::UNIX_EPOCH;
         let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
-            .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
+            .map_err(|refused| EngineError::unreadable_in(revision(), refused))?;
         let pools: Vec<Option<Arc<PoolNeed>>> = plan
             .tasks
             .iter()
@@ -487,7 +488,7 @@ impl Catalog {
             .store
             .resolved_scripts(id)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("there is no resolution {id}")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("there is no resolution {id}")))?;
         let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
         for task in &revision.plan.tasks {
             let entry = &named[task.name.as_str()];
@@ -594,11 +595,5 @@ pub fn split_version(text: &str) -> (&str, Option<i32>) {
             Err(_) => (text, None),
         },
         None => (text, None),
-    }
-}
-
-impl From<StoreError> for EngineError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }

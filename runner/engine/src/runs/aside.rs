@@ -148,7 +148,7 @@ impl Runs {
             Err(error) if !is_passing(&error) && !taken.is_empty() => error,
             other => return other,
         };
-        let whole = error.again();
+        let whole = error.clone();
         let mut found = false;
         let mut failed = vec![(Vec::from_iter(taken), error)];
         while let Some((mut runs, error)) = failed.pop() {

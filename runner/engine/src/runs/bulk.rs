@@ -63,9 +63,7 @@ impl Engine {
         match ended.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err(EngineError::Stopping),
-            Err(error) => Err(EngineError::Unreadable(format!(
-                "the bulk control ended early: {error}"
-            ))),
+            Err(error) => Err(EngineError::unreadable_in("the bulk control ended early", error)),
         }
     }
 }

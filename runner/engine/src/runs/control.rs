@@ -308,7 +308,7 @@ impl Runs {
             .store
             .run(run)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("run {run} does not exist any more")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("run {run} does not exist any more")))?;
         let revision = self.node.catalog.revision(live.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) => self.node.catalog.resolution(id, &revision).await?,

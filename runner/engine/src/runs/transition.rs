@@ -58,10 +58,9 @@ impl From<NoTransition> for ControlError {
 impl From<NoTransition> for EngineError {
     fn from(none: NoTransition) -> Self {
         match none {
-            NoTransition::Refused(refused) => Self::Unreadable(format!(
-                "an event that is not possible in this state: \
-                {refused}"
-            )),
+            NoTransition::Refused(refused) => {
+                Self::unreadable_in("an event that is not possible in this state", refused)
+            }
             NoTransition::Engine(error) => error,
         }
     }
