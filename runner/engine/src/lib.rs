@@ -14,6 +14,7 @@
 //! | claimer | `runs/claimer.rs` | work, a free slot | claims ready task runs |
 //! | inbox | `runs/inbox.rs` | a timer, a notification, every 250 ms | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | reaper | `runs/inbox.rs` | every second | takes over attempts of dead nodes |
+//! | abandoner | `runs/given_up.rs` | an outcome that cannot be recorded, every second | ends runs that were given up |
 //! | admitter | `runs/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
 //! | queuer | `attempts/queue_task.rs` | a prepared task run | puts prepared task runs into queues |
 //! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
@@ -226,6 +227,7 @@ impl Services {
         loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
         loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
+        loops.spawn(drive(runs::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
@@ -547,7 +549,7 @@ impl Engine {
             in_hand: self.runs.held.len(),
             given_up: self.runs.reports.given_up.runs(),
             set_aside: self.runs.reports.given_up.set_aside(),
-            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.count(kind))),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.of(kind).len())),
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),
