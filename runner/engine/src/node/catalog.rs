@@ -23,7 +23,7 @@ use heddle_domain::spec::{GroupSpec, Overlap};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::template;
 use heddle_store::group::RevisionRow;
-use heddle_store::{Store, StoreError, schedule};
+use heddle_store::{Store, schedule};
 use quick_cache::sync::Cache;
 use serde_json::{Map, Value, json};
 

@@ -17,6 +17,7 @@ use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Done, End, Ending};
+use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Transition, standing};
@@ -340,7 +341,13 @@ impl Runs {
                     writes.push(Effect::Notify { channel, subject, body });
                 }
                 ScriptEffect::Enqueue { group, params, key } => {
-                    let params = serde_json::from_str(&params).unwrap_or_default();
+                    let params = match enqueued(&group, &params) {
+                        Ok(params) => params,
+                        Err(detail) => {
+                            done.result = Ending::fatal(ErrorKind::Fatal, detail);
+                            return Ok(());
+                        }
+                    };
                     let spec = heddle_domain::spec::SubmissionSpec {
                         params,
                         key,
