@@ -73,6 +73,7 @@ use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
 use heddle_sandbox::Sandbox;
 use heddle_store::backfill::BackfillAction;
+use heddle_store::change::Change;
 use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
@@ -408,8 +409,8 @@ impl Engine {
         changes::follow_changes(&self.runs.node, &self.services.parts).await
     }
 
-    /// Calls `listener` with the kind and name of each change, whichever node made it.
-    pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
+    /// Calls `listener` with each change, whichever node made it.
+    pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.runs.node.changes.listen(listener);
     }
 

@@ -22,6 +22,7 @@ use heddle_domain::schema::Schema;
 use heddle_domain::spec::{GroupSpec, Overlap};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::template;
+use heddle_store::change::{Change, Noun};
 use heddle_store::group::RevisionRow;
 use heddle_store::{Store, schedule};
 use quick_cache::sync::Cache;
@@ -217,26 +218,26 @@ impl Catalog {
         }
     }
 
-    /// Forgets the meaning of a name. `kind` is a kind of the change log.
-    pub fn forget(&self, kind: &str, name: &str) {
+    /// Forgets the meaning of a name.
+    pub(crate) fn forget(&self, change: &Change) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        match kind {
-            "group" => drop(self.groups.remove(name)),
+        match change.noun {
+            Some(Noun::Group) => drop(self.groups.remove(&change.name)),
             // Any group may use this script or template.
-            "script" => {
+            Some(Noun::Script) => {
                 self.groups.clear();
                 self.current.clear();
                 self.active.clear();
             }
             // Any script may have got another runtime.
-            "runtime" => {
+            Some(Noun::Runtime) => {
                 self.groups.clear();
                 self.current.clear();
                 self.resolutions.clear();
                 self.versions.clear();
             }
-            "template" => self.groups.clear(),
-            "channel" => drop(self.channels.remove(name)),
+            Some(Noun::Template) => self.groups.clear(),
+            Some(Noun::Channel) => drop(self.channels.remove(&change.name)),
             _ => {}
         }
     }

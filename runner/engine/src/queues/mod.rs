@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use heddle_domain::Time;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -123,7 +123,7 @@ impl Queues {
 
 impl Part for Queues {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if change.kind == "queue" {
+        if change.noun == Some(Noun::Queue) {
             self.runs.waiters.queues.wake_all(&change.name);
         }
         Box::pin(std::future::ready(Ok(())))
