@@ -33,6 +33,7 @@
 //! | stalls | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
 //! | claim reaper | `queues/reaper.rs` | every second, a lease that expires soon | takes back expired claims |
+//! | queue minutes | `queues/minutes.rs` | every 15 s | writes how many task runs ended, and how many wait |
 //! | queue check | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | look-ups, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | ends holds that last too long, and offers of tasks |
