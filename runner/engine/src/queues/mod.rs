@@ -30,7 +30,6 @@ use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_store::change::{Change, Noun};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
@@ -61,8 +60,8 @@ const SEEN_EVERY: Duration = Duration::from_secs(15);
 /// node is overloaded.
 const ASKS_MAX: usize = 5_000;
 
-/// When a worker was noted last, and with which tags.
-type Seen = (Instant, Vec<String>);
+/// When a worker was noted last (`NodeClock::elapsed`), and with which tags.
+type Seen = (Duration, Vec<String>);
 
 /// Gives task runs to workers, and takes their outcomes.
 pub(crate) struct Queues {
@@ -99,7 +98,7 @@ impl Queues {
 
     /// Whether it is time to note that a worker polls, or its tags have changed.
     fn is_news(&self, queue: &str, worker: &str, tags: &[String]) -> bool {
-        let now = Instant::now();
+        let now = self.node.clock.elapsed();
         let mut seen = self.seen.lock();
         let key = (queue.to_owned(), worker.to_owned());
         if seen

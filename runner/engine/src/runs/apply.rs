@@ -125,7 +125,13 @@ impl Runs {
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
             let transition = self
-                .transition(&context, standing(run, found)?, &events, completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &events,
+                    completion,
+                    now,
+                )
                 .await?;
             for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {

@@ -151,7 +151,8 @@ impl Runs {
         let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
         for run in live {
             let context = self.known(&contexts, run).await?;
-            let stood = standing(run, &locked[&run])?;
+            let found = &locked[&run];
+            let stood = standing(run, found.state, &found.progress)?;
             let before = stood.0;
             if let Err(refused) = action.check(before) {
                 done.insert(run, Err(refused.into()));

@@ -292,7 +292,13 @@ impl Runs {
             };
             let now = completion.now();
             let transition = self
-                .transition(&context, standing(run, found)?, &events, completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &events,
+                    completion,
+                    now,
+                )
                 .await?;
             let mut write = self.write_of(&context, transition, grant, &mut after)?;
             write.error = why.or(write.error);
