@@ -17,6 +17,7 @@ use heddle_http::access::provider::Provider;
 use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, ServeLimits};
 use heddle_store::Store;
+use heddle_store::change::Noun;
 use heddle_store::secret::SecretKeys;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -252,8 +253,8 @@ fn serve_limits() -> ServeLimits {
 
 /// Has the API ask anew for tokens when one has changed.
 fn forget_changed_tokens(engine: &Engine, app: App) {
-    engine.on_change(move |kind, _| {
-        if kind == "token" {
+    engine.on_change(move |change| {
+        if change.noun == Some(Noun::Token) {
             app.forget_tokens();
         }
     });

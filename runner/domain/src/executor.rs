@@ -1,7 +1,7 @@
 //! Executors: what does the work of a task, each with its own part of the task's spec.
 //!
 //! A new executor begins here: its variant, the field of [`TaskSpec`] that names it, its bounds, its templates. An attempt of
-//! it is prepared in the engine (`attempts/prepare.rs`).
+//! it is prepared in the engine (`runner/engine/src/attempts/prepare.rs`).
 
 use std::time::Duration;
 

@@ -14,6 +14,7 @@
 //! | claimer | `runs/claimer.rs` | work, a free slot | claims ready task runs |
 //! | inbox | `runs/inbox.rs` | a timer, a notification, every 250 ms | retries, deadlines, sub-runs, SQL submissions, gates |
 //! | reaper | `runs/inbox.rs` | every second | takes over attempts of dead nodes |
+//! | abandoner | `runs/given_up.rs` | an outcome that cannot be recorded, every second | ends runs that were given up |
 //! | admitter | `runs/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
 //! | queuer | `attempts/queue_task.rs` | a prepared task run | puts prepared task runs into queues |
 //! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
@@ -32,6 +33,7 @@
 //! | stalls | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
 //! | claim reaper | `queues/reaper.rs` | every second, a lease that expires soon | takes back expired claims |
+//! | queue minutes | `queues/minutes.rs` | every 15 s | writes how many task runs ended, and how many wait |
 //! | queue check | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
 //! | dispatcher | `dispatch/batch.rs` | polls, completions | look-ups, takes and ends of many users in one statement |
 //! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | ends holds that last too long, and offers of tasks |
@@ -54,6 +56,8 @@ mod schedules;
 #[cfg(test)]
 mod simulation;
 
+use std::error::Error;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +74,7 @@ use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
 use heddle_sandbox::Sandbox;
 use heddle_store::backfill::BackfillAction;
+use heddle_store::change::Change;
 use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
@@ -102,14 +107,15 @@ use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
 use runs::{RunContext, Runs};
 
-/// Errors of the engine that the caller did not cause.
-#[derive(Debug, thiserror::Error)]
+/// Errors of the engine that the caller did not cause. A copy, for another request that fails with it, tells as much as the
+/// original.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
-    Store(StoreError),
+    Store(#[from] StoreError),
     /// The database contains something that cannot be used.
-    #[error("stored data cannot be read: {0}")]
-    Unreadable(String),
+    #[error("stored data cannot be read")]
+    Unreadable(#[source] Arc<dyn Error + Send + Sync>),
     /// The format of a run's progress is unknown to this build.
     #[error("the progress of run {run} cannot be read or written")]
     Progress {
@@ -120,9 +126,6 @@ pub enum EngineError {
     /// The database cannot be reached.
     #[error("the database is not available")]
     Unavailable,
-    /// The database accepts no writes at the moment.
-    #[error("the database is read-only")]
-    ReadOnly,
     #[error("this node is shutting down")]
     Stopping,
     /// Another transaction holds a lock that is needed.
@@ -137,21 +140,22 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The same error, for another request of the batch that fails with it.
-    pub(crate) fn again(&self) -> Self {
-        match self {
-            Self::Store(StoreError::Conflict(_)) | Self::Contended => Self::Contended,
-            Self::Store(StoreError::Unavailable(_)) | Self::Unavailable => Self::Unavailable,
-            Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
-            Self::Stopping => Self::Stopping,
-            Self::Overloaded => Self::Overloaded,
-            Self::NotComputed(stopped) => Self::NotComputed(stopped.clone()),
-            Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
-            Self::Progress { run, error } => Self::Progress {
-                run: *run,
-                error: error.clone(),
-            },
+    /// The database contains something that cannot be used, for this reason.
+    pub fn unreadable(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unreadable(why.into().into())
+    }
+
+    /// The same error for something that has a name: `revision 7`.
+    pub(crate) fn unreadable_in(what: impl fmt::Display, why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{what}")]
+        struct In {
+            what: String,
+            #[source]
+            why: Box<dyn Error + Send + Sync>,
         }
+        let (what, why) = (what.to_string(), why.into());
+        Self::unreadable(In { what, why })
     }
 }
 
@@ -225,6 +229,7 @@ impl Services {
         loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
         loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
+        loops.spawn(drive(runs::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
@@ -405,8 +410,8 @@ impl Engine {
         changes::follow_changes(&self.runs.node, &self.services.parts).await
     }
 
-    /// Calls `listener` with the kind and name of each change, whichever node made it.
-    pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
+    /// Calls `listener` with each change, whichever node made it.
+    pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.runs.node.changes.listen(listener);
     }
 
@@ -546,7 +551,7 @@ impl Engine {
             in_hand: self.runs.held.len(),
             given_up: self.runs.reports.given_up.runs(),
             set_aside: self.runs.reports.given_up.set_aside(),
-            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.count(kind))),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.of(kind).len())),
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),

@@ -37,6 +37,7 @@ use crate::retention::{Pruner, Rounds};
 use crate::runs::apply::Applied;
 use crate::runs::claimer::Claimer;
 use crate::runs::ending::{End, Ending};
+use crate::runs::given_up::Abandoner;
 use crate::runs::held::HeldAttempt;
 use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::{GatheringRuns, Runs, Worker};
@@ -358,6 +359,99 @@ async fn a_lease_runs_out_and_is_taken_over() {
     assert_eq!(one.node.state.now().leases_lost, 1);
 }
 
+/// If a newer build has written the progress of a run, an older node does not change the run. It takes the run over when it
+/// can read the progress.
+#[tokio::test]
+async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let (run, first) = one.only_begun();
+    let progress = async || {
+        let row = world.sql.query_one("SELECT progress FROM heddle.runs_live", &[]).await;
+        row.expect("a run").get::<_, Vec<u8>>(0)
+    };
+    // Format 3; see `heddle_domain::run`.
+    let newer = "UPDATE heddle.runs_live SET progress = '\\x800003'::bytea || progress";
+    assert_eq!(world.sql.execute(newer, &[]).await.expect("a run"), 1);
+    let written = progress().await;
+    // Its node dies.
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    let mut reaper = Reaper::of(other.runs.clone());
+    let mut abandoner = Abandoner(other.runs.clone());
+    let given_up = &other.runs.reports.given_up;
+    let pass = async || {
+        world.pass(TimeDelta::seconds(31)).await;
+        other.node.register().await.expect("a lease");
+    };
+    for _ in 0..3 {
+        other.tick(&mut reaper).await;
+        other.tick(&mut abandoner).await;
+        assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+        assert_eq!(world.runs("running").await.len(), 1);
+        assert_eq!(progress().await, written);
+        pass().await;
+    }
+    let older = "UPDATE heddle.runs_live SET progress = substr(progress, 4)";
+    assert_eq!(world.sql.execute(older, &[]).await.expect("a run"), 1);
+    other.tick(&mut abandoner).await;
+    assert_eq!(given_up.set_aside(), 0);
+    other.tick(&mut reaper).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(run, second)]);
+}
+
+/// Attempts of a dead node are taken over while the end of a run that is given up waits.
+#[tokio::test]
+async fn nobody_waits_for_a_run_that_is_given_up() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for name in ["bad", "good"] {
+        world
+            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let begun = one.begun();
+    let [(bad, _), (good, first)] = begun[..] else {
+        panic!("two attempts have begun: {begun:?}");
+    };
+    // The history refuses an attempt of one run, and its end waits for a lock.
+    let poison = format!(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE 'poisonous' USING ERRCODE = 'P0099'; END $$;
+         CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END $$;
+         CREATE TRIGGER poison BEFORE INSERT ON heddle.attempts FOR EACH ROW WHEN (NEW.run = '{bad}')
+             EXECUTE FUNCTION public.refuse();
+         CREATE TRIGGER poison BEFORE INSERT ON heddle.runs_done FOR EACH ROW WHEN (NEW.id = '{bad}')
+             EXECUTE FUNCTION public.wait();
+         SELECT pg_advisory_lock(77)"
+    );
+    world.sql.batch_execute(&poison).await.expect("triggers");
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    other.tick(&mut Reaper::of(other.runs.clone())).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(good, second)]);
+    let given_up = &other.runs.reports.given_up;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+    world
+        .sql
+        .batch_execute("SELECT pg_advisory_unlock(77)")
+        .await
+        .expect("a lock");
+    other.tick(&mut Abandoner(other.runs.clone())).await;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (0, 1));
+    assert_eq!(world.runs("failed").await.len(), 1);
+}
+
 /// Between a failure and the next attempt, a task run waits for its interval: exact to the microsecond.
 #[tokio::test]
 async fn a_retry_waits_its_backoff() {
@@ -446,8 +540,8 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     node.tick(&mut inbox).await;
     let begun = world.runs("running").await;
     assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
-    let counted = node.runs.pending.aside.count(crate::runs::aside::Kind::Gates);
-    assert_eq!(counted, 1);
+    let set_aside = node.runs.pending.aside.of(crate::runs::aside::Kind::Gates);
+    assert_eq!(set_aside.len(), 1);
     // It is repaired, tried again, and gets its turn when no run is before it.
     garble(first, "substr(progress, 2)").await;
     for _ in 0..2 {
@@ -456,7 +550,7 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
         node.node.register().await.expect("a lease");
         node.tick(&mut inbox).await;
     }
-    assert_eq!(node.runs.pending.aside.count(crate::runs::aside::Kind::Gates), 0);
+    assert_eq!(set_aside.len(), 0);
 }
 
 /// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that

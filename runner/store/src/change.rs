@@ -20,59 +20,57 @@ pub struct By<'a> {
     pub at: Time,
 }
 
-/// What a change or an audit row is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noun {
-    Backfill,
-    Assignment,
-    /// In the log of changes: the offers of the audience have changed, or some of their stock came back.
-    Audience,
-    Category,
-    Channel,
-    Connection,
-    Group,
-    /// In the log of changes: the members of the audience have changed.
-    Members,
-    Notification,
-    Offer,
-    Pool,
-    Queue,
-    Run,
-    Runtime,
-    Script,
-    Secret,
-    Setting,
-    Template,
-    Token,
-    Topic,
+/// The nouns and their words: each stands here only once.
+macro_rules! nouns {
+    ($($(#[$said:meta])* $noun:ident = $word:literal,)*) => {
+        /// What a change or an audit row is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Noun {
+            $($(#[$said])* $noun,)*
+        }
+
+        impl Noun {
+            /// Its name in `changes.kind` and `audit.kind`.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$noun => $word,)*
+                }
+            }
+
+            /// The noun with this name. `None`: only newer builds know it.
+            fn of(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$noun),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl Noun {
-    /// Its name in `changes.kind` and `audit.kind`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Backfill => "backfill",
-            Self::Assignment => "assignment",
-            Self::Audience => "audience",
-            Self::Category => "category",
-            Self::Channel => "channel",
-            Self::Connection => "connection",
-            Self::Group => "group",
-            Self::Members => "members",
-            Self::Notification => "notification",
-            Self::Offer => "offer",
-            Self::Pool => "pool",
-            Self::Queue => "queue",
-            Self::Run => "run",
-            Self::Runtime => "runtime",
-            Self::Script => "script",
-            Self::Secret => "secret",
-            Self::Setting => "setting",
-            Self::Template => "template",
-            Self::Token => "token",
-            Self::Topic => "topic",
-        }
-    }
+nouns! {
+    Backfill = "backfill",
+    Assignment = "assignment",
+    /// In the log of changes: the offers of the audience have changed, or some of their stock came back.
+    Audience = "audience",
+    Category = "category",
+    Channel = "channel",
+    Connection = "connection",
+    Group = "group",
+    /// In the log of changes: the members of the audience have changed.
+    Members = "members",
+    Notification = "notification",
+    Offer = "offer",
+    Pool = "pool",
+    Queue = "queue",
+    Run = "run",
+    Runtime = "runtime",
+    Script = "script",
+    Secret = "secret",
+    Setting = "setting",
+    Template = "template",
+    Token = "token",
+    Topic = "topic",
 }
 
 /// The result of a PUT.
@@ -110,8 +108,8 @@ impl<T> Page<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub id: i64,
-    /// See [`Noun::as_str`]; a newer node may write kinds that this one does not know.
-    pub kind: String,
+    /// `None`: a newer node wrote it, about a noun that this build does not know.
+    pub noun: Option<Noun>,
     pub name: String,
     pub at: Time,
 }
@@ -167,14 +165,20 @@ pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str
 impl Store {
     /// The changes after `position`, in order, at most `limit` rows.
     pub async fn changes_since(&self, position: i64, limit: i64) -> Result<Vec<Change>, StoreError> {
-        Ok(sqlx::query_as!(
-            Change,
+        let rows = sqlx::query!(
             "SELECT id, kind, name, at FROM heddle.changes WHERE id > $1 ORDER BY id LIMIT $2",
             position,
             limit,
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        let change = rows.into_iter().map(|row| Change {
+            id: row.id,
+            noun: Noun::of(&row.kind),
+            name: row.name,
+            at: row.at,
+        });
+        Ok(change.collect())
     }
 
     /// The newest position of the log; 0 when nothing has changed yet.

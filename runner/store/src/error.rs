@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 
 use sqlx::migrate::MigrateError;
 
 /// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
 /// respective call, not one of these.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Postgres cannot be reached, lacks resources (disk, memory, connections), or no connection became free in time:
     /// try again later.
@@ -24,7 +25,7 @@ pub enum StoreError {
     Database(#[source] Failed),
     /// The migrations failed.
     #[error("migration failed")]
-    Migration(#[source] Box<MigrateError>),
+    Migration(#[source] Arc<MigrateError>),
     /// A row contains what this version cannot read: our fault, or written by a newer node.
     #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
@@ -77,10 +78,10 @@ impl StoreError {
 ///
 /// It is shown as its location and the server's message, with what helps to find the cause: SQLSTATE, constraint,
 /// table. The values of its arguments are not shown.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failed {
     location: &'static Location<'static>,
-    error: sqlx::Error,
+    error: Arc<sqlx::Error>,
 }
 
 impl Failed {
@@ -88,7 +89,7 @@ impl Failed {
     fn new(error: sqlx::Error) -> Self {
         Self {
             location: Location::caller(),
-            error,
+            error: Arc::new(error),
         }
     }
 
@@ -135,7 +136,7 @@ impl std::error::Error for Failed {
         // The server's error is already complete.
         match self.database() {
             Some(_) => None,
-            None => std::error::Error::source(&self.error),
+            None => std::error::Error::source(&*self.error),
         }
     }
 }
@@ -144,7 +145,7 @@ impl From<sqlx::Error> for StoreError {
     #[track_caller]
     fn from(error: sqlx::Error) -> Self {
         let error = Failed::new(error);
-        match &error.error {
+        match &*error.error {
             // A new session found this; see `database/server.rs`.
             sqlx::Error::Io(cause) if cause.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(error),
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {

@@ -110,7 +110,7 @@ impl Store {
             migrated.map_err(|error| sqlx::Error::Migrate(Box::new(error)))
         });
         match migrated.await {
-            Err(sqlx::Error::Migrate(error)) => Err(StoreError::Migration(error)),
+            Err(sqlx::Error::Migrate(error)) => Err(StoreError::Migration(Arc::from(error))),
             other => Ok(other?),
         }
     }

@@ -9,8 +9,8 @@
 //! | `a[x:y]` | `a[x:y]\|_copied` |
 //! | `{a.b: c}`, `a[b.c]`, `loop.changed(a.b)` | `{(a.b)\|_examined: c}`, `a[(b.c)\|_examined]`, `loop.changed((a.b)\|_examined)` |
 //!
-//! The tokens inside a bracket are read once, from left to right, with the open operand of each precedence; minijinja's
-//! grammar (`compiler/parser.rs`) defines the precedences. Each rewrite adds an opening bracket before, and a filter
+//! The tokens inside a bracket are read once, from left to right, with the open operand of each precedence; the
+//! parser of minijinja defines the precedences. Each rewrite adds an opening bracket before, and a filter
 //! after a closing one, so that rewritten pieces may be nested, in whatever order their ends were found.
 
 use std::ops::Range;

@@ -64,9 +64,7 @@ impl Attempts {
         audiences: Arc<dyn Audiences>,
     ) -> Result<(Arc<Self>, Gathering<Enqueues>), EngineError> {
         let policy = sandbox.outbound().clone();
-        let outbound = policy
-            .redirecting_client()
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let outbound = policy.redirecting_client().map_err(EngineError::unreadable)?;
         let (enqueues, gathering) = GroupCommit::new();
         let attempts = Arc::new(Self {
             node,

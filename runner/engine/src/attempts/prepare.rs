@@ -335,7 +335,9 @@ impl Attempts {
             upstream,
             item: match (item, at.key.item) {
                 (Some((raw, count)), Some(index)) => {
-                    Some((serde_json::from_str(raw.get()).unwrap_or_default(), index, *count))
+                    let value =
+                        serde_json::from_str(raw.get()).map_err(|error| invalid(format!("item {index}: {error}")))?;
+                    Some((value, index, *count))
                 }
                 _ => None,
             },

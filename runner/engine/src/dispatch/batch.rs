@@ -47,7 +47,7 @@ impl Commits for ReadUsers {
         let facts: HashMap<&str, &UserFacts> = facts.iter().map(|facts| (facts.uid.as_str(), facts)).collect();
         let found = |uid: &String| facts.get(uid.as_str()).map(|facts| UserFacts::clone(facts));
         let answers: Option<Vec<UserFacts>> = batch.iter().map(found).collect();
-        let answers = answers.ok_or_else(|| EngineError::Unreadable("a user was not looked up".into()))?;
+        let answers = answers.ok_or_else(|| EngineError::unreadable("a user was not looked up"))?;
         Ok((answers, ()))
     }
 }

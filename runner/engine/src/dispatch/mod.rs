@@ -49,7 +49,7 @@ use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, OFFERS_MAX_DEFAU
 use heddle_domain::{Span, Time};
 use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentRow, End, UserFacts};
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -150,9 +150,9 @@ impl Dispatch {
 
 impl Part for Dispatch {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        match change.kind.as_str() {
-            "audience" => self.cache.changed(&change.name),
-            "members" => self.cache.members_changed(),
+        match change.noun {
+            Some(Noun::Audience) => self.cache.changed(&change.name),
+            Some(Noun::Members) => self.cache.members_changed(),
             _ => {}
         }
         Box::pin(std::future::ready(Ok(())))

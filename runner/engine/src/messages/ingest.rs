@@ -353,6 +353,6 @@ impl Ingestion {
                 break;
             }
         }
-        Err(EngineError::Unreadable(format!("cannot prepare a day of the topic {}", self.row.name)).into())
+        Err(EngineError::unreadable(format!("cannot prepare a day of the topic {}", self.row.name)).into())
     }
 }

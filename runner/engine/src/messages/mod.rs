@@ -39,7 +39,7 @@ use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use heddle_store::message::AHEAD_MAX;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
@@ -142,7 +142,7 @@ pub struct MessageCounters {
 
 impl Part for Messages {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if matches!(change.kind.as_str(), "topic" | "script") {
+        if matches!(change.noun, Some(Noun::Topic | Noun::Script)) {
             self.changes.fetch_add(1, Ordering::AcqRel);
             self.node.signals.raise(Signal::Messages);
         }
@@ -240,9 +240,10 @@ impl Messages {
 
 /// A topic's row, ready for use.
 pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
-    let wrong = |detail: String| EngineError::Unreadable(format!("topic {}: {detail}", row.name));
-    let spec: TopicSpec = serde_json::from_value(row.spec.clone()).map_err(|error| wrong(error.to_string()))?;
-    Topic::compile(spec).map_err(|faults| wrong(faults.to_string()))
+    let topic = || format!("topic {}", row.name);
+    let spec: TopicSpec =
+        serde_json::from_value(row.spec.clone()).map_err(|error| EngineError::unreadable_in(topic(), error))?;
+    Topic::compile(spec).map_err(|faults| EngineError::unreadable_in(topic(), faults))
 }
 
 impl Messages {

@@ -82,7 +82,7 @@ pub(super) async fn hand_over(
 }
 
 async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
-    let unreadable = |error: serde_json::Error| SubmitError::Engine(EngineError::Unreadable(error.to_string()));
+    let unreadable = |error| EngineError::unreadable_in(format!("batch {}", batch.id), error);
     let params: Map<String, Value> =
         serde_json::from_str(&params_of(&row.name, batch).map_err(unreadable)?).map_err(unreadable)?;
     let submission = Submission {
@@ -104,8 +104,12 @@ async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Re
 
 /// What a worker reported for a batch.
 fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
-    if ended.state != RunState::Succeeded.number() {
-        let why = ended.error.as_deref().unwrap_or("it ended without success");
+    if ended.state != Some(RunState::Succeeded) {
+        let why = match (ended.state, &ended.error) {
+            (None, _) => "its run was deleted",
+            (Some(_), Some(error)) => error,
+            (Some(_), None) => "it ended without success",
+        };
         let end = MessageEnd::Failed {
             message: format!("the batch of this message failed: {why}"),
             fatal: ended.fatal,
@@ -113,13 +117,14 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         };
         return vec![end; ended.ids.len()];
     }
-    let output: Value = ended
-        .output
-        .as_deref()
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
+    let named = match &ended.output {
+        Some(output) => serde_json::from_str(output)
+            .ok()
+            .and_then(|output| failed_of(&output).ok()),
+        None => Some(Vec::new()),
+    };
     // Workers' outputs were checked when they arrived. This one did not come from a worker.
-    let Ok(failed) = failed_of(&output) else {
+    let Some(failed) = named else {
         let end = MessageEnd::failed("the output of the worker does not say which messages of the batch failed");
         return vec![end; ended.ids.len()];
     };
@@ -158,5 +163,48 @@ impl Messages {
             self.node.signals.raise(Signal::Messages);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_to_be_sent_has_failed() {
+        let id = Uuid::from_u128(7);
+        let ended = |state, output: Option<&str>| EndedQueueBatch {
+            id: Uuid::nil(),
+            day: chrono::NaiveDate::MIN,
+            ids: vec![id],
+            tried: Vec::new(),
+            state,
+            output: output.map(str::to_owned),
+            error: None,
+            fatal: false,
+        };
+        let succeeded = Some(RunState::Succeeded);
+        let names_it = format!("{{\"failed\": [\"{id}\"]}}");
+        for output in [None, Some("null"), Some("{}")] {
+            assert_eq!(said(&ended(succeeded, output)), [MessageEnd::Sent], "{output:?}");
+        }
+        let failures = [
+            (succeeded, Some(names_it.as_str()), "reported this message as failed"),
+            (succeeded, Some("{\"failed\": ["), "does not say which messages"),
+            (Some(RunState::Failed), None, "it ended without success"),
+            (None, None, "its run was deleted"),
+        ];
+        for (state, output, why) in failures {
+            let said = said(&ended(state, output));
+            let [
+                MessageEnd::Failed {
+                    message, fatal: false, ..
+                },
+            ] = &said[..]
+            else {
+                panic!("{state:?}, {output:?}: {said:?}");
+            };
+            assert!(message.contains(why), "{message}");
+        }
     }
 }

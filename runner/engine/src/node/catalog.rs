@@ -22,8 +22,9 @@ use heddle_domain::schema::Schema;
 use heddle_domain::spec::{GroupSpec, Overlap};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::template;
+use heddle_store::change::{Change, Noun};
 use heddle_store::group::RevisionRow;
-use heddle_store::{Store, StoreError, schedule};
+use heddle_store::{Store, schedule};
 use quick_cache::sync::Cache;
 use serde_json::{Map, Value, json};
 
@@ -217,26 +218,26 @@ impl Catalog {
         }
     }
 
-    /// Forgets the meaning of a name. `kind` is a kind of the change log.
-    pub fn forget(&self, kind: &str, name: &str) {
+    /// Forgets the meaning of a name.
+    pub(crate) fn forget(&self, change: &Change) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        match kind {
-            "group" => drop(self.groups.remove(name)),
+        match change.noun {
+            Some(Noun::Group) => drop(self.groups.remove(&change.name)),
             // Any group may use this script or template.
-            "script" => {
+            Some(Noun::Script) => {
                 self.groups.clear();
                 self.current.clear();
                 self.active.clear();
             }
             // Any script may have got another runtime.
-            "runtime" => {
+            Some(Noun::Runtime) => {
                 self.groups.clear();
                 self.current.clear();
                 self.resolutions.clear();
                 self.versions.clear();
             }
-            "template" => self.groups.clear(),
-            "channel" => drop(self.channels.remove(name)),
+            Some(Noun::Template) => self.groups.clear(),
+            Some(Noun::Channel) => drop(self.channels.remove(&change.name)),
             _ => {}
         }
     }
@@ -299,7 +300,7 @@ impl Catalog {
             .store
             .revision(id)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("there is no revision {id}")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("there is no revision {id}")))?;
         let group_name = match self.store.group_by_id(row.group_id).await? {
             Some(group) => group.name,
             None => String::new(),
@@ -314,16 +315,17 @@ impl Catalog {
             calendar,
             past,
         } = schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
-        let spec: GroupSpec = serde_json::from_value(row.spec)
-            .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
-        let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let revision = || format!("revision {id}");
+        let spec: GroupSpec =
+            serde_json::from_value(row.spec).map_err(|error| EngineError::unreadable_in(revision(), error))?;
+        let plan = Plan::compile(spec).map_err(|faults| EngineError::unreadable_in(revision(), faults))?;
         let mut state = RunState::Waiting;
         let mut progress = Progress::new(&plan);
-        let unwritable = |error: FormatError| EngineError::Unreadable(format!("revision {id}: {error}"));
+        let unwritable = |error: FormatError| EngineError::unreadable_in(revision(), error);
         let waiting = progress.to_bytes().map_err(unwritable)?;
         let epoch = heddle_domain::Time::UNIX_EPOCH;
         let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
-            .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
+            .map_err(|refused| EngineError::unreadable_in(revision(), refused))?;
         let pools: Vec<Option<Arc<PoolNeed>>> = plan
             .tasks
             .iter()
@@ -487,7 +489,7 @@ impl Catalog {
             .store
             .resolved_scripts(id)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("there is no resolution {id}")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("there is no resolution {id}")))?;
         let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
         for task in &revision.plan.tasks {
             let entry = &named[task.name.as_str()];
@@ -594,11 +596,5 @@ pub fn split_version(text: &str) -> (&str, Option<i32>) {
             Err(_) => (text, None),
         },
         None => (text, None),
-    }
-}
-
-impl From<StoreError> for EngineError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chain, Time};
-use heddle_store::change::CHANGES_CHANNEL;
+use heddle_store::change::{CHANGES_CHANNEL, Change};
 use heddle_store::database::Listener;
 use parking_lot::Mutex;
 
@@ -26,8 +26,8 @@ const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How many changes one statement reads.
 const PAGE: i64 = 500;
 
-/// A listener for changes: it gets kind and name.
-type OnChange = Box<dyn Fn(&str, &str) + Send + Sync>;
+/// A listener for changes.
+type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 
 /// How far a node has read the log, and its listeners.
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Changes {
     }
 
     /// Calls `listener` for each change, after the services.
-    pub(crate) fn listen(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
+    pub(crate) fn listen(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.listeners.lock().push(Box::new(listener));
     }
 }
@@ -54,10 +54,10 @@ pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), Eng
     loop {
         let page = node.store.changes_since(changes.position(), PAGE).await?;
         for change in &page {
-            node.catalog.forget(&change.kind, &change.name);
+            node.catalog.forget(change);
             parts.changed(change).await?;
             for listener in changes.listeners.lock().iter() {
-                listener(&change.kind, &change.name);
+                listener(change);
             }
             changes.position.store(change.id, Ordering::Release);
         }

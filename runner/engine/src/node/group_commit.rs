@@ -339,9 +339,9 @@ impl Met {
             EngineError::Store(StoreError::Conflict(_)) | EngineError::Contended | EngineError::NotComputed(_) => {
                 Self::Others
             }
-            EngineError::Store(StoreError::Unavailable(_) | StoreError::ReadOnly(_))
-            | EngineError::Unavailable
-            | EngineError::ReadOnly => Self::NoDatabase,
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::ReadOnly(_)) | EngineError::Unavailable => {
+                Self::NoDatabase
+            }
             _ => Self::Itself,
         }
     }
@@ -367,7 +367,7 @@ fn refuse<C: Commits + ?Sized>(batch: Vec<Asked<C>>, error: EngineError) {
     let mut answers = batch.into_iter().map(|asked| asked.answer);
     let first = answers.next();
     for answer in answers {
-        let _ = answer.send(Err(error.again()));
+        let _ = answer.send(Err(error.clone()));
     }
     if let Some(answer) = first {
         let _ = answer.send(Err(error));

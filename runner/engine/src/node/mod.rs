@@ -21,7 +21,7 @@
 //!   something was changed, here or elsewhere ([`changes`]); another node has sent news ([`news`]); the lease is lost,
 //!   so what is in hand has to stop ([`lease`]); the node leaves;
 //! * what runs must know of a service's subject is in the modules of the runs (`runs/queued.rs`, `runs/batch_run.rs`,
-//!   `runs/told.rs`), or is asked through a trait of theirs that the service implements and that is set at the start
+//!   `runs/heard.rs`), or is asked through a trait of theirs that the service implements and that is set at the start
 //!   (`runs/mod.rs`: who carries out attempts, who gives out offers).
 //!
 //! A test (`runner/cli/tests/architecture.rs`) reads the imports and checks these rules.

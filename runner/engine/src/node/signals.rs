@@ -24,6 +24,8 @@ pub(crate) enum Signal {
     Inbox,
     /// The reaper: sub-runs may have lost their parents.
     Orphans,
+    /// The abandoner: a run was given up.
+    GivenUp,
     /// The scheduler: a schedule was changed.
     Schedules,
     /// The links: a run succeeded whose group others follow, or waits for others.

@@ -145,11 +145,10 @@ impl Notifier {
                     revisions.insert(id, revision);
                 }
                 // A notice about something unreadable cannot be told; the others must not wait for it.
-                Err(EngineError::Unreadable(error)) => tracing::error!(
+                Err(error @ EngineError::Unreadable(_)) => tracing::error!(
                     revision = id,
-                    error,
-                    "cannot read the revision \
-                    of a group; its events create no notifications"
+                    error = %Chain(&error),
+                    "cannot read the revision of a group; its events create no notifications"
                 ),
                 Err(error) => return Err(error),
             }
@@ -199,7 +198,7 @@ impl Notifier {
             return Ok(Some(text));
         }
         let mut whole: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| EngineError::Unreadable(error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
         for task in whole["tasks"].as_array_mut().into_iter().flatten() {
             task["output"] = serde_json::Value::Null;
         }

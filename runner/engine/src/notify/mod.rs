@@ -110,9 +110,7 @@ impl Notifier {
         policy: &OutboundPolicy,
     ) -> Result<Self, EngineError> {
         let client = |policy: OutboundPolicy| {
-            let client = policy
-                .client()
-                .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+            let client = policy.client().map_err(EngineError::unreadable)?;
             Ok::<_, EngineError>((policy, client))
         };
         Ok(Self {

@@ -248,9 +248,9 @@ impl Queues {
         };
         let mut told = self.runs.context_of(context, at, item);
         told.deadline = claimed.deadline_at;
-        let raw =
-            |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
-        let context_text = serde_json::to_string(&told).map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let unreadable = |error| EngineError::unreadable_in(format!("run {}", context.facts.id), error);
+        let raw = |text: String| RawValue::from_string(text).map_err(unreadable);
+        let context_text = serde_json::to_string(&told).map_err(unreadable)?;
         Ok(QueueClaim {
             claim: claimed.claim,
             group: told.group,

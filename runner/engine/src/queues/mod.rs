@@ -28,9 +28,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use heddle_domain::Time;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
@@ -61,8 +60,8 @@ const SEEN_EVERY: Duration = Duration::from_secs(15);
 /// node is overloaded.
 const ASKS_MAX: usize = 5_000;
 
-/// When a worker was noted last, and with which tags.
-type Seen = (Instant, Vec<String>);
+/// When a worker was noted last (`NodeClock::elapsed`), and with which tags.
+type Seen = (Duration, Vec<String>);
 
 /// Gives task runs to workers, and takes their outcomes.
 pub(crate) struct Queues {
@@ -99,7 +98,7 @@ impl Queues {
 
     /// Whether it is time to note that a worker polls, or its tags have changed.
     fn is_news(&self, queue: &str, worker: &str, tags: &[String]) -> bool {
-        let now = Instant::now();
+        let now = self.node.clock.elapsed();
         let mut seen = self.seen.lock();
         let key = (queue.to_owned(), worker.to_owned());
         if seen
@@ -123,7 +122,7 @@ impl Queues {
 
 impl Part for Queues {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if change.kind == "queue" {
+        if change.noun == Some(Noun::Queue) {
             self.runs.waiters.queues.wake_all(&change.name);
         }
         Box::pin(std::future::ready(Ok(())))

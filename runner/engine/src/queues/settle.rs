@@ -154,10 +154,8 @@ impl Queues {
                 answers
             }
             Err(error) => {
-                // The first error is the answer for all.
-                let mut first = Some(error);
-                let mut refused = || -> ClaimRefused { first.take().unwrap_or(EngineError::Unavailable).into() };
-                (0..count).map(|_| Err(refused())).collect()
+                // The error is the answer for all.
+                (0..count).map(|_| Err(error.clone().into())).collect()
             }
         }
     }

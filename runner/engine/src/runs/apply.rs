@@ -17,6 +17,7 @@ use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Done, End, Ending};
+use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Transition, standing};
@@ -124,7 +125,13 @@ impl Runs {
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
             let transition = self
-                .transition(&context, standing(run, found)?, &events, completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &events,
+                    completion,
+                    now,
+                )
                 .await?;
             for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {
@@ -340,7 +347,13 @@ impl Runs {
                     writes.push(Effect::Notify { channel, subject, body });
                 }
                 ScriptEffect::Enqueue { group, params, key } => {
-                    let params = serde_json::from_str(&params).unwrap_or_default();
+                    let params = match enqueued(&group, &params) {
+                        Ok(params) => params,
+                        Err(detail) => {
+                            done.result = Ending::fatal(ErrorKind::Fatal, detail);
+                            return Ok(());
+                        }
+                    };
                     let spec = heddle_domain::spec::SubmissionSpec {
                         params,
                         key,

@@ -17,26 +17,25 @@
 //!
 //! Errors that may pass (another transaction holds a lock, no database) set nothing aside: the next tick tries again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_store::live::{PassedOver, Take};
-use parking_lot::Mutex;
 
 use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
+use crate::runs::later::Later;
 use crate::{EngineError, Runs};
 
 /// How many runs' rows of one kind are set aside at most. When there are more, bad rows are searched for again each
 /// time: the others are still handled, but slowly.
 const SET_ASIDE_MAX: usize = 1_000;
 
-/// How often rows that were set aside are tried again, and how many runs at once.
+/// How often rows that were set aside are tried again.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
-const AGAIN_MAX: usize = 20;
 
 /// The kinds of rows in the inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,66 +63,28 @@ impl Kind {
     }
 }
 
-fn is_due(tried: Duration, now: Duration) -> bool {
-    now.saturating_sub(tried) > AGAIN_EVERY
+/// Rows that are set aside, by kind and run.
+pub(crate) struct RowsAside([Later<RunId, ()>; Kind::ALL.len()]);
+
+impl Default for RowsAside {
+    fn default() -> Self {
+        Self(Kind::ALL.map(|_| Later::new(SET_ASIDE_MAX, AGAIN_EVERY)))
+    }
 }
 
-/// Rows that are set aside, by kind and run, and when they were last tried (`NodeClock::elapsed`).
-#[derive(Default)]
-pub(crate) struct Aside([Mutex<HashMap<RunId, Duration>>; Kind::ALL.len()]);
-
-impl Aside {
+impl RowsAside {
     /// The runs that a tick skips.
     pub(crate) fn passed_over(&self) -> PassedOver {
         PassedOver {
-            timers: self.runs(Kind::Timers),
-            settlements: self.runs(Kind::Settlements),
-            starts: self.runs(Kind::Starts),
+            timers: self.of(Kind::Timers).keys(),
+            settlements: self.of(Kind::Settlements).keys(),
+            starts: self.of(Kind::Starts).keys(),
         }
     }
 
-    /// How many runs have rows of a kind set aside.
-    pub(crate) fn count(&self, kind: Kind) -> usize {
-        self.of(kind).lock().len()
-    }
-
-    /// Whether rows of a kind are to be tried again.
-    pub(crate) fn is_due(&self, kind: Kind, now: Duration) -> bool {
-        self.of(kind).lock().values().any(|tried| is_due(*tried, now))
-    }
-
-    fn of(&self, kind: Kind) -> &Mutex<HashMap<RunId, Duration>> {
+    /// The runs of a kind.
+    pub(crate) fn of(&self, kind: Kind) -> &Later<RunId, ()> {
         &self.0[kind as usize]
-    }
-
-    fn runs(&self, kind: Kind) -> Vec<RunId> {
-        self.of(kind).lock().keys().copied().collect()
-    }
-
-    /// Returns `false` if there are too many.
-    fn put(&self, kind: Kind, run: RunId, now: Duration) -> bool {
-        let mut aside = self.of(kind).lock();
-        let fits = aside.len() < SET_ASIDE_MAX;
-        if fits {
-            aside.insert(run, now);
-        }
-        fits
-    }
-
-    fn remove(&self, kind: Kind, run: RunId) {
-        self.of(kind).lock().remove(&run);
-    }
-
-    /// Those to be tried again now.
-    fn due(&self, kind: Kind, now: Duration) -> Vec<RunId> {
-        let mut aside = self.of(kind).lock();
-        let due = aside.iter_mut().filter(|(_, tried)| is_due(**tried, now));
-        due.take(AGAIN_MAX)
-            .map(|(run, tried)| {
-                *tried = now;
-                *run
-            })
-            .collect()
     }
 }
 
@@ -131,10 +92,11 @@ impl Runs {
     /// Handles all rows of a kind, except those that cannot be handled. An error is one that may pass, or has nothing
     /// to do with any row.
     pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
-        for run in self.pending.aside.due(kind, self.node.clock.elapsed()) {
+        let aside = self.pending.aside.of(kind);
+        for (run, ()) in aside.due(self.node.clock.elapsed()) {
             match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
                 Ok(()) => {
-                    self.pending.aside.remove(kind, run);
+                    aside.remove(&run);
                     tracing::info!(table = kind.name(), %run, "work of a run that was set aside is done");
                 }
                 Err(error) if is_passing(&error) => return Err(error),
@@ -143,12 +105,12 @@ impl Runs {
             }
         }
         let mut taken = BTreeSet::new();
-        let passed_over = self.pending.aside.runs(kind);
+        let passed_over = aside.keys();
         let error = match self.handle(kind, Take::AllBut(&passed_over), &mut taken).await {
             Err(error) if !is_passing(&error) && !taken.is_empty() => error,
             other => return other,
         };
-        let whole = error.again();
+        let whole = error.clone();
         let mut found = false;
         let mut failed = vec![(Vec::from_iter(taken), error)];
         while let Some((mut runs, error)) = failed.pop() {
@@ -178,7 +140,8 @@ impl Runs {
     fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) -> bool {
         let table = kind.name();
         let error = Chain(error);
-        let fits = self.pending.aside.put(kind, run, self.node.clock.elapsed());
+        let due = self.node.clock.elapsed() + AGAIN_EVERY;
+        let fits = self.pending.aside.of(kind).put(run, (), due);
         match fits {
             true => tracing::error!(
                 %error, table, %run,

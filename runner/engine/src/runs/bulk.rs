@@ -63,9 +63,7 @@ impl Engine {
         match ended.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err(EngineError::Stopping),
-            Err(error) => Err(EngineError::Unreadable(format!(
-                "the bulk control ended early: {error}"
-            ))),
+            Err(error) => Err(EngineError::unreadable_in("the bulk control ended early", error)),
         }
     }
 }
@@ -153,7 +151,8 @@ impl Runs {
         let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
         for run in live {
             let context = self.known(&contexts, run).await?;
-            let stood = standing(run, &locked[&run])?;
+            let found = &locked[&run];
+            let stood = standing(run, found.state, &found.progress)?;
             let before = stood.0;
             if let Err(refused) = action.check(before) {
                 done.insert(run, Err(refused.into()));

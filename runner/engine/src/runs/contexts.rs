@@ -64,7 +64,7 @@ impl Runs {
             Some(context) => Some(context.clone()),
             None => self.contexts_of(&[run]).await?.remove(&run),
         };
-        context.ok_or_else(|| EngineError::Unreadable(format!("run {run} cannot be found")))
+        context.ok_or_else(|| EngineError::unreadable(format!("run {run} cannot be found")))
     }
 
     /// The facts of runs that may be named twice.
@@ -118,7 +118,7 @@ impl Runs {
                     return Err(Ending::invalid("its items were deleted").into());
                 };
                 let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
-                    .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
+                    .map_err(|error| EngineError::unreadable_in(format!("items of {}", context.facts.id), error))?;
                 let items = Arc::new(items);
                 context.maps.lock().insert(task, (at.attempt, items.clone()));
                 items

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Control, Event, Progress, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, progress_of};
 use crate::runs::submit::Layout;
-use crate::runs::transition::Transition;
+use crate::runs::transition::{Transition, standing};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -308,7 +308,7 @@ impl Runs {
             .store
             .run(run)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("run {run} does not exist any more")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("run {run} does not exist any more")))?;
         let revision = self.node.catalog.revision(live.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) => self.node.catalog.resolution(id, &revision).await?,
@@ -383,7 +383,13 @@ impl Runs {
         let events: Vec<Event> = turn.into_iter().chain([event]).collect();
         let now = completion.now();
         let transition = self
-            .transition(context, standing(run, live)?, &events, &mut completion, now)
+            .transition(
+                context,
+                standing(run, live.state, &live.progress)?,
+                &events,
+                &mut completion,
+                now,
+            )
             .await?;
         let state = transition.state;
         if live.state.is_final()
@@ -575,7 +581,13 @@ impl Runs {
         let event = Event::Cancel { withdrawn };
         let now = completion.now();
         let cancelled = self
-            .transition(&context, standing(run, live)?, &[event], &mut completion, now)
+            .transition(
+                &context,
+                standing(run, live.state, &live.progress)?,
+                &[event],
+                &mut completion,
+                now,
+            )
             .await?;
         let mut after = After::default();
         // Whatever state the cancel led to, the run has the given state.
@@ -594,10 +606,6 @@ impl Runs {
         self.acted(after);
         Ok(())
     }
-}
-
-fn standing(run: RunId, live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
-    Ok((live.state, progress_of(run, &live.progress)?))
 }
 
 /// Why a run in this state cannot be cleared, and what to do instead.

@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 
 use crate::node::news::News;
 use crate::node::part::Part;
@@ -13,17 +13,17 @@ impl Part for Runs {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         let signals = &self.node.signals;
         async move {
-            match change.kind.as_str() {
-                "script" => signals.raise(Signal::Scripts),
+            match change.noun {
+                Some(Noun::Script) => signals.raise(Signal::Scripts),
                 // Its scripts now have another runtime: forget them, and make new snapshots.
-                "runtime" => {
+                Some(Noun::Runtime) => {
                     self.contexts.clear();
                     self.scripts.sandbox.forget_runtime(&change.name);
                     signals.raise(Signal::Scripts);
                 }
                 // Its bounds may have changed, so other runs may begin.
-                "group" if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
-                "pool" => signals.raise(Signal::Pools),
+                Some(Noun::Group) if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
+                Some(Noun::Pool) => signals.raise(Signal::Pools),
                 _ => {}
             }
             Ok(())

@@ -26,7 +26,7 @@ use crate::node::group_commit::is_passing;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
-use crate::runs::aside::{Aside, Kind};
+use crate::runs::aside::{Kind, RowsAside};
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Done, End, Ending};
@@ -62,7 +62,7 @@ const ORPHANS_MAX: i64 = 500;
 pub(crate) struct Pending {
     /// When the next timer is due, as far as known.
     next_due: Mutex<Option<Time>>,
-    pub(crate) aside: Aside,
+    pub(crate) aside: RowsAside,
 }
 
 impl Pending {
@@ -178,7 +178,7 @@ impl Runs {
                 Kind::Starts => inbox.starts,
                 Kind::Gates => inbox.turnstiles,
             };
-            if found || self.pending.aside.is_due(kind, self.node.clock.elapsed()) {
+            if found || self.pending.aside.of(kind).is_due(self.node.clock.elapsed()) {
                 self.work_off(kind).await?;
             }
         }
@@ -292,7 +292,13 @@ impl Runs {
             };
             let now = completion.now();
             let transition = self
-                .transition(&context, standing(run, found)?, &events, completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &events,
+                    completion,
+                    now,
+                )
                 .await?;
             let mut write = self.write_of(&context, transition, grant, &mut after)?;
             write.error = why.or(write.error);
@@ -427,7 +433,7 @@ impl Runs {
             match self.end_lost(&batch).await {
                 Ok(()) => {}
                 Err(error) if is_passing(&error) => return Err(error),
-                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error).await,
+                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error),
                 Err(_) => {
                     let second = batch.split_off(batch.len() / 2);
                     batches.push(batch);
@@ -467,7 +473,6 @@ impl Runs {
         self: &Arc<Self>,
         strangers: &mut HashMap<(RunId, AttemptKey), Duration>,
     ) -> Result<(), EngineError> {
-        self.give_up_again().await;
         let mut lost = self.node.store.lost_attempts().await?;
         lost.retain(|lost| !self.reports.given_up.knows(lost.ended.run, lost.ended.at));
         if !lost.is_empty() {

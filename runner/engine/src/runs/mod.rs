@@ -20,6 +20,7 @@ pub(crate) mod grants;
 pub(crate) mod heard;
 pub(crate) mod held;
 pub(crate) mod inbox;
+pub(crate) mod later;
 pub(crate) mod log_buffer;
 pub(crate) mod logs;
 pub(crate) mod notices;

@@ -353,7 +353,13 @@ impl Runs {
             };
             let context = self.known(contexts, *run).await?;
             let transition = self
-                .transition(&context, standing(*run, found)?, &[Event::Start], completion, now)
+                .transition(
+                    &context,
+                    standing(*run, found.state, &found.progress)?,
+                    &[Event::Start],
+                    completion,
+                    now,
+                )
                 .await?;
             decided.push(*run);
             writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
@@ -367,7 +373,13 @@ impl Runs {
             let context = self.known(contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
-                .transition(&context, standing(*run, found)?, &[cancel], completion, now)
+                .transition(
+                    &context,
+                    standing(*run, found.state, &found.progress)?,
+                    &[cancel],
+                    completion,
+                    now,
+                )
                 .await?;
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let notices = self.skip_notices(&context, write.notices);
@@ -409,7 +421,13 @@ impl Runs {
             };
             let context = self.known(&contexts, run).await?;
             let transition = self
-                .transition(&context, standing(run, found)?, &[Event::Start], &mut completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &[Event::Start],
+                    &mut completion,
+                    now,
+                )
                 .await?;
             writes.push(self.write_of(&context, transition, &mut Grant::none(), &mut after)?);
         }

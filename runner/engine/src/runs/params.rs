@@ -1,4 +1,4 @@
-//! Params of a task without templates: those of all layers, merged.
+//! Params of a task without templates: those of all layers, merged; params of a run that a script makes.
 
 use std::collections::BTreeMap;
 
@@ -68,4 +68,9 @@ pub(crate) fn given_params(context: &RunContext, task: TaskIndex) -> Result<Give
         None => Map::new(),
     };
     Ok((run, task_run))
+}
+
+/// The params that a script gives to a run of a group.
+pub(crate) fn enqueued(group: &str, params: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(params).map_err(|error| format!("enqueue of `{group}`: {error}"))
 }

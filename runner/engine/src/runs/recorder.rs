@@ -31,7 +31,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{End, Ending, Report};
-use crate::runs::given_up::GivenUp;
+use crate::runs::given_up::{GivenUp, is_newer};
 use crate::runs::single_task;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
@@ -178,13 +178,13 @@ impl Commits for Outcomes {
     async fn refused(&self, outcome: Outcome, error: &EngineError) -> Option<Outcome> {
         let runs = &self.0;
         let Outcome { report, known, .. } = outcome;
-        if is_unrecordable(&report.end) {
+        if is_unrecordable(&report.end) || is_newer(error) {
             let ended = EndedAttempt {
                 run: report.run,
                 at: report.at,
                 lease: runs.lease(),
             };
-            runs.give_up(ended, error).await;
+            runs.give_up(ended, error);
             return None;
         }
         tracing::error!(error = %Chain(error), run = %report.run, "cannot record the outcome of an attempt; the \

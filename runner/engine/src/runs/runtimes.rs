@@ -93,10 +93,6 @@ fn language_of(row: &RuntimeRow) -> Language {
     named.unwrap_or(Language::JavaScript)
 }
 
-fn unreadable(error: &CompileError) -> EngineError {
-    EngineError::Unreadable(error.to_string())
-}
-
 /// What is different in a version.
 fn changes(version: &VersionInUse, compiled: &Compiled) -> Vec<&'static str> {
     let same = [
@@ -123,10 +119,8 @@ fn changes(version: &VersionInUse, compiled: &Compiled) -> Vec<&'static str> {
 /// This program's own runtime, in its stored form.
 async fn packed(language: Language) -> Result<Vec<u8>, EngineError> {
     let packed = tokio::task::spawn_blocking(move || RuntimeBundle::own(language).map(|bundle| bundle.pack()));
-    let packed = packed
-        .await
-        .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-    packed.map_err(EngineError::Unreadable)
+    let packed = packed.await.map_err(EngineError::unreadable)?;
+    packed.map_err(EngineError::unreadable)
 }
 
 fn written<'a>(own: &'a RuntimeId, packed: &'a [u8]) -> RuntimeWrite<'a> {
@@ -143,7 +137,7 @@ impl Runs {
     /// This program's runtime for a language.
     async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
         let own = self.scripts.sandbox.own_runtime(language).await;
-        own.map_err(|error| unreadable(&error))
+        own.map_err(EngineError::unreadable)
     }
 
     /// Stores this program's own runtime for other programs.
@@ -172,10 +166,7 @@ impl Runs {
             return Ok(());
         };
         let whole = tokio::task::spawn_blocking(move || RuntimeBundle::unpack(&kept, &own.tag).map(drop));
-        let Err(why) = whole
-            .await
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?
-        else {
+        let Err(why) = whole.await.map_err(EngineError::unreadable)? else {
             return Ok(());
         };
         let packed = packed(own.language).await?;
@@ -229,7 +220,7 @@ impl Runs {
         };
         let text = self.node.store.blob(&version.digest).await?;
         let text = text.ok_or_else(|| {
-            EngineError::Unreadable(format!(
+            EngineError::unreadable(format!(
                 "the source text of {}@{} was deleted",
                 version.name, version.version
             ))
@@ -238,7 +229,7 @@ impl Runs {
             Ok(compiled) => Ok(told(changes(version, &compiled), None)),
             Err(CompileError::NotNow(stopped)) => Err(stopped.into()),
             // An error of this machine is not the script's.
-            Err(error @ CompileError::Internal(_)) => Err(unreadable(&error)),
+            Err(error @ CompileError::Internal(_)) => Err(EngineError::unreadable(error)),
             Err(error) => Ok(told(Vec::new(), Some(error.to_string()))),
         }
     }

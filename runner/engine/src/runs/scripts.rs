@@ -141,7 +141,7 @@ impl Runs {
             Err(error) => {
                 let said = format!("script {}@{} could not be loaded: {error}", script.name, script.version);
                 Err(match error {
-                    LoadError::Compile(CompileError::Internal(_)) => EngineError::Unreadable(said).into(),
+                    LoadError::Compile(CompileError::Internal(_)) => EngineError::unreadable(said).into(),
                     _ => Ending::failed(ErrorKind::Failed, said).into(),
                 })
             }

@@ -297,15 +297,14 @@ impl Runs {
             let hash = dedupe_hash(&spec.params, &spec.task_params_value());
             (hash, dedupe == Dedupe::ParamsKept)
         });
-        let task_params =
-            (!spec.task_params.is_empty()).then(|| serde_json::to_string(&spec.task_params).unwrap_or_default());
+        let task_params = (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string());
         let labels = labels_of(&revision, &spec.labels);
         let request = Layout {
             trigger,
             priority: spec.priority,
             logical_time,
             interval: revision.calendar.data_interval(logical_time),
-            params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+            params: Value::Object(spec.params).to_string(),
             task_params,
             labels,
             key: spec.key,
@@ -597,7 +596,12 @@ trait TaskParams {
 
 impl TaskParams for SubmissionSpec {
     fn task_params_value(&self) -> Value {
-        serde_json::to_value(&self.task_params).unwrap_or_default()
+        let tasks = self.task_params.iter();
+        Value::Object(
+            tasks
+                .map(|(task, params)| (task.to_string(), Value::Object(params.clone())))
+                .collect(),
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Event, Progress, Refused, decide};
 use heddle_domain::state::RunState;
 use heddle_store::StoreError;
-use heddle_store::live::{Completion, LockedRun};
+use heddle_store::live::Completion;
 
 use crate::runs::apply::progress_of;
 use crate::{ControlError, EngineError, RunContext, Runs};
@@ -58,18 +58,17 @@ impl From<NoTransition> for ControlError {
 impl From<NoTransition> for EngineError {
     fn from(none: NoTransition) -> Self {
         match none {
-            NoTransition::Refused(refused) => Self::Unreadable(format!(
-                "an event that is not possible in this state: \
-                {refused}"
-            )),
+            NoTransition::Refused(refused) => {
+                Self::unreadable_in("an event that is not possible in this state", refused)
+            }
             NoTransition::Engine(error) => error,
         }
     }
 }
 
-/// The state of a locked run.
-pub(crate) fn standing(run: RunId, found: &LockedRun) -> Result<(RunState, Progress), EngineError> {
-    Ok((found.state, progress_of(run, &found.progress)?))
+/// The state of a locked run, by its row.
+pub(crate) fn standing(run: RunId, state: RunState, progress: &[u8]) -> Result<(RunState, Progress), EngineError> {
+    Ok((state, progress_of(run, progress)?))
 }
 
 impl Runs {

@@ -10,7 +10,7 @@ mod scheduler;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use quick_cache::sync::Cache;
 use uuid::Uuid;
 
@@ -47,7 +47,7 @@ impl Schedules {
 
 impl Part for Schedules {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if change.kind == "group" {
+        if change.noun == Some(Noun::Group) {
             self.node.signals.raise(Signal::Schedules);
             self.node.signals.raise(Signal::Links);
         }

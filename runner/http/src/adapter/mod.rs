@@ -31,12 +31,10 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
             let engine = engine.clone();
             Box::pin(async move {
                 match runs::get(&engine, id, Duration::ZERO).await {
-                    Ok(run) => serde_json::to_string(&run)
-                        .map(Some)
-                        .map_err(|error| EngineError::Unreadable(error.to_string())),
+                    Ok(run) => serde_json::to_string(&run).map(Some).map_err(EngineError::unreadable),
                     Err(Refusal::NotFound { .. }) => Ok(None),
                     Err(Refusal::Store(error)) => Err(error.into()),
-                    Err(refused) => Err(EngineError::Unreadable(format!("run {id}: {refused:?}"))),
+                    Err(refused) => Err(EngineError::unreadable(format!("run {id}: {refused:?}"))),
                 }
             })
         },

@@ -61,10 +61,6 @@ impl From<EngineError> for Refusal {
                 detail: "the database is not available".into(),
                 retry_after_seconds: 1,
             },
-            EngineError::ReadOnly => Self::Unavailable {
-                detail: "the database is read-only at the moment; try again".into(),
-                retry_after_seconds: 5,
-            },
             EngineError::Stopping => Self::Unavailable {
                 detail: "this node is shutting down".into(),
                 retry_after_seconds: 1,

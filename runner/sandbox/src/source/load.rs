@@ -213,7 +213,7 @@ impl Sandbox {
     }
 
     /// A script with another main module than ours, which has what scripts do not have, above all `eval`: to measure
-    /// how much of the language the interpreter supports (`examples/conformance.rs`).
+    /// how much of the language the interpreter supports (`examples/conformance/main.rs`).
     #[doc(hidden)]
     pub async fn javascript_with_main(&self, main: &str) -> Result<Script, CompileError> {
         let language = Language::JavaScript;

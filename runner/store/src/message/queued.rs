@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 
 use chrono::NaiveDate;
-use heddle_domain::state::ErrorKind;
+use heddle_domain::state::{ErrorKind, RunState};
 use uuid::Uuid;
 
 use super::claim::{Tried, by_ids, read_tried};
@@ -30,7 +30,8 @@ pub struct EndedQueueBatch {
     pub day: NaiveDate,
     pub ids: Vec<Uuid>,
     pub tried: Vec<Tried>,
-    pub state: i16,
+    /// The state in which its run has ended; `None`: the run was deleted.
+    pub state: Option<RunState>,
     /// The worker's output.
     pub output: Option<String>,
     pub error: Option<String>,
@@ -123,12 +124,13 @@ impl Store {
         .await?;
         let mut ended = Vec::with_capacity(rows.len());
         for row in rows {
+            let state = |number| StoreError::known(RunState::from_number, number, ("runs_done", "state"), row.id);
             ended.push(EndedQueueBatch {
                 id: row.id,
                 day: row.day,
                 ids: row.ids,
                 tried: read_tried(row.id, row.retries)?,
-                state: row.state.unwrap_or(-1),
+                state: row.state.map(state).transpose()?,
                 output: row.output,
                 error: row.error,
                 fatal: row.fatal,

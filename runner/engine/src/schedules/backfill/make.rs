@@ -133,7 +133,7 @@ impl Schedules {
         self.runs.hand_out(&mut runs);
         let created = round.create(&runs, self.node.lease(), &*self.node.clock).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
-            return Err(EngineError::Unreadable(format!(
+            return Err(EngineError::unreadable(format!(
                 "a run of backfill {} was not created: {refused:?}",
                 row.id
             )));

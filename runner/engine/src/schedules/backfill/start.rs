@@ -96,7 +96,7 @@ impl Schedules {
         // Counting a million instants of a cron expression takes long: not on the threads that answer requests.
         let checked = tokio::task::spawn_blocking(move || counted.check(calendar, zone, priority, now))
             .await
-            .map_err(|error| EngineError::Unreadable(error.to_string()))??;
+            .map_err(EngineError::unreadable)??;
         let to = checked.to.unwrap_or(now);
         let id = self.node.new_id(now);
         let left = self
@@ -118,7 +118,7 @@ impl Schedules {
             (Vec::new(), all.saturating_sub(left))
         })
         .await
-        .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        .map_err(EngineError::unreadable)?;
         if spec.dry_run {
             return Ok(Started::Planned(instants));
         }

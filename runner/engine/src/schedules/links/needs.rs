@@ -52,7 +52,7 @@ impl Family {
     fn revision(&self, group: i64) -> Result<&Arc<Revision>, EngineError> {
         self.revisions
             .get(&group)
-            .ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group}")))
+            .ok_or_else(|| EngineError::unreadable(format!("the revision of group {group}")))
     }
 }
 
