@@ -64,6 +64,7 @@ mod shares;
 mod sources;
 mod stock;
 mod submissions;
+mod together;
 mod traces;
 mod turns;
 mod uses;

@@ -34,6 +34,19 @@ pub const RATE_COUNT_MAX: u32 = 10_000_000;
 /// The most names in each of `sql`, `secrets` and `allow_hosts`.
 const GRANTS_MAX: usize = 100;
 
+/// The beginning of the names of the groups that Heddle keeps for topics that send to queues.
+pub const GROUP_PREFIX: &str = "_topic-";
+
+/// The group whose runs contain the batches of a topic that sends to a queue. Its name is made of the topic's number.
+pub fn group_name(topic: i32) -> String {
+    format!("{GROUP_PREFIX}{topic}")
+}
+
+/// The topic whose batches a group carries, if it does.
+pub fn topic_of(group: &str) -> Option<i32> {
+    group.strip_prefix(GROUP_PREFIX)?.parse().ok()
+}
+
 /// When messages of a topic are due: on a day or at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -306,6 +319,13 @@ mod tests {
     fn compile(spec: Value) -> Result<Topic, Vec<String>> {
         let spec: TopicSpec = serde_json::from_value(spec).unwrap();
         Topic::compile(spec).map_err(|faults| faults.0.into_iter().map(|fault| fault.pointer).collect())
+    }
+
+    #[test]
+    fn a_group_tells_its_topic() {
+        assert_eq!(topic_of(&group_name(7)), Some(7));
+        assert_eq!(topic_of("_topic-x"), None);
+        assert_eq!(topic_of("other"), None);
     }
 
     #[test]

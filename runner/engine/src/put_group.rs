@@ -18,6 +18,7 @@ use heddle_store::change::{By, Put};
 use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
 use heddle_store::link::{GroupLink, LinkKind};
 use heddle_store::script::CONSUMER_WORLD;
+use heddle_store::timer_task::TimerTree;
 use heddle_store::{Store, StoreError};
 use serde_json::Value;
 
@@ -33,6 +34,21 @@ pub struct Checked {
     pub scripts: Vec<ScriptUse>,
     /// What may well be a mistake, but need not be one.
     pub warnings: Vec<Fault>,
+}
+
+impl Checked {
+    /// The write of this spec under a name.
+    pub fn write<'a>(&'a self, name: &'a str) -> GroupWrite<'a> {
+        GroupWrite {
+            name,
+            spec: &self.canonical,
+            category: self.spec.category.as_deref(),
+            links: &self.links,
+            scripts: &self.scripts,
+            enabled: None,
+            if_match: None,
+        }
+    }
 }
 
 /// Why a group was not put.
@@ -75,7 +91,8 @@ impl From<Stopped> for GroupRefused {
 /// How often a spec is checked again when an object that it names is deleted and created again after the check.
 pub const TRIES_MAX: u32 = 3;
 
-/// Checks and writes a group's spec. If `enabled` is left out, it does not change.
+/// Checks and writes a group's spec. If `enabled` is left out, it does not change. If the group belongs to a tree of timer
+/// tasks, the same transaction writes the tree.
 pub async fn put_group(
     store: &Store,
     by: By<'_>,
@@ -83,20 +100,20 @@ pub async fn put_group(
     spec: GroupSpec,
     enabled: Option<bool>,
     if_match: Option<IfMatch>,
+    tree: Option<TimerTree<'_>>,
 ) -> Result<(Put<GroupRow>, Checked), GroupRefused> {
     let mut tries = 0;
     let (checked, put) = loop {
         let checked = check_group(store, name, spec.clone(), by.at).await?;
         let write = GroupWrite {
-            name,
-            spec: &checked.canonical,
-            category: checked.spec.category.as_deref(),
-            links: &checked.links,
-            scripts: &checked.scripts,
             enabled,
             if_match: if_match.clone(),
+            ..checked.write(name)
         };
-        let put = store.put_group(by, write).await?;
+        let put = match tree {
+            None => store.put_group(by, write).await?,
+            Some(tree) => store.put_timer_tree(by, tree, write).await?,
+        };
         tries += 1;
         // The next check reports what was deleted in between, with its JSON pointer.
         if put != GroupPut::Outdated || tries == TRIES_MAX {

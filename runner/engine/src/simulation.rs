@@ -147,7 +147,7 @@ impl World {
             at: self.now(),
         };
         let name: Name = name.parse().expect("a name");
-        let put = put_group(&self.store, by, &name, spec, None, None).await;
+        let put = put_group(&self.store, by, &name, spec, None, None, None).await;
         put.expect("a group");
     }
 

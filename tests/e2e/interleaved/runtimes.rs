@@ -93,7 +93,7 @@ async fn uses_beside_a_retirement() {
         ),
         (
             "a topic that names it",
-            Box::pin(async { matches!(store.put_topic(by(), topic, &[]).await, Ok(TopicPut::Done(_))) }),
+            Box::pin(async { matches!(store.put_topic(by(), topic, &[], None).await, Ok(TopicPut::Done(_))) }),
         ),
         (
             "an activation",

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result};
+use heddle_domain::topic::GROUP_PREFIX;
 use serde_json::{Value, json};
 
-use super::apply::{TOPIC_GROUPS, name_of};
+use super::apply::name_of;
 use crate::document::{Document, Kind};
 use crate::exit::usage;
 use crate::output::plain;
@@ -30,7 +31,7 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
         for item in items {
             // Offers of runs' tasks go with their runs, groups that Heddle keeps for its topics with these.
             let own = kind == Kind::Offer && !item["run"].is_null();
-            let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(TOPIC_GROUPS)) else {
+            let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(GROUP_PREFIX)) else {
                 continue;
             };
             let kept = documents

@@ -11,7 +11,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
-use heddle_domain::topic::Topic;
+use heddle_domain::topic::{Topic, group_name};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ use super::Messages;
 use super::drainer::params_of;
 use super::outcome::{MessageEnd, finish_of};
 use crate::node::signals::Signal;
-use crate::runs::batch_run::{failed_of, group_name};
+use crate::runs::batch_run::failed_of;
 use crate::runs::submit::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 

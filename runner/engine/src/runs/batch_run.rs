@@ -1,40 +1,28 @@
 //! Runs that bring batches of messages to a queue's workers.
 //!
-//! A topic that sends to a queue has its own group, which Heddle keeps ([`group_name`]). A batch becomes a run of it,
-//! with a key made of the batch's id; its params are `{topic, messages}`. This module contains what is special about
-//! such a run: its worker does not get messages that were cancelled while it waited, and may say which messages failed.
+//! A topic that sends to a queue has its own group, which Heddle keeps ([`heddle_domain::topic::group_name`]). A batch
+//! becomes a run of it, with a key made of the batch's id; its params are `{topic, messages}`. This module contains what is
+//! special about such a run: its worker does not get messages that were cancelled while it waited, and may say which
+//! messages failed.
 
 use std::collections::HashSet;
 
-use heddle_domain::topic::Topic;
+use heddle_domain::topic::{Topic, topic_of};
 use heddle_domain::{Fault, Faults};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{Engine, EngineError, RunContext, Runs};
+use crate::{EngineError, RunContext, Runs};
 
-/// The group whose runs contain a topic's batches.
-pub fn group_name(topic: i32) -> String {
-    format!("_topic-{topic}")
-}
-
-impl Engine {
-    /// The group of a topic that sends to a queue: its name and its spec.
-    pub fn topic_group(topic: i32, name: &str, spec: &Topic) -> (String, Value) {
-        let timeout = format!("{}ms", spec.spec.timeout.millis());
-        let group = json!({
-            "description": format!("Carries the batches of the topic {name}. Created by Heddle."),
-            "tasks": {"batch": {"queue": spec.spec.queue, "timeout": timeout}},
-        });
-        (group_name(topic), group)
-    }
-}
-
-/// The topic whose batches a group carries, if it does.
-fn topic_of(group: &str) -> Option<i32> {
-    group.strip_prefix("_topic-")?.parse().ok()
+/// The spec of the group of a topic that sends to a queue.
+pub fn topic_group(name: &str, topic: &Topic) -> Value {
+    let timeout = format!("{}ms", topic.spec.timeout.millis());
+    json!({
+        "description": format!("Carries the batches of the topic {name}. Created by Heddle."),
+        "tasks": {"batch": {"queue": topic.spec.queue, "timeout": timeout}},
+    })
 }
 
 /// A batch in the form of a run's params.
@@ -184,7 +172,5 @@ mod tests {
         let cut: Value = serde_json::from_str(&without_others(&text, &[other]).unwrap()).unwrap();
         assert_eq!(cut, json!({"topic": "t", "messages": [{"id": other, "payload": "é"}]}));
         assert_eq!(without_others("{}", &[one]), None);
-        assert_eq!(topic_of(&group_name(7)), Some(7));
-        assert_eq!(topic_of("_topic-x"), None);
     }
 }

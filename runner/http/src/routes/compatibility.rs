@@ -8,9 +8,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use heddle_api::Submission;
 use heddle_domain::spec::parse_group;
-use heddle_engine::put_group::check_group;
-use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
-use heddle_store::timer_task::TimerTaskRow;
+use heddle_engine::put_group::put_group;
+use heddle_store::group::GroupDelete;
+use heddle_store::timer_task::{TimerTaskRow, TimerTree};
 use serde_json::{Value, json};
 
 use crate::access::Access;
@@ -269,7 +269,6 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
 
 /// Makes a tree's group what the tree says; answers what its sender should know.
 async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec<String>, Problem> {
-    let store = &request.app.store;
     let name = timer_task::group_name(root)?;
     let enabled = match rows.first().and_then(|row| row.definition.as_object()) {
         Some(fields) => timer_task::is_enabled(fields)?,
@@ -278,22 +277,18 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec
     let zone = request.app.config.compat_zone;
     let Meant { spec, notes } = timer_task::group_spec(rows, zone, request.now)?;
     let spec = parse_group(&spec)?;
-    let checked = check_group(&request.app.store, &name, spec, request.now).await?;
-    store.put_timer_tree(root, rows).await?;
-    let write = GroupWrite {
-        name: &name,
-        spec: &checked.canonical,
-        category: checked.spec.category.as_deref(),
-        links: &checked.links,
-        scripts: &checked.scripts,
-        enabled: Some(enabled),
-        if_match: None,
-    };
-    match store.put_group(request.by(), write).await? {
-        GroupPut::Done(_) => Ok(notes),
-        // Neither links nor scripts nor `If-Match` are asked for.
-        _ => Err(Problem::conflict("the group was changed at the same time; try again")),
-    }
+    let tree = TimerTree { root, rows };
+    put_group(
+        &request.app.store,
+        request.by(),
+        &name,
+        spec,
+        Some(enabled),
+        None,
+        Some(tree),
+    )
+    .await?;
+    Ok(notes)
 }
 
 async fn delete(mut request: Request) -> Result<Well, Problem> {
@@ -301,18 +296,13 @@ async fn delete(mut request: Request) -> Result<Well, Problem> {
     let (root, _) = tree_of(&request, id).await?;
     only_root(id, root)?;
     let name = timer_task::group_name(root)?;
-    match request.app.store.delete_group(request.by(), &name, true, None).await? {
+    match request.app.store.delete_timer_tree(request.by(), root, &name).await? {
         GroupDelete::Missing => return Err(no_task(id)),
-        GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
-            return Err(Problem::conflict(format!("other groups use it: {}", groups.join(", "))));
-        }
-        GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
-        GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("its current revision is {revision}"))),
         GroupDelete::Deleted { id, .. } => {
             adapter::runs::cancel_group(&request.app.engine, id, request.caller.actor.clone()).await?;
         }
+        kept => return Err(super::groups::not_deleted(&name, kept)),
     }
-    request.app.store.delete_timer_tree(root).await?;
     Ok(json!({"taskId": id}).into())
 }
 

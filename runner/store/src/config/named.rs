@@ -121,7 +121,12 @@ impl Store {
     }
 }
 
-async fn put_in<N: Named>(tx: &mut PgSession, by: By<'_>, named: &N) -> Result<Put<N::Row>, Stop<N::Answer>> {
+/// The same within a transaction, which the caller ends: with a commit if something was changed.
+pub(crate) async fn put_in<N: Named>(
+    tx: &mut PgSession,
+    by: By<'_>,
+    named: &N,
+) -> Result<Put<N::Row>, Stop<N::Answer>> {
     change::lock_name(tx, N::NOUN, named.name()).await?;
     let kept = named.locked(tx).await?;
     named.check(tx, kept.as_ref()).await?;

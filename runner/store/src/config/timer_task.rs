@@ -1,10 +1,12 @@
 //! Timer tasks: the trees of the compatibility calls, with the numbers by which their callers know them.
 //!
-//! A tree is stored next to its group, as it was sent, so that a part of it can be changed by its number. The rows are
-//! written before the group: a tree whose group was never created is found by nobody.
+//! A tree is stored next to its group, as it was sent, so that a part of it can be changed by its number. One transaction
+//! writes both, or deletes both.
 
 use serde_json::Value;
 
+use crate::change::By;
+use crate::group::{GroupDelete, GroupPut, GroupWrite, delete_in, put_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -18,6 +20,15 @@ pub struct TimerTaskRow {
     pub definition: Value,
 }
 
+/// A whole tree.
+#[derive(Clone, Copy, Debug)]
+pub struct TimerTree<'a> {
+    /// The number of its root.
+    pub root: i64,
+    /// Parents come before their children, so the root is first.
+    pub rows: &'a [TimerTaskRow],
+}
+
 impl Store {
     /// New numbers for timer tasks.
     pub async fn new_timer_task_ids(&self, count: usize) -> Result<Vec<i64>, StoreError> {
@@ -29,19 +40,22 @@ impl Store {
         .await?)
     }
 
-    /// Replaces a tree; parents come before their children, so the root is first.
-    pub async fn put_timer_tree(&self, root: i64, rows: &[TimerTaskRow]) -> Result<(), StoreError> {
+    /// Replaces a tree and puts its group. All changes of groups wait for each other, and so do changes of one tree.
+    pub async fn put_timer_tree(
+        &self,
+        by: By<'_>,
+        tree: TimerTree<'_>,
+        group: GroupWrite<'_>,
+    ) -> Result<GroupPut, StoreError> {
+        let TimerTree { root, rows } = tree;
         let ids: Vec<i64> = rows.iter().map(|row| row.task_id).collect();
         let parents: Vec<Option<i64>> = rows.iter().map(|row| row.parent).collect();
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();
         transaction!(self, pool, "put_timer_tree", |tx| {
-            // Concurrent changes of one tree wait for each other.
-            sqlx::query!(
-                "SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))",
-                root
-            )
-            .fetch_one(&mut *tx)
-            .await?;
+            let put = put_in(&mut tx, by, &group).await?;
+            if !matches!(put, GroupPut::Done(_)) {
+                return Ok(put);
+            }
             sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
                 .execute(&mut *tx)
                 .await?;
@@ -58,7 +72,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             tx.commit().await?;
-            Ok(())
+            Ok(put)
         })
     }
 
@@ -83,10 +97,18 @@ impl Store {
         Ok((root, rows))
     }
 
-    pub async fn delete_timer_tree(&self, root: i64) -> Result<(), StoreError> {
-        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+    /// Deletes a tree with its group; the caller then cancels the active runs. If the group cannot be deleted, the tree
+    /// stays too.
+    pub async fn delete_timer_tree(&self, by: By<'_>, root: i64, group: &str) -> Result<GroupDelete, StoreError> {
+        transaction!(self, pool, "delete_timer_tree", |tx| {
+            let deleted = delete_in(&mut tx, by, group, true, None).await?;
+            if matches!(deleted, GroupDelete::Deleted { .. }) {
+                sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
+                    .execute(&mut *tx)
+                    .await?;
+                tx.commit().await?;
+            }
+            Ok(deleted)
+        })
     }
 }

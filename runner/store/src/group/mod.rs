@@ -19,7 +19,9 @@ use crate::{Store, StoreError};
 use crate::{schedule, upstream};
 
 pub use delete::GroupDelete;
+pub(crate) use delete::delete_in;
 pub use list::GroupFilter;
+pub(crate) use put::put_in;
 pub use put::{GroupPut, GroupWrite};
 
 /// Serialises all changes of groups.

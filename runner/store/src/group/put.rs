@@ -234,6 +234,50 @@ fn is_met(wanted: &IfMatch, before: Option<&GroupRow>) -> bool {
     before.is_some_and(|before| wanted.is_met_by(before.revision))
 }
 
+/// Creates or changes a group within a transaction, which the caller ends: with a commit if something was changed.
+pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupPut, StoreError> {
+    lock_groups(tx).await?;
+    let before = current(tx, write.name).await?;
+    let wanted = write.if_match.as_ref();
+    if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
+        return Ok(GroupPut::Stale(before.map(|before| before.revision)));
+    }
+    let stood = before.as_ref().is_none_or(|before| before.enabled);
+    let enabled = write.enabled.unwrap_or(stood);
+    if let Some(before) = &before
+        && before.spec == *write.spec
+    {
+        return Ok(GroupPut::Done(put_again(tx, by, before, enabled).await?));
+    }
+    let named = match hold_named(tx, write, before.as_ref().map(|before| before.id)).await? {
+        Ok(named) => named,
+        Err(missing) => return Ok(missing),
+    };
+    if let Some(category) = write.category {
+        hold_category(tx, by, category).await?;
+    }
+    let row = match &before {
+        Some(before) => revise(tx, by, before, write.spec, write.category).await?,
+        None => insert(tx, by, write).await?,
+    };
+    let row = GroupRow { enabled, ..row };
+    link::replace(tx, row.id, &named.links, &named.upstreams).await?;
+    replace_script_uses(tx, row.id, write.scripts, &named.scripts).await?;
+    schedule::sync(tx, &row, by.at).await?;
+    upstream::changed(tx, row.id).await?;
+    let action = if before.is_some() { "update" } else { "create" };
+    let spec_before = before.as_ref().map(|before| &before.spec);
+    change::record(tx, by, action, Noun::Group, write.name, spec_before, Some(write.spec)).await?;
+    if enabled != stood {
+        switch(tx, by, &row).await?;
+    }
+    Ok(GroupPut::Done(Put {
+        row,
+        created: before.is_none(),
+        changed: true,
+    }))
+}
+
 impl Store {
     /// Creates or changes a group; the same spec makes no new revision. A category that it names is created if needed.
     ///
@@ -241,60 +285,11 @@ impl Store {
     /// disabled never fires, not even for a moment or after a crash.
     pub async fn put_group(&self, by: By<'_>, write: GroupWrite<'_>) -> Result<GroupPut, StoreError> {
         transaction!(self, pool, "put_group", |tx| {
-            lock_groups(&mut tx).await?;
-            let before = current(&mut tx, write.name).await?;
-            let wanted = write.if_match.as_ref();
-            if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
-                return Ok(GroupPut::Stale(before.map(|before| before.revision)));
+            let put = put_in(&mut tx, by, &write).await?;
+            if matches!(&put, GroupPut::Done(done) if done.changed) {
+                tx.commit().await?;
             }
-            let stood = before.as_ref().is_none_or(|before| before.enabled);
-            let enabled = write.enabled.unwrap_or(stood);
-            if let Some(before) = &before
-                && before.spec == *write.spec
-            {
-                let put = put_again(&mut tx, by, before, enabled).await?;
-                if put.changed {
-                    tx.commit().await?;
-                }
-                return Ok(GroupPut::Done(put));
-            }
-            let named = match hold_named(&mut tx, &write, before.as_ref().map(|before| before.id)).await? {
-                Ok(named) => named,
-                Err(missing) => return Ok(missing),
-            };
-            if let Some(category) = write.category {
-                hold_category(&mut tx, by, category).await?;
-            }
-            let row = match &before {
-                Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
-                None => insert(&mut tx, by, &write).await?,
-            };
-            let row = GroupRow { enabled, ..row };
-            link::replace(&mut tx, row.id, &named.links, &named.upstreams).await?;
-            replace_script_uses(&mut tx, row.id, write.scripts, &named.scripts).await?;
-            schedule::sync(&mut tx, &row, by.at).await?;
-            upstream::changed(&mut tx, row.id).await?;
-            let action = if before.is_some() { "update" } else { "create" };
-            let spec_before = before.as_ref().map(|before| &before.spec);
-            change::record(
-                &mut tx,
-                by,
-                action,
-                Noun::Group,
-                write.name,
-                spec_before,
-                Some(write.spec),
-            )
-            .await?;
-            if enabled != stood {
-                switch(&mut tx, by, &row).await?;
-            }
-            tx.commit().await?;
-            Ok(GroupPut::Done(Put {
-                row,
-                created: before.is_none(),
-                changed: true,
-            }))
+            Ok(put)
         })
     }
 }
