@@ -1,4 +1,4 @@
-//! Controls of operators: cancel, override, retry now, clear, restart.
+//! Controls of operators: cancel, override, retry now, clear, restart; and which control a run allows in which state.
 //!
 //! Each takes back what followed from the states that it changes, and applies the rules again. What a task run's own
 //! outcome, or an operator, has decided stays.
@@ -8,6 +8,50 @@ use super::{Refused, SkipCause, TaskKey};
 use crate::plan::TaskIndex;
 use crate::spec::{OnFailure, may_override_to};
 use crate::state::{ErrorKind, RunState, TaskState};
+
+/// A control of a run as a whole: the state of the run decides whether it is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// It starts nothing new.
+    Pause,
+    /// Whatever was paused goes on.
+    Resume,
+    /// Goes on where it failed.
+    Restart,
+    /// Runs a task run of it again.
+    Clear,
+    /// Forgets it.
+    Delete,
+    /// Sets its state.
+    Override,
+    /// Makes a new run like it.
+    Rerun,
+}
+
+impl Control {
+    /// Whether a run in this state allows it. This is the only place that says so: the state machine, which decides, and
+    /// all who want to know it before ask here.
+    pub fn is_allowed(self, state: RunState) -> bool {
+        match self {
+            Self::Cancel => !state.is_final(),
+            Self::Pause => matches!(state, RunState::Waiting | RunState::Running),
+            Self::Resume => state == RunState::Paused,
+            Self::Restart => matches!(state, RunState::Failed | RunState::Cancelled),
+            Self::Clear | Self::Delete => state.is_final(),
+            Self::Override | Self::Rerun => true,
+        }
+    }
+
+    /// The refusal, if a run in this state does not allow it.
+    pub fn check(self, state: RunState) -> Result<(), Refused> {
+        match self.is_allowed(state) {
+            true => Ok(()),
+            false => Err(Refused::RunState(state)),
+        }
+    }
+}
 
 impl Machine<'_> {
     pub(super) fn cancel(&mut self, withdrawn: &[TaskKey]) {
@@ -150,9 +194,7 @@ impl Machine<'_> {
     /// runs that never ran because of it are decided again in any case: only the rules had decided that.
     pub(super) fn clear(&mut self, key: TaskKey, downstream: bool, output_bytes: u64) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if !self.state.is_final() {
-            return Err(Refused::RunState(*self.state));
-        }
+        Control::Clear.check(*self.state)?;
         let task = self.progress.task(key.task);
         if key.item.is_some() && task != TaskState::Cancelled && !self.progress.is_made_by_items(key.task) {
             // It was overridden: the items do not determine it any more.
@@ -213,7 +255,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn restart(&mut self) -> Result<(), Refused> {
-        self.require(&[RunState::Failed, RunState::Cancelled])?;
+        Control::Restart.check(*self.state)?;
         *self.state = self.reopened();
         self.progress.stopping = false;
         self.progress.take_back_error();

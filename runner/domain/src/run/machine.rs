@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{
-    ATTEMPTS_MAX, Actions, AttemptKey, Detail, Event, Failure, Outcome, Progress, Refused, SkipCause, TaskKey,
+    ATTEMPTS_MAX, Actions, AttemptKey, Control, Detail, Event, Failure, Outcome, Progress, Refused, SkipCause, TaskKey,
 };
 use crate::Time;
 use crate::plan::{Plan, PlanTask, TaskIndex};
@@ -82,7 +82,9 @@ impl<'a> Machine<'a> {
         }
         match event {
             Event::Start => {
-                self.require(&[RunState::Waiting, RunState::Running])?;
+                if !matches!(*self.state, RunState::Waiting | RunState::Running) {
+                    return Err(Refused::RunState(*self.state));
+                }
                 self.actions.started = *self.state == RunState::Waiting && !self.has_begun();
                 *self.state = RunState::Running;
                 self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
@@ -112,7 +114,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Pause { withdrawn } => {
-                self.require(&[RunState::Waiting, RunState::Running])?;
+                Control::Pause.check(*self.state)?;
                 *self.state = RunState::Paused;
                 for &key in withdrawn {
                     if self.get(key) == Some(TaskState::Ready) {
@@ -122,7 +124,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Resume { waits } => {
-                self.require(&[RunState::Paused])?;
+                Control::Resume.check(*self.state)?;
                 if *waits {
                     *self.state = RunState::Waiting;
                 } else {
@@ -132,7 +134,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Cancel { withdrawn } => {
-                self.require(&[RunState::Waiting, RunState::Running, RunState::Paused])?;
+                Control::Cancel.check(*self.state)?;
                 self.cancel(withdrawn);
                 Ok(())
             }
@@ -262,14 +264,6 @@ impl<'a> Machine<'a> {
             } else {
                 return;
             }
-        }
-    }
-
-    pub(super) fn require(&self, allowed: &[RunState]) -> Result<(), Refused> {
-        if allowed.contains(self.state) {
-            Ok(())
-        } else {
-            Err(Refused::RunState(*self.state))
         }
     }
 

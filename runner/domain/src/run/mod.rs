@@ -29,6 +29,7 @@ mod map;
 mod tests;
 
 pub use abandoned::Past;
+pub use control::Control;
 pub use format::FormatError;
 
 use std::collections::{BTreeMap, BTreeSet};

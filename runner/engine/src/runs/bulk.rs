@@ -19,7 +19,7 @@ use heddle_store::run::RunFilter;
 
 use crate::runs::apply::After;
 use crate::runs::control::{BulkAction, ControlError, shown};
-use crate::runs::transition::{NoTransition, standing};
+use crate::runs::transition::standing;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
@@ -70,28 +70,6 @@ impl Engine {
     }
 }
 
-impl BulkAction {
-    /// Whether it is applied to many live runs in one transaction.
-    fn is_batched(&self) -> bool {
-        // A resumed run may have to wait again, and is told so alone.
-        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
-    }
-
-    /// Whether it withdraws the unclaimed task runs of a run.
-    fn withdraws(&self) -> bool {
-        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
-    }
-
-    /// The event for a run in this state.
-    fn event(&self, state: RunState, withdrawn: Vec<TaskKey>) -> Result<Event, Refused> {
-        match self {
-            Self::Cancel | Self::CancelFor(_) => Ok(Event::Cancel { withdrawn }),
-            Self::Pause if matches!(state, RunState::Running | RunState::Waiting) => Ok(Event::Pause { withdrawn }),
-            _ => Err(Refused::RunState(state)),
-        }
-    }
-}
-
 impl Runs {
     /// The same as [`Engine::control_all`], without the handle.
     pub(crate) async fn control_all(
@@ -119,8 +97,11 @@ impl Runs {
         actor: Arc<str>,
     ) -> Result<Vec<Controlled>, EngineError> {
         let mut known = HashMap::new();
-        if action.is_batched() && runs.len() > 1 {
-            match self.control_together(&runs, &action, &actor).await {
+        // A resumed run may have to wait again, and is told so alone.
+        if let Some(event) = action.withdrawing()
+            && runs.len() > 1
+        {
+            match self.control_together(&runs, &action, event, &actor).await {
                 Ok(done) => known = done,
                 Err(error) => {
                     tracing::debug!(error = %Chain(&error), runs = runs.len(), "a batch of a bulk control failed; its \
@@ -148,6 +129,7 @@ impl Runs {
         self: &Arc<Self>,
         runs: &[RunId],
         action: &BulkAction,
+        event: fn(Vec<TaskKey>) -> Event,
         actor: &str,
     ) -> Result<HashMap<RunId, Controlled>, EngineError> {
         let mut runs = runs.to_vec();
@@ -157,10 +139,10 @@ impl Runs {
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
         let contexts = self.contexts_of(&live).await?;
-        let takes = |run: &&RunId| action.event(locked[*run].state, Vec::new()).is_ok();
+        let takes = |run: &&RunId| action.check(locked[*run].state).is_ok();
         let concerned: Vec<RunId> = live.iter().filter(takes).copied().collect();
         let mut withdrawn: HashMap<RunId, Vec<TaskKey>> = HashMap::new();
-        if action.withdraws() && !concerned.is_empty() {
+        if !concerned.is_empty() {
             for (run, key) in completion.withdraw(&concerned).await? {
                 withdrawn.entry(run).or_default().push(key);
             }
@@ -173,22 +155,13 @@ impl Runs {
             let context = self.known(&contexts, run).await?;
             let stood = standing(run, &locked[&run])?;
             let before = stood.0;
-            let event = match action.event(before, withdrawn.remove(&run).unwrap_or_default()) {
-                Ok(event) => event,
-                Err(refused) => {
-                    done.insert(run, Err(refused.into()));
-                    continue;
-                }
-            };
-            let transition = match self.transition(&context, stood, &[event], &mut completion, now).await {
-                Ok(transition) => transition,
-                Err(NoTransition::Refused(refused)) if !action.withdraws() => {
-                    done.insert(run, Err(refused.into()));
-                    continue;
-                }
-                // The withdrawn task runs of this run must not be lost: nothing is committed.
-                Err(none) => return Err(none.into()),
-            };
+            if let Err(refused) = action.check(before) {
+                done.insert(run, Err(refused.into()));
+                continue;
+            }
+            let event = event(withdrawn.remove(&run).unwrap_or_default());
+            // The withdrawn task runs of this run must not be lost: without a transition, nothing is committed.
+            let transition = self.transition(&context, stood, &[event], &mut completion, now).await?;
             audits.push((run, shown(before, None), shown(transition.state, None)));
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let error = action.why().or(write.error);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Event, Progress, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Progress, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
@@ -114,6 +114,32 @@ impl Noted<'_> {
 }
 
 impl BulkAction {
+    /// The control of which the run's state decides.
+    fn control(&self) -> Control {
+        match self {
+            Self::Cancel | Self::CancelFor(_) => Control::Cancel,
+            Self::Pause => Control::Pause,
+            Self::Resume => Control::Resume,
+            Self::Restart(_) => Control::Restart,
+            Self::Override(..) => Control::Override,
+        }
+    }
+
+    /// The refusal, if a run in this state does not allow it.
+    pub(crate) fn check(&self, state: RunState) -> Result<(), Refused> {
+        self.control().check(state)
+    }
+
+    /// The event of a control that withdraws the unclaimed task runs of a run. Only such a control is applied to many live
+    /// runs in one transaction.
+    pub(crate) fn withdrawing(&self) -> Option<fn(Vec<TaskKey>) -> Event> {
+        match self {
+            Self::Cancel | Self::CancelFor(_) => Some(|withdrawn| Event::Cancel { withdrawn }),
+            Self::Pause => Some(|withdrawn| Event::Pause { withdrawn }),
+            Self::Resume | Self::Restart(_) | Self::Override(..) => None,
+        }
+    }
+
     /// The action's name in the audit; `None` for what Heddle does by itself.
     pub(crate) fn word(&self) -> Option<&'static str> {
         match self {
@@ -305,9 +331,7 @@ impl Runs {
             .await?
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
-        if reopen && !matches!(live.state, RunState::Failed | RunState::Cancelled) {
-            return Err(Refused::RunState(live.state).into());
-        }
+        action.check(live.state)?;
         match action {
             BulkAction::Restart(true) => {
                 let resolution = self.node.catalog.resolve(&context.revision).await?;
@@ -321,28 +345,13 @@ impl Runs {
             }
             _ => {}
         }
-        if live.state.is_final() && !reopen {
-            return Err(Refused::RunState(live.state).into());
-        }
-        let event = match action {
-            BulkAction::Cancel | BulkAction::CancelFor(_) => {
+        let event = match action.withdrawing() {
+            Some(event) => {
                 let withdrawn = completion.withdraw(&[run]).await?;
-                Event::Cancel {
-                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
-                }
+                event(withdrawn.into_iter().map(|(_, key)| key).collect())
             }
-            BulkAction::Pause => {
-                if !matches!(live.state, RunState::Running | RunState::Waiting) {
-                    return Err(Refused::RunState(live.state).into());
-                }
-                let withdrawn = completion.withdraw(&[run]).await?;
-                Event::Pause {
-                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
-                }
-            }
-            BulkAction::Resume => Event::Resume { waits: live.waits },
-            BulkAction::Restart(_) => Event::Restart,
-            BulkAction::Override(..) => return Ok(()),
+            None if reopen => Event::Restart,
+            None => Event::Resume { waits: live.waits },
         };
         let noted = action.word().map(|action| Noted {
             actor,
@@ -466,7 +475,7 @@ impl Runs {
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        if !live.state.is_final() {
+        if !Control::Clear.is_allowed(live.state) {
             return Err(ControlError::Refused(not_cleared(live.state)));
         }
         let context = self.context_of_live(run, &live).await?;

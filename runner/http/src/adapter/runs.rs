@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use heddle_api::{BulkRefusal, BulkReport, List, Run, Scripts, Submission, TaskDetail};
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Refused, TaskKey};
+use heddle_domain::run::{self, TaskKey};
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Clock, Name, Time};
 use heddle_engine::{BulkAction, Clear, Engine};
@@ -38,6 +38,22 @@ pub(crate) enum Control {
     Clear(heddle_engine::Clear),
     /// Forgets it, once it has ended.
     Delete,
+}
+
+impl Control {
+    /// The control of which the run's state decides.
+    fn of_state(&self) -> run::Control {
+        match self {
+            Self::Cancel => run::Control::Cancel,
+            Self::Pause => run::Control::Pause,
+            Self::Resume => run::Control::Resume,
+            Self::Restart(_) => run::Control::Restart,
+            Self::Rerun(_) => run::Control::Rerun,
+            Self::Override { .. } => run::Control::Override,
+            Self::Clear(_) => run::Control::Clear,
+            Self::Delete => run::Control::Delete,
+        }
+    }
 }
 
 /// Which runs are wanted; `None` and empty mean all.
@@ -223,7 +239,7 @@ pub(crate) async fn control(engine: &Engine, id: RunId, control: Control, actor:
         return get(engine, new, Duration::ZERO).await;
     }
     let run = views::full(engine, before).await?;
-    if !run.state.is_final() || !engine.store().delete_run(by, id).await? {
+    if !control.of_state().is_allowed(run.state) || !engine.store().delete_run(by, id).await? {
         let detail = not_deleted(run.state);
         return Err(Refusal::Conflict { detail, existing: None });
     }
@@ -239,16 +255,12 @@ fn named(error: heddle_engine::ControlError, id: RunId) -> Refusal {
 
 /// Why a run in this state would not be changed by a control, in the words of the refusal itself; `None`: it would be.
 fn refusal(control: &Control, state: RunState) -> Option<String> {
-    let allowed = match control {
-        Control::Cancel => !state.is_final(),
-        Control::Pause => matches!(state, RunState::Running | RunState::Waiting),
-        Control::Resume => state == RunState::Paused,
-        Control::Restart(_) => matches!(state, RunState::Failed | RunState::Cancelled),
-        Control::Clear(_) => return (!state.is_final()).then(|| heddle_engine::not_cleared(state)),
-        Control::Delete => return (!state.is_final()).then(|| not_deleted(state)),
-        Control::Rerun(_) | Control::Override { .. } => true,
-    };
-    (!allowed).then(|| Refused::RunState(state).to_string())
+    let refused = control.of_state().check(state).err()?;
+    Some(match control {
+        Control::Clear(_) => heddle_engine::not_cleared(state),
+        Control::Delete => not_deleted(state),
+        _ => refused.to_string(),
+    })
 }
 
 fn no_task(task: &dyn std::fmt::Display) -> String {

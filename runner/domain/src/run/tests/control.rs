@@ -6,6 +6,44 @@ use super::super::*;
 use super::world::{World, plan};
 use super::{check, dag, stopping};
 
+/// The rule that all ask and the decision of the state machine are the same.
+#[test]
+fn what_is_allowed_is_accepted() {
+    let (plan, now) = (plan(dag("a")), "2026-11-20T10:00:00Z".parse().unwrap());
+    let (withdrawn, key) = (Vec::new(), TaskKey::whole(0));
+    let clear = Event::Clear {
+        key,
+        downstream: false,
+        output_bytes: 0,
+    };
+    let events = [
+        (
+            Control::Cancel,
+            Event::Cancel {
+                withdrawn: withdrawn.clone(),
+            },
+        ),
+        (Control::Pause, Event::Pause { withdrawn }),
+        (Control::Resume, Event::Resume { waits: false }),
+        (Control::Restart, Event::Restart),
+        (Control::Clear, clear),
+    ];
+    for (control, event) in events {
+        for &state in RunState::ALL {
+            let (mut after, mut progress) = (state, Progress::new(&plan));
+            let decided = decide(&plan, &mut after, &mut progress, &[event.clone()], now, &mut || 0);
+            let refused = decided.err();
+            let expect = (!control.is_allowed(state)).then_some(Refused::RunState(state));
+            assert_eq!(refused, expect, "{control:?} of a run that is {state}");
+            assert_eq!(
+                control.check(state).err(),
+                expect,
+                "{control:?} of a run that is {state}"
+            );
+        }
+    }
+}
+
 #[test]
 fn pause_and_resume() {
     World::start(dag("a; b; c: a; r: retry"))

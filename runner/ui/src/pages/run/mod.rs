@@ -13,6 +13,7 @@ pub(super) mod view;
 use std::collections::BTreeMap;
 
 use axum::http::Method;
+use heddle_domain::run::Control;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -323,22 +324,20 @@ fn compare(ctx: &Ctx, id: Uuid) -> Markup {
 
 fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
-    let ended = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
     let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
-    let paused = run.state == "paused";
-    let restarts = matches!(run.state.as_str(), "failed" | "cancelled");
-    let pause = if paused {
+    let restarts = run.allows(Control::Restart);
+    let pause = if run.allows(Control::Resume) {
         Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
     } else {
         Button {
-            refused: refused(!ended, "refused-ended"),
+            refused: refused(run.allows(Control::Pause), "refused-ended"),
             ..Button::new(format!("/runs/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will"))
         }
     };
     html! {
         div.actions {
             (button(pause))
-            (button(Button { kind: "danger", refused: refused(!ended, "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+            (button(Button { kind: "danger", refused: refused(run.allows(Control::Cancel), "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
             (compare(ctx, id))
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::plan::Plan;
+use heddle_domain::run::Control;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
@@ -407,7 +408,7 @@ fn task_row(
     may: bool,
 ) -> Markup {
     let id = run.id;
-    let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
+    let clears = run.allows(Control::Clear);
     // People act on failed items; the other buttons are less prominent.
     let kind = if task.state == "failed" { "small" } else { "small plain" };
     let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
+use heddle_domain::run::Control;
+use heddle_domain::state::RunState;
 use heddle_engine::Ended;
 use heddle_store::run::RunDetail;
 use serde_json::Value;
@@ -114,6 +116,13 @@ impl Run {
             tasks,
             raw,
         })
+    }
+
+    /// Whether its state allows a control.
+    pub(in crate::pages) fn allows(&self, control: Control) -> bool {
+        self.state
+            .parse()
+            .is_ok_and(|state: RunState| control.is_allowed(state))
     }
 
     /// Its tasks, without the items of those that are mapped.
