@@ -135,11 +135,6 @@ impl AssignmentState {
         }
     }
 
-    /// From the word in the API.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-
     /// Whether a hold may end like this. A hold ends once.
     pub fn follows(self, before: Self) -> bool {
         match (before, self) {
@@ -147,6 +142,15 @@ impl AssignmentState {
             (Self::Assigned, Self::Assigned) => false,
             (Self::Completed | Self::Failed | Self::Revoked | Self::Expired, _) => false,
         }
+    }
+}
+
+impl std::str::FromStr for AssignmentState {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == word);
+        found.ok_or_else(|| format!("`{word}` is not one of {}", Self::ALL.map(Self::as_str).join(", ")))
     }
 }
 

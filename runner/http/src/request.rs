@@ -115,6 +115,17 @@ impl Request {
             .collect()
     }
 
+    /// The same, read as values such as states. Another word is 422, with the pointer of the parameter.
+    pub fn words<T: FromStr<Err = String>>(&self, key: &str) -> Result<Vec<T>, Problem> {
+        let words = self.query_all(key).into_iter();
+        words
+            .map(|word| {
+                word.parse()
+                    .map_err(|error| Problem::invalid_at(format!("/{key}"), error))
+            })
+            .collect()
+    }
+
     /// A flag: `?key`, `?key=true`, `?key=1`, or their opposites.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool, Problem> {
         match self

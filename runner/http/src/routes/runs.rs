@@ -157,12 +157,12 @@ fn filters(route: Route) -> Route {
         .query(
             "state",
             "Only runs in these states: `waiting`, `running`, `paused`, `succeeded`, `failed`, \
-            `cancelled`.",
+            `cancelled`. For several, repeat the parameter or use commas.",
         )
         .query(
             "trigger",
             "Only runs with these triggers: `manual`, `schedule`, `backfill`, `upstream`, `task`, \
-            `rerun`.",
+            `rerun`. For several, repeat the parameter or use commas.",
         )
         .query(
             "label",
@@ -204,24 +204,12 @@ fn parse_param(text: &str) -> (String, Option<String>) {
     }
 }
 
-/// Reads words such as states; what is none of them is 422 at its parameter.
-fn words<T: std::str::FromStr<Err = String>>(request: &Request, key: &str) -> Result<Vec<T>, Problem> {
-    request
-        .query_all(key)
-        .into_iter()
-        .map(|word| {
-            word.parse()
-                .map_err(|error: String| Problem::invalid_at(format!("/{key}"), error))
-        })
-        .collect()
-}
-
 fn filter(request: &Request) -> Result<RunFilter, Problem> {
     Ok(RunFilter {
         // A group that is no valid name has no runs; it must not mean all groups.
         groups: request.query_all("group").into_iter().map(Name::sought).collect(),
-        states: words(request, "state")?,
-        triggers: words(request, "trigger")?,
+        states: request.words("state")?,
+        triggers: request.words("trigger")?,
         labels: request
             .query
             .iter()

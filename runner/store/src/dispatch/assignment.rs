@@ -135,7 +135,8 @@ pub struct AssignmentFilter {
     /// Written as `uid_x` or `gid_x`.
     pub audience: Option<String>,
     pub offer: Option<String>,
-    pub state: Option<AssignmentState>,
+    /// In one of these states; empty: in any.
+    pub states: Vec<AssignmentState>,
     /// Given at or after.
     pub from: Option<Time>,
     /// Given before this time.
@@ -361,11 +362,10 @@ impl Store {
         cursor: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<AssignmentRow>, StoreError> {
-        let (state, held) = match filter.state {
-            None => (None, true),
-            Some(AssignmentState::Assigned) => (Some(-1), true),
-            Some(state) => (Some(state.number()), false),
-        };
+        // What is assigned stands in one table, what ended in the other.
+        let held = filter.states.is_empty() || filter.states.contains(&AssignmentState::Assigned);
+        let ended: Option<Vec<i16>> =
+            (!filter.states.is_empty()).then(|| filter.states.iter().map(|state| state.number()).collect());
         let floor = filter.from.map_or(Uuid::nil(), uuid_v7_floor);
         let ceiling = filter.to.map_or(Uuid::max(), uuid_v7_floor);
         let below = cursor.map_or(ceiling, |cursor| cursor.min(ceiling));
@@ -396,7 +396,7 @@ impl Store {
                        UNION ALL
                        (SELECT id FROM heddle.assignments
                         WHERE id >= $1 AND id < $2 AND ($4::bigint[] IS NULL OR offer_id = ANY ($4))
-                          AND ($5::smallint IS NULL OR state = $5) AND "#
+                          AND ($5::smallint[] IS NULL OR state = ANY ($5)) AND "#
                         + $by
                         + " ORDER BY id DESC LIMIT $6)
                        ORDER BY 1 DESC LIMIT $6",
@@ -404,7 +404,7 @@ impl Store {
                     below,
                     uid,
                     offers.as_deref(),
-                    state,
+                    ended.as_deref(),
                     limit + 1,
                     held,
                     filter.audience.as_deref()
