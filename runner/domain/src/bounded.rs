@@ -25,10 +25,10 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-use crate::Faults;
 use crate::schema;
 use crate::spec::{StrictError, yaml};
 use crate::template::apart::{self, Seen};
+use crate::{Fault, Faults};
 
 /// A JSON value in a form that postcard can write: it says itself what it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,8 +111,8 @@ pub(crate) enum Work {
 /// The result of work.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    Compiled(Result<(), String>),
-    Checked(Result<Faults, String>),
+    Compiled(Result<(), Fault>),
+    Checked(Result<Faults, Fault>),
     Asked(Vec<String>),
     Read(Result<Plain, StrictError>),
     Rendered(Result<Plain, String>),

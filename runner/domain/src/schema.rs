@@ -60,7 +60,7 @@ impl fmt::Debug for Schema {
     }
 }
 
-fn validator(schema: &Value) -> Result<Validator, String> {
+fn validator(schema: &Value) -> Result<Validator, Fault> {
     jsonschema::options()
         .offline()
         .should_validate_formats(true)
@@ -71,14 +71,7 @@ fn validator(schema: &Value) -> Result<Validator, String> {
                 .dfa_size_limit(PATTERN_MAX_BYTES),
         )
         .build(schema)
-        .map_err(|error| {
-            let place = error.instance_path().to_string();
-            bounded(&if place.is_empty() {
-                error.to_string()
-            } else {
-                format!("{place}: {error}")
-            })
-        })
+        .map_err(|error| Fault::at(error.instance_path().to_string(), bounded(&error.to_string())))
 }
 
 /// Everything that is wrong with a value, but for what unknown parts could still mend.
@@ -117,13 +110,13 @@ thread_local! {
 }
 
 /// Compiles for bounded work, and keeps what it has compiled.
-fn kept(schema: Plain) -> Result<Rc<Validator>, String> {
+fn kept(schema: Plain) -> Result<Rc<Validator>, Fault> {
     let known = KEPT.with_borrow(|kept| kept.iter().find(|one| one.0 == schema).map(|one| one.1.clone()));
     if let Some(known) = known {
         return Ok(known);
     }
     let source = Value::from(schema.clone());
-    References::check(&source)?;
+    References::check(&source).map_err(|said| Fault::at("", said))?;
     let validator = Rc::new(validator(&source)?);
     KEPT.with_borrow_mut(|kept| {
         if kept.len() >= KEPT_MAX {
@@ -135,7 +128,7 @@ fn kept(schema: Plain) -> Result<Rc<Validator>, String> {
 }
 
 /// Bounded work: whether a schema can be used.
-pub(crate) fn compiled(schema: Plain) -> Result<(), String> {
+pub(crate) fn compiled(schema: Plain) -> Result<(), Fault> {
     kept(schema).map(drop)
 }
 
@@ -145,7 +138,7 @@ pub(crate) fn checked(
     value: Plain,
     unknown: &[String],
     begun: &mut dyn FnMut(),
-) -> Result<Faults, String> {
+) -> Result<Faults, Fault> {
     let validator = kept(schema)?;
     begun();
     Ok(faults_of(&validator, &value.into(), unknown))
@@ -189,7 +182,17 @@ impl Inner {
     }
 }
 
-fn cannot_be_used(whose: &str, why: &str) -> String {
+/// Whether a value has the type of a schema.
+fn is_one(value: &Value) -> bool {
+    matches!(value, Value::Object(_) | Value::Bool(_))
+}
+
+/// The error of a value that does not.
+fn none() -> Fault {
+    Fault::at("", "a JSON Schema must be an object or a boolean")
+}
+
+fn cannot_be_used(whose: &str, why: &Fault) -> String {
     format!("the schema of {whose} is not valid: {why}")
 }
 
@@ -199,10 +202,11 @@ fn too_much(what: &str, stopped: &Stopped) -> String {
 }
 
 impl Schema {
-    /// Compiles a schema (draft 2020-12 unless its `$schema` says otherwise); an error says what is wrong with it.
-    pub fn compile(schema: &Value) -> Result<Self, String> {
-        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            return Err("a JSON Schema must be an object or a boolean".into());
+    /// Compiles a schema (draft 2020-12 unless its `$schema` says otherwise); an error says what is wrong with it, and
+    /// where in it.
+    pub fn compile(schema: &Value) -> Result<Self, Fault> {
+        if !is_one(schema) {
+            return Err(none());
         }
         if let Some(light) = Self::light(schema) {
             return light;
@@ -211,12 +215,12 @@ impl Schema {
         let work = Work::CompileSchema { schema: schema.into() };
         match perform(work, inner.key, inner.key) {
             Ok(Answer::Compiled(compiled)) => compiled.map(|()| Self(Arc::new(inner))),
-            Ok(_) => Err("the schema was not compiled".into()),
-            Err(stopped) => Err(too_much("compiling the schema", &stopped)),
+            Ok(_) => Err(Fault::at("", "the schema was not compiled")),
+            Err(stopped) => Err(Fault::at("", too_much("compiling the schema", &stopped))),
         }
     }
 
-    fn light(schema: &Value) -> Option<Result<Self, String>> {
+    fn light(schema: &Value) -> Option<Result<Self, Fault>> {
         let weight = light::weight(schema)?;
         Some(validator(schema).map(|validator| {
             let validator = Box::new(validator);
@@ -227,8 +231,8 @@ impl Schema {
     /// The same of a schema that was let in: if it cannot be used all the same, it is one that nothing satisfies and that
     /// says why. `whose` says whose it is. Nothing is computed of one that may take long before a value is checked.
     pub fn of_kept(schema: &Value, whose: &str) -> Self {
-        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            let why = cannot_be_used(whose, "a JSON Schema must be an object or a boolean");
+        if !is_one(schema) {
+            let why = cannot_be_used(whose, &none());
             return Self(Arc::new(Inner::new(schema, Kind::Unusable(why))));
         }
         match Self::light(schema) {
@@ -565,7 +569,10 @@ mod tests {
     fn refuses_schemas() {
         for (schema, expect) in [
             (json!("string"), "a JSON Schema must be an object or a boolean"),
-            (json!({"type": "sting"}), "sting"),
+            (
+                json!({"properties": {"a": {"type": "sting"}}}),
+                "/properties/a/type: \"sting\"",
+            ),
             (
                 json!({"$ref": "https://example.com/schema.json"}),
                 "https://example.com/schema.json",
@@ -573,7 +580,7 @@ mod tests {
             (json!({"$ref": "file:///etc/passwd"}), "file:///etc/passwd"),
             (json!({"pattern": "("}), "pattern"),
         ] {
-            let got = Schema::compile(&schema).unwrap_err();
+            let got = Schema::compile(&schema).unwrap_err().to_string();
             assert!(got.contains(expect), "{schema}: {got}");
         }
         Schema::compile(&json!({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"})).unwrap();

@@ -23,13 +23,16 @@ const MAX_IDLE_PER_HOST: usize = 4;
 /// How long they are kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The option of a node that can allow a refused request, as the message of the refusal names it.
+pub const ALLOW_PRIVATE: &str = "`--allow-private`";
+
 /// Why an address is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
     #[error(
-        "{host} has the address {address}, which is not public; the operator of the node can allow it with \
-        `--allow-private`"
+        "{host} has the address {address}, which is not public; the operator of the node can allow it with {}",
+        ALLOW_PRIVATE
     )]
     Private {
         /// As it was requested.
@@ -37,7 +40,7 @@ pub enum Refused {
         address: IpAddr,
     },
     /// The operator allowed the name at other ports only.
-    #[error("`--allow-private` allows {host} only with another port")]
+    #[error("{} allows {host} only with another port", ALLOW_PRIVATE)]
     Port {
         /// As it was requested, with the port.
         host: String,

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use heddle_domain::state::tells_of_no_grant;
+use heddle_sandbox::outbound::ALLOW_PRIVATE;
 use heddle_sandbox::{Exchanges, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -467,9 +468,10 @@ impl Recorder {
     }
 }
 
-/// Whether it is this command that did not allow it.
+/// Whether this command refused it. A recording contains requests and answers as the script sees them, so only the text of
+/// the refusal is known here.
 fn is_refused(error: &str) -> bool {
-    tells_of_no_grant(error) || error.contains("`--allow-private`")
+    tells_of_no_grant(error) || error.contains(ALLOW_PRIVATE)
 }
 
 impl Exchanges for Recorder {

@@ -291,7 +291,7 @@ mod tests {
                 "$ref": "https://example.com/a", "$defs": {"a": {"$id": "https://example.com/a", "$ref": reference}},
             });
             let said = Schema::compile(&schema).unwrap_err();
-            assert!(said.contains("does not exist"), "{reference}: {said}");
+            assert!(said.detail.contains("does not exist"), "{reference}: {said}");
         }
     }
 }

@@ -3,10 +3,13 @@
 //! Serde stops at the first error. The author of a spec wants all errors at once, and also those of the readable part.
 //! Errors next to a removed part may only be consequences of the removal: they are not reported.
 
+use std::collections::HashSet;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::read::read_once;
+use super::plain::MistakeKind;
+use super::read::{Unreadable, read_once};
 use super::unread::could_mean;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
@@ -23,6 +26,8 @@ pub struct Gathered<T> {
     pub faults: Faults,
     /// Where a part was removed: the nearest task, schedule or top-level field.
     damaged: Vec<String>,
+    /// The pointers of unknown fields.
+    unknown: HashSet<String>,
 }
 
 impl<T: DeserializeOwned> Gathered<T> {
@@ -32,21 +37,22 @@ impl<T: DeserializeOwned> Gathered<T> {
             rest: None,
             faults: Faults::default(),
             damaged: Vec::new(),
+            unknown: HashSet::new(),
         };
         let mut repaired = None;
         for _ in 0..ROUNDS_MAX {
-            let fault = match read_once(repaired.as_ref().unwrap_or(value)) {
+            let unreadable = match read_once(repaired.as_ref().unwrap_or(value)) {
                 Ok(rest) => {
                     gathered.rest = Some(rest);
                     break;
                 }
-                Err(fault) => fault,
+                Err(unreadable) => unreadable,
             };
             let left = repaired.get_or_insert_with(|| value.clone());
-            let taken = take_out(left, &fault);
-            match gathered.told(&fault) {
-                Some(told) => add_what_is_meant(told, &fault),
-                None => gathered.faults.push(fault),
+            let taken = take_out(left, &unreadable);
+            match gathered.told(&unreadable) {
+                Some(told) => add_what_is_meant(told, &unreadable.fault),
+                None => gathered.push(unreadable),
             }
             match taken {
                 Some(pointer) => gathered.damaged.push(neighbourhood(&pointer)),
@@ -58,11 +64,21 @@ impl<T: DeserializeOwned> Gathered<T> {
 
     /// The fault that one is a consequence of: what was taken out because it is wrong is missing besides, and so is what
     /// was misspelt.
-    fn told(&mut self, fault: &Fault) -> Option<&mut Fault> {
-        self.faults
-            .0
-            .iter_mut()
-            .find(|told| told.pointer == fault.pointer || is_misspelt(told, fault))
+    fn told(&mut self, unreadable: &Unreadable) -> Option<&mut Fault> {
+        let Unreadable { fault, kind } = unreadable;
+        let is_missing = matches!(kind, MistakeKind::Missing(_));
+        let unknown = &self.unknown;
+        let is_misspelt = |told: &str| is_missing && unknown.contains(told) && is_meant(told, &fault.pointer);
+        let mut faults = self.faults.0.iter_mut();
+        faults.find(|told| told.pointer == fault.pointer || is_misspelt(&told.pointer))
+    }
+
+    fn push(&mut self, unreadable: Unreadable) {
+        let Unreadable { fault, kind } = unreadable;
+        if matches!(kind, MistakeKind::Unknown(_)) {
+            self.unknown.insert(fault.pointer.clone());
+        }
+        self.faults.push(fault);
     }
 }
 
@@ -75,15 +91,12 @@ fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     }
 }
 
-/// Whether an unknown field was written for a missing one next to it.
-fn is_misspelt(unknown: &Fault, missing: &Fault) -> bool {
-    let is = |fault: &Fault, what: &str| fault.detail.starts_with(what);
-    let (Some((above, written)), Some((beside, meant))) =
-        (unknown.pointer.rsplit_once('/'), missing.pointer.rsplit_once('/'))
-    else {
-        return false;
-    };
-    is(unknown, "unknown field") && is(missing, "missing field") && above == beside && could_mean(written, meant)
+/// Whether an unknown field may have been written for a missing one next to it.
+fn is_meant(written: &str, missing: &str) -> bool {
+    match (written.rsplit_once('/'), missing.rsplit_once('/')) {
+        (Some((above, written)), Some((beside, meant))) => above == beside && could_mean(written, meant),
+        _ => false,
+    }
 }
 
 impl<T> Gathered<T> {
@@ -113,10 +126,9 @@ fn neighbourhood(pointer: &str) -> String {
 
 /// Takes out of a value what cannot be read; answers where. Elements of arrays go with their array, so that the places of
 /// others stay what they are; a task gives way to one that is right, since others may depend on it.
-fn take_out(value: &mut Value, fault: &Fault) -> Option<String> {
-    let missing = fault.detail.starts_with("missing field");
-    let mut pointer = fault.pointer.as_str();
-    if missing {
+fn take_out(value: &mut Value, unreadable: &Unreadable) -> Option<String> {
+    let mut pointer = unreadable.fault.pointer.as_str();
+    if matches!(unreadable.kind, MistakeKind::Missing(_)) {
         pointer = pointer.rsplit_once('/')?.0;
     }
     loop {

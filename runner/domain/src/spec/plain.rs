@@ -16,13 +16,35 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
-/// The error, for people.
+/// The error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake(String);
+pub(super) struct Mistake {
+    pub(super) kind: MistakeKind,
+    /// For people.
+    words: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum MistakeKind {
+    /// This field is unknown.
+    Unknown(String),
+    /// This field is missing.
+    Missing(String),
+    Other,
+}
+
+impl Mistake {
+    fn other(words: String) -> Self {
+        Self {
+            kind: MistakeKind::Other,
+            words,
+        }
+    }
+}
 
 impl Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.words)
     }
 }
 
@@ -30,11 +52,11 @@ impl std::error::Error for Mistake {}
 
 impl de::Error for Mistake {
     fn custom<T: Display>(text: T) -> Self {
-        Self(text.to_string())
+        Self::other(text.to_string())
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self(format!(
+        Self::other(format!(
             "invalid type: {}, expected {}",
             found_in_words(found),
             expected_in_words(&expected.to_string())
@@ -42,7 +64,7 @@ impl de::Error for Mistake {
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self(format!(
+        Self::other(format!(
             "invalid value: {}, expected {}",
             found_in_words(found),
             expected_in_words(&expected.to_string())
@@ -50,16 +72,25 @@ impl de::Error for Mistake {
     }
 
     fn unknown_variant(given: &str, allowed: &'static [&'static str]) -> Self {
-        Self(format!("unknown value `{}`, expected {}", cut(given), one_of(allowed)))
+        Self::other(format!("unknown value `{}`, expected {}", cut(given), one_of(allowed)))
     }
 
     fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
-        // The whole name: the reader turns it into the field's pointer.
         let expected = match allowed {
             [] => "none".to_owned(),
             _ => one_of(allowed),
         };
-        Self(format!("unknown field `{given}`, expected {expected}"))
+        Self {
+            kind: MistakeKind::Unknown(given.to_owned()),
+            words: format!("unknown field `{given}`, expected {expected}"),
+        }
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self {
+            kind: MistakeKind::Missing(field.to_owned()),
+            words: format!("missing field `{field}`"),
+        }
     }
 }
 

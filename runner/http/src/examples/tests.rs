@@ -335,7 +335,7 @@ fn topic(example: &Value) -> Verdict {
 }
 
 fn template(example: &Value) -> Verdict {
-    Schema::compile(example).map(drop)
+    well(Schema::compile(example)).map(drop)
 }
 
 fn group(example: &Value) -> Verdict {

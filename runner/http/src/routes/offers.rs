@@ -166,7 +166,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
                 let params = compiled.as_ref().ok().map(|offer| Value::Object(offer.params.clone()));
                 let check = |schema: Schema| params.map(|params| schema.check(&params));
                 let found = or_trouble(|| Schema::compile(&row.schema).map(check))?
-                    .map_err(|error| Problem::invalid_at("/template", error))?;
+                    .map_err(|fault| Problem::invalid_at("/template", fault.to_string()))?;
                 for fault in found.unwrap_or_default().0 {
                     faults.push(fault.below("/params"));
                 }
