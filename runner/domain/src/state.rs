@@ -84,6 +84,9 @@ states! {
 }
 
 impl RunState {
+    /// The states to which an operator can set a run.
+    pub const OVERRIDES: [Self; 2] = [Self::Succeeded, Self::Failed];
+
     /// Whether the run has ended.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
@@ -117,6 +120,9 @@ states! {
 }
 
 impl TaskState {
+    /// The states to which an operator can set a task run.
+    pub const OVERRIDES: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Skipped];
+
     /// Whether dependants can rely on it.
     pub fn is_settled(self) -> bool {
         matches!(

@@ -6,7 +6,7 @@
 use super::machine::Machine;
 use super::{Refused, SkipCause, TaskKey};
 use crate::plan::TaskIndex;
-use crate::spec::{OnFailure, may_override_to};
+use crate::spec::OnFailure;
 use crate::state::{ErrorKind, RunState, TaskState};
 
 /// A control of a run as a whole: the state of the run decides whether it is allowed.
@@ -81,7 +81,7 @@ impl Machine<'_> {
 
     pub(super) fn override_state(&mut self, key: TaskKey, state: TaskState) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if !may_override_to(state) {
+        if !TaskState::OVERRIDES.contains(&state) {
             return Err(Refused::TaskState(state));
         }
         if key.item.is_none() && state == TaskState::Skipped {

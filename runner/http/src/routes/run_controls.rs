@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use heddle_api::moment::parse_moment;
 use heddle_api::{Bulk, BulkAction, BulkReport, Run, ScriptsChoice, StateOverride, Words};
 use heddle_domain::Name;
+use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_engine::Clear;
@@ -127,10 +128,11 @@ async fn rerun(mut request: Request) -> Outcome {
 }
 
 fn override_to(state: RunState, reason: &str) -> Result<Control, Problem> {
-    if !matches!(state, RunState::Succeeded | RunState::Failed) {
+    if !RunState::OVERRIDES.contains(&state) {
+        let states = one_of(&RunState::OVERRIDES.map(RunState::as_str));
         return Err(Problem::invalid_at(
             "/state",
-            "a run can be overridden to `succeeded` or `failed`",
+            format!("a run can be overridden to {states}"),
         ));
     }
     Ok(Control::Override {
