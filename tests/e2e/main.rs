@@ -16,6 +16,7 @@ mod claims;
 mod clear;
 mod cli;
 mod cli_files;
+mod client;
 mod compatibility;
 mod control;
 mod control_races;

@@ -102,14 +102,4 @@ impl Client {
     pub async fn get_named(&self, kind: &str, name: &str) -> Result<Value> {
         self.get(&["v1", kind, name]).send().await
     }
-
-    /// One page of the things of a kind.
-    pub async fn list_named(&self, kind: &str, cursor: Option<&str>) -> Result<List<Value>> {
-        self.get(&["v1", kind]).query_if("cursor", cursor).send().await
-    }
-
-    /// Deletes one thing of a kind.
-    pub async fn delete_named(&self, kind: &str, name: &str) -> Result<()> {
-        self.delete(&["v1", kind, name]).send_for_nothing().await
-    }
 }

@@ -73,10 +73,6 @@ impl Client {
         }
     }
 
-    pub async fn cancel_run(&self, id: Uuid) -> Result<Run> {
-        self.control_run(id, "cancel", None).await
-    }
-
     /// Removes a run that has ended.
     pub async fn delete_run(&self, id: Uuid) -> Result<()> {
         self.delete(&["v1", "runs", &id.to_string()]).send_for_nothing().await

@@ -75,7 +75,7 @@ pub struct Given {
     pub zone: Option<Tz>,
     /// The run: `id`, `group`, `trigger`, `key` and the like.
     pub run: Value,
-    /// Outputs of other tasks, those that [`upstream_names`] tells.
+    /// Outputs of other tasks, those that [`UpstreamNames`] finds.
     pub upstream: BTreeMap<Name, Arc<Value>>,
     /// An item of a mapped task, its index from 0, and how many there are.
     pub item: Option<(Value, u32, u32)>,
@@ -391,13 +391,6 @@ impl UpstreamNames {
             _ => {}
         }
     }
-}
-
-/// Whose outputs a template, or a `when` expression, needs.
-pub fn upstream_names(template: &str) -> UpstreamNames {
-    let mut names = UpstreamNames::default();
-    names.add(template);
-    names
 }
 
 /// The inside of `{{ ... }}`, if that is the whole of the string.

@@ -18,7 +18,7 @@ fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 fn all(template: String, condition: bool) -> (Result<(), String>, Result<Value, TemplateError>) {
     on_a_small_stack(move || {
         let templates = Templates::new();
-        upstream_names(&template);
+        UpstreamNames::default().add(&template);
         if condition {
             let checked = templates.check_condition(&template, &any_task);
             (checked, templates.eval_condition(&template, &scope()).map(Value::from))

@@ -484,7 +484,8 @@ fn whole_values() {
 #[test]
 fn names_of_upstream() {
     let check = |template: &str, names: &[&str], all: bool| {
-        let got = upstream_names(template);
+        let mut got = UpstreamNames::default();
+        got.add(template);
         let names: BTreeSet<Name> = names.iter().map(|name| name.parse().unwrap()).collect();
         assert_eq!(got, UpstreamNames { names, all }, "{template}");
     };
