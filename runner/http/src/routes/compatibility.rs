@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use heddle_api::Submission;
+use heddle_api::{CompatibilityAnswer, Submission, TimerTaskId, TimerTaskSubmission};
 use heddle_domain::spec::parse_group;
 use heddle_engine::put_group::put_group;
 use heddle_store::group::GroupDelete;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::access::Access;
 use crate::adapter;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
@@ -50,7 +51,7 @@ pub(crate) fn routes() -> Vec<Route> {
             async move { wrapped(handler(request).await) }
         })
         .tells(told)
-        .answers(200, "CompatibilityAnswer")
+        .answers(200, of::<CompatibilityAnswer>())
     }
     /// A call about one task, which some clients send by GET.
     fn about_one<F, R>(path: &'static str, summary: &'static str, handler: F) -> [Route; 2]
@@ -63,8 +64,8 @@ pub(crate) fn routes() -> Vec<Route> {
             call(Method::Post, path, summary, handler.clone())
                 .detail("Give `taskId` as JSON, as a form field, as the whole body, or in the query.")
                 .query("taskId", TASK_ID)
-                .takes("TimerTaskId")
-                .takes_as("application/x-www-form-urlencoded", "TimerTaskId"),
+                .takes(of::<TimerTaskId>())
+                .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>()),
             call(Method::Get, path, summary, handler)
                 .detail(
                     "The same call with GET, for existing clients. It needs a token; a session cookie is not \
@@ -85,7 +86,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Without `taskId`, it creates a tree. The tree becomes the group `timer-task-<taskId>`, in which a \
             child starts after its parent has succeeded.",
         )
-        .takes("TimerTaskSubmission"),
+        .takes(of::<TimerTaskSubmission>()),
         Route::new(
             Method::Get,
             "/checkstatus",
@@ -124,7 +125,11 @@ async fn check_status(_request: Request) -> Outcome {
 
 fn wrapped(result: Result<Well, Problem>) -> Outcome {
     match result {
-        Ok(Well { data, notes }) => ok(&json!({"code": CODE_OK, "msg": notes.join("; "), "data": data})),
+        Ok(Well { data, notes }) => ok(&CompatibilityAnswer {
+            code: CODE_OK,
+            msg: notes.join("; "),
+            data,
+        }),
         Err(problem) => Ok(told(problem)),
     }
 }
@@ -132,7 +137,11 @@ fn wrapped(result: Result<Well, Problem>) -> Outcome {
 /// A problem in the format of these clients, also for errors before a handler: no token, a wrong method, too many at
 /// once. What a proxy may act on stays in the headers.
 fn told(problem: Problem) -> Response {
-    let answer = json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null});
+    let answer = json!(CompatibilityAnswer {
+        code: problem.status.as_u16(),
+        msg: problem.detail.clone(),
+        data: Value::Null,
+    });
     let mut response = problem.into_response();
     *response.status_mut() = StatusCode::OK;
     response

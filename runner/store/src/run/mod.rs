@@ -200,11 +200,12 @@ impl Store {
     }
 
     /// How many live runs there are in each state.
-    pub async fn live_counts(&self) -> Result<Vec<(i16, i64)>, StoreError> {
+    pub async fn live_counts(&self) -> Result<Vec<(RunState, i64)>, StoreError> {
         let rows = sqlx::query!(r#"SELECT state, count(*) AS "count!" FROM heddle.runs_live GROUP BY state"#)
             .fetch_all(&self.pool)
             .await?;
-        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
+        let known = |state| StoreError::known(RunState::from_number, state, ("runs_live", "state"), "any run");
+        rows.into_iter().map(|row| Ok((known(row.state)?, row.count))).collect()
     }
 
     /// The row of a set of resolved scripts; created if needed.
