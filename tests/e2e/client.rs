@@ -1,4 +1,4 @@
-//! The typed client against a real node: what programs of others build on, though nothing in this tree calls it.
+//! The typed client against a real node: methods for the programs of others, which nothing else in this tree calls.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn many_in_one_call() {
         assert_eq!((run.id, run.state), (claim.run, RunState::Succeeded));
     }
 
-    // What was released is still to be done, until the group is stopped.
+    // The released task run waits again, until the group is stopped.
     let group = client.disable_group("g", DisableMode::Stop).await.unwrap();
     assert!(!group.enabled);
     let run = client.wait_for_run(claims[2].run).await.unwrap();
@@ -94,7 +94,7 @@ async fn days_of_a_topic_and_scripts_from_elsewhere() {
     let days = client.topic_days("t", None).await.unwrap().items;
     let [day] = days.as_slice() else { panic!("{days:?}") };
     assert_eq!(day.total, 1, "{day:?}");
-    // The server goes to no private address, and says so: it has understood the call.
+    // The server does not connect to private addresses. It says so, so it has understood the call.
     let refused = client
         .fetch_script("s", "http://127.0.0.1:9/s.wasm", &"0".repeat(64))
         .await

@@ -284,7 +284,7 @@ async fn views() {
     node.put("/v1/offers/hourly", spec).await.expect_status(200);
     assert_eq!(found("gid=team").await, newest_first);
     assert_eq!(found("gid=other").await, Vec::<Value>::new());
-    // What is held and what ended stand in two tables.
+    // Held and ended assignments are in two tables.
     let held = node.post("/v1/dispatch/a/next", json!({})).await.expect_status(200);
     let found = found("state=assigned,failed").await;
     assert_eq!(found, [held["assignment_id"].clone(), ids[1].clone()]);

@@ -1,6 +1,6 @@
-//! What Heddle keeps a group for is written together with this group, or deleted together with it: a topic that goes to a
-//! queue, a tree of timer tasks. Here a table refuses writes, so that what comes before it in the transaction has been
-//! written already; a node that dies at this moment leaves the same.
+//! A topic that sends to a queue has a group, and so has a tree of timer tasks. Both are written together, or deleted
+//! together. In these tests, a table refuses writes when the other has been written. A node that dies at this moment leaves
+//! the same.
 
 use heddle_tests::{Api, World};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use crate::messages::put_topic;
 
-/// Has each write to a table fail until [`mend`].
+/// Each write to a table fails until [`mend`].
 async fn break_table(sql: &Client, table: &str) {
     sql.batch_execute(&format!(
         "CREATE OR REPLACE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -60,7 +60,7 @@ async fn a_topic_and_its_group() {
     node.delete("/v1/topics/t").await.expect_status(500);
     node.get("/v1/topics/t").await.expect_status(200);
     mend(&sql, "groups").await;
-    // What keeps the group keeps the topic.
+    // If the group cannot be deleted, the topic stays too.
     node.put_group("user", json!({"tasks": {"t": {"group": made[0]}}}))
         .await;
     node.delete("/v1/topics/t").await.expect_said(409, "`user`");

@@ -116,10 +116,10 @@ const DUE: &str = "/due";
 const PAYLOAD: &str = "/payload";
 const KEY: &str = "/key";
 
-/// Reads a message from a JSON text; an error says what is wrong with it, and with which of its fields. Its words name the
-/// field as well: whoever sends many messages is told no more than these.
+/// Reads a message from a JSON text; an error says in words what is wrong with it, and has the pointer of the field. The
+/// words name the field too: the answer to many messages contains only them.
 pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, Fault> {
-    // What is derived would take an array of the fields' values as well.
+    // A derived reader would also accept an array of the fields' values.
     if !text.trim_start().starts_with('{') {
         return Err(Fault::at("", "a message must be a JSON object"));
     }
@@ -237,8 +237,8 @@ impl<'de> Visitor<'de> for Readable {
     }
 }
 
-/// What is wrong with JSON, without the place within the text where it is an affair of the fields: they are named. The
-/// errors of `serde_json` have nothing but words for the field that they mean.
+/// The error of JSON, without its position in the text if it is about a field, which is named. An error of `serde_json`
+/// names the field only in its words.
 fn unfit(error: &serde_json::Error) -> Fault {
     let text = error.to_string();
     let detail = match text.rfind(" at line ") {

@@ -182,12 +182,12 @@ impl Inner {
     }
 }
 
-/// Whether a value can be a schema.
+/// Whether a value has the type of a schema.
 fn is_one(value: &Value) -> bool {
     matches!(value, Value::Object(_) | Value::Bool(_))
 }
 
-/// What is wrong with a value that can be no schema.
+/// The error of a value that does not.
 fn none() -> Fault {
     Fault::at("", "a JSON Schema must be an object or a boolean")
 }

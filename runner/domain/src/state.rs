@@ -207,8 +207,8 @@ states! {
 /// useless.
 pub const NOT_GRANTED: &str = "not granted: ";
 
-/// Whether a script passes on that something was not granted. A script has words only, and says them in its own: so words
-/// are all there is to tell it by. (What it says in words of its own, of a lock that it was not granted, is none of that.)
+/// Whether a script's message reports a missing grant. A script gets the refusal as text, and fails with a text: so only the
+/// text can tell. (Its own words, such as those about a lock that was not granted, do not count.)
 pub fn tells_of_no_grant(message: &str) -> bool {
     let of_ours = ["host ", "secret `", "connection `"];
     message.match_indices(NOT_GRANTED).any(|(start, _)| {

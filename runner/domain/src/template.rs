@@ -75,7 +75,7 @@ pub struct Given {
     pub zone: Option<Tz>,
     /// The run: `id`, `group`, `trigger`, `key` and the like.
     pub run: Value,
-    /// Outputs of other tasks, those that [`UpstreamNames`] tells.
+    /// Outputs of other tasks, those that [`UpstreamNames`] finds.
     pub upstream: BTreeMap<Name, Arc<Value>>,
     /// An item of a mapped task, its index from 0, and how many there are.
     pub item: Option<(Value, u32, u32)>,

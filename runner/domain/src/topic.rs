@@ -34,10 +34,10 @@ pub const RATE_COUNT_MAX: u32 = 10_000_000;
 /// The most names in each of `sql`, `secrets` and `allow_hosts`.
 const GRANTS_MAX: usize = 100;
 
-/// What the names of groups begin with that Heddle keeps for topics that go to queues.
+/// The beginning of the names of the groups that Heddle keeps for topics that send to queues.
 pub const GROUP_PREFIX: &str = "_topic-";
 
-/// The group whose runs carry the batches of a topic that goes to a queue. It follows the topic's number, not its name.
+/// The group whose runs contain the batches of a topic that sends to a queue. Its name is made of the topic's number.
 pub fn group_name(topic: i32) -> String {
     format!("{GROUP_PREFIX}{topic}")
 }

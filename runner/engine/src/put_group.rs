@@ -37,7 +37,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// What is written of it, under this name.
+    /// The write of this spec under a name.
     pub fn write<'a>(&'a self, name: &'a str) -> GroupWrite<'a> {
         GroupWrite {
             name,
@@ -51,7 +51,7 @@ impl Checked {
     }
 }
 
-/// Why a group is not put.
+/// Why a group was not put.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupRefused {
     /// The spec is wrong, or names objects that do not exist.
@@ -91,8 +91,8 @@ impl From<Stopped> for GroupRefused {
 /// How often a spec is checked again when an object that it names is deleted and created again after the check.
 pub const TRIES_MAX: u32 = 3;
 
-/// Checks and writes a group's spec; `enabled` left out stays as it is. The tree of timer tasks that it stands for, if it
-/// does, is written in the same transaction.
+/// Checks and writes a group's spec. If `enabled` is left out, it does not change. If the group belongs to a tree of timer
+/// tasks, the same transaction writes the tree.
 pub async fn put_group(
     store: &Store,
     by: By<'_>,

@@ -117,7 +117,7 @@ impl Request {
             .collect()
     }
 
-    /// The same as words such as states; what is none of them is 422 at its parameter.
+    /// The same, read as values such as states. Another word is 422, with the pointer of the parameter.
     pub fn words<T: FromStr<Err = String>>(&self, key: &str) -> Result<Vec<T>, Problem> {
         let words = self.query_all(key).into_iter();
         words

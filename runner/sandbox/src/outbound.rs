@@ -23,10 +23,10 @@ const MAX_IDLE_PER_HOST: usize = 4;
 /// How long they are kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The option of a node, as the words of a refusal name it, that lets requests go where they were refused.
+/// The option of a node that can allow a refused request, as the message of the refusal names it.
 pub const ALLOW_PRIVATE: &str = "`--allow-private`";
 
-/// Why an address is not reached.
+/// Why an address is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
@@ -39,7 +39,7 @@ pub enum Refused {
         host: String,
         address: IpAddr,
     },
-    /// The name is one that the operator allowed at other ports only.
+    /// The operator allowed the name at other ports only.
     #[error("{} allows {host} only with another port", ALLOW_PRIVATE)]
     Port {
         /// As it was requested, with the port.

@@ -468,8 +468,8 @@ impl Recorder {
     }
 }
 
-/// Whether it is this command that did not allow it. What comes here are the words that the script is told: a request and
-/// its answer are kept as the script has them.
+/// Whether this command refused it. A recording contains requests and answers as the script sees them, so only the text of
+/// the refusal is known here.
 fn is_refused(error: &str) -> bool {
     tells_of_no_grant(error) || error.contains(ALLOW_PRIVATE)
 }

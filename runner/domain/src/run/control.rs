@@ -1,4 +1,4 @@
-//! What operators do: cancel, override, retry-now, clear, restart; and which of it goes with which state of a run.
+//! Controls of operators: cancel, override, retry now, clear, restart; and which control a run allows in which state.
 //!
 //! Each takes back what followed from the states that it changes, and applies the rules again. What a task run's own
 //! outcome, or an operator, has decided stays.
@@ -9,7 +9,7 @@ use crate::plan::TaskIndex;
 use crate::spec::OnFailure;
 use crate::state::{ErrorKind, RunState, TaskState};
 
-/// What people do to a run as a whole, as far as the state of the run decides whether it may be done.
+/// A control of a run as a whole: the state of the run decides whether it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Ends it and what runs in it.
@@ -31,8 +31,8 @@ pub enum Control {
 }
 
 impl Control {
-    /// Whether it may be done to a run in this state. Everybody asks here: the machine, which has the last word, and
-    /// whoever wants to know beforehand.
+    /// Whether a run in this state allows it. This is the only place that says so: the state machine, which decides, and
+    /// all who want to know it before ask here.
     pub fn is_allowed(self, state: RunState) -> bool {
         match self {
             Self::Cancel => !state.is_final(),
@@ -44,7 +44,7 @@ impl Control {
         }
     }
 
-    /// Refuses what may not be done.
+    /// The refusal, if a run in this state does not allow it.
     pub fn check(self, state: RunState) -> Result<(), Refused> {
         match self.is_allowed(state) {
             true => Ok(()),

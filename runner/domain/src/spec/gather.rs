@@ -26,7 +26,7 @@ pub struct Gathered<T> {
     pub faults: Faults,
     /// Where a part was removed: the nearest task, schedule or top-level field.
     damaged: Vec<String>,
-    /// The places of fields that there are not.
+    /// The pointers of unknown fields.
     unknown: HashSet<String>,
 }
 
@@ -91,7 +91,7 @@ fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     }
 }
 
-/// Whether one field may have been written for another beside it.
+/// Whether an unknown field may have been written for a missing one next to it.
 fn is_meant(written: &str, missing: &str) -> bool {
     match (written.rsplit_once('/'), missing.rsplit_once('/')) {
         (Some((above, written)), Some((beside, meant))) => above == beside && could_mean(written, meant),

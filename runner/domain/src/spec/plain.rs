@@ -16,7 +16,7 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
-/// What is wrong.
+/// The error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) kind: MistakeKind,
@@ -26,9 +26,9 @@ pub(super) struct Mistake {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MistakeKind {
-    /// There is no such field.
+    /// This field is unknown.
     Unknown(String),
-    /// This field is needed.
+    /// This field is missing.
     Missing(String),
     Other,
 }

@@ -101,14 +101,14 @@ pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Unreada
         }
         let mistake = error.into_inner();
         match &mistake.kind {
-            // Serde stops at the key of a field that it does not know; the place is the field's.
+            // Serde stops at the key of an unknown field; the pointer is the field's.
             MistakeKind::Unknown(field) => {
                 let below = format!("/{}", pointer_token(field));
                 if !pointer.ends_with(&below) {
                     pointer.push_str(&below);
                 }
             }
-            // And at the end of an object that lacks one; the place is that of what is to be written.
+            // And at the end of an object that lacks a field; the pointer is that of the missing field.
             MistakeKind::Missing(field) => pointer.push_str(&format!("/{}", pointer_token(field))),
             MistakeKind::Other => {}
         }

@@ -49,16 +49,16 @@ pub struct IngestReport {
     pub accepted: u64,
     /// Of these, repeats of a key: they were already stored.
     pub repeated: u64,
-    /// Lines that were not taken, and why: the first `REJECTED_MAX`.
+    /// Lines that were rejected, and why: the first `REJECTED_MAX`.
     pub rejected: Vec<(u64, Fault)>,
-    /// How many there were.
+    /// The number of rejected lines.
     pub rejected_total: u64,
     /// Ids of the first [`IDS_MAX`] messages, in the order of their lines; the nil id for a repeat.
     pub ids: Vec<Uuid>,
 }
 
 impl IngestReport {
-    /// Notes a line that is not taken.
+    /// Notes a rejected line.
     pub fn reject(&mut self, line: u64, fault: Fault) {
         self.rejected_total += 1;
         if self.rejected.len() < REJECTED_MAX {

@@ -1,8 +1,9 @@
 //! Runs that bring batches of messages to a queue's workers.
 //!
-//! A topic that goes to a queue has a group of its own, which Heddle keeps ([`heddle_domain::topic::group_name`]). A batch becomes a run of it
-//! under a key made of the batch's id; its params are `{topic, messages}`. What is special about such a run is what stands
-//! here: its worker is not given what was cancelled while it waited, and may say which messages failed.
+//! A topic that sends to a queue has its own group, which Heddle keeps ([`heddle_domain::topic::group_name`]). A batch
+//! becomes a run of it, with a key made of the batch's id; its params are `{topic, messages}`. This module contains what is
+//! special about such a run: its worker does not get messages that were cancelled while it waited, and may say which
+//! messages failed.
 
 use std::collections::HashSet;
 
@@ -15,7 +16,7 @@ use uuid::Uuid;
 
 use crate::{EngineError, RunContext, Runs};
 
-/// The spec of the group of a topic that goes to a queue.
+/// The spec of the group of a topic that sends to a queue.
 pub fn topic_group(name: &str, topic: &Topic) -> Value {
     let timeout = format!("{}ms", topic.spec.timeout.millis());
     json!({

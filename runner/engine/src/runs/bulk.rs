@@ -63,7 +63,9 @@ impl Engine {
         match ended.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err(EngineError::Stopping),
-            Err(error) => Err(EngineError::unreadable_in("the bulk control ended early", error)),
+            Err(error) => Err(EngineError::Unreadable(format!(
+                "the bulk control ended early: {error}"
+            ))),
         }
     }
 }
@@ -95,7 +97,7 @@ impl Runs {
         actor: Arc<str>,
     ) -> Result<Vec<Controlled>, EngineError> {
         let mut known = HashMap::new();
-        // What is resumed may wait still, and is then told one by one to wait again.
+        // A resumed run may have to wait again, and is told so alone.
         if let Some(event) = action.withdrawing()
             && runs.len() > 1
         {
@@ -159,7 +161,7 @@ impl Runs {
                 continue;
             }
             let event = event(withdrawn.remove(&run).unwrap_or_default());
-            // What was taken back of a run must not be lost: if there is no transition, nothing of this is done.
+            // The withdrawn task runs of this run must not be lost: without a transition, nothing is committed.
             let transition = self.transition(&context, stood, &[event], &mut completion, now).await?;
             audits.push((run, shown(before, None), shown(transition.state, None)));
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;

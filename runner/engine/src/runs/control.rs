@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Control, Event, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Progress, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
@@ -114,7 +114,7 @@ impl Noted<'_> {
 }
 
 impl BulkAction {
-    /// What it is to the run's state.
+    /// The control of which the run's state decides.
     fn control(&self) -> Control {
         match self {
             Self::Cancel | Self::CancelFor(_) => Control::Cancel,
@@ -125,12 +125,13 @@ impl BulkAction {
         }
     }
 
-    /// Refuses a run in a state with which it does not go.
+    /// The refusal, if a run in this state does not allow it.
     pub(crate) fn check(&self, state: RunState) -> Result<(), Refused> {
         self.control().check(state)
     }
 
-    /// What it tells a live run, if it takes back what of the run nobody has claimed.
+    /// The event of a control that withdraws the unclaimed task runs of a run. Only such a control is applied to many live
+    /// runs in one transaction.
     pub(crate) fn withdrawing(&self) -> Option<fn(Vec<TaskKey>) -> Event> {
         match self {
             Self::Cancel | Self::CancelFor(_) => Some(|withdrawn| Event::Cancel { withdrawn }),
@@ -139,7 +140,7 @@ impl BulkAction {
         }
     }
 
-    /// The audit's word; `None` for what Heddle does by itself.
+    /// The action's name in the audit; `None` for what Heddle does by itself.
     pub(crate) fn word(&self) -> Option<&'static str> {
         match self {
             Self::Cancel => Some("cancel"),

@@ -80,7 +80,7 @@ pub(crate) async fn list(engine: &Engine) -> Result<Vec<Node>, Refusal> {
     Ok(nodes.collect())
 }
 
-/// Counts of the cluster and of this node, of which nothing is known of the requests that wait.
+/// Counts of the cluster and of this node, without the requests that wait: the engine does not know them.
 pub(crate) async fn stats(engine: &Engine) -> Result<Stats, Refusal> {
     let runs = engine.store().live_counts().await?;
     let depths = engine.store().depths().await?;

@@ -41,7 +41,7 @@ pub(crate) enum Control {
 }
 
 impl Control {
-    /// What it is to the run's state.
+    /// The control of which the run's state decides.
     fn of_state(&self) -> run::Control {
         match self {
             Self::Cancel => run::Control::Cancel,

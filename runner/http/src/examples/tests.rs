@@ -332,7 +332,7 @@ fn topic(example: &Value) -> Verdict {
     well(Topic::compile(spec)).map(drop)
 }
 
-/// The type has all of it, and the server reads it.
+/// The type writes it again as it was, and the server reads it.
 fn timer_tasks(example: &Value) -> Verdict {
     answered::<api::TimerTaskSubmission>(example)?;
     let read = crate::timer_task::read_tree(&example.to_string());

@@ -168,7 +168,7 @@ async fn save(mut request: Request) -> Outcome {
         Some(_) => Some(group_of(&request, &name, &topic).await?),
         None => None,
     };
-    // The store names it.
+    // The store gives it its name.
     let group = group.as_ref().map(|group| group.write(""));
     let done = match request.app.store.put_topic(request.by(), write, &FIXED, group).await? {
         TopicPut::Done(done) => done,
@@ -183,10 +183,10 @@ async fn save(mut request: Request) -> Outcome {
     put(done.created, &view(&done.row)?)
 }
 
-/// The group whose runs carry the batches of a topic that goes to a queue.
+/// The group whose runs contain the batches of a topic that sends to a queue.
 async fn group_of(request: &Request, name: &Name, topic: &Topic) -> Result<Checked, Problem> {
     let spec = heddle_domain::spec::parse_group(&topic_group(name, topic))?;
-    // Its own name is known when the topic has its number; nothing of the spec depends on it.
+    // The name of the group is known only when the topic has its number. Nothing in the spec depends on it.
     Ok(check_group(&request.app.store, name, spec, request.now).await?)
 }
 

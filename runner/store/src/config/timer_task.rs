@@ -1,7 +1,7 @@
 //! Timer tasks: the trees of the compatibility calls, with the numbers by which their callers know them.
 //!
-//! A tree is kept beside the group that it stands for, as it was sent, so that a part of it can be changed by its
-//! number. One transaction writes both, or deletes both.
+//! A tree is stored next to its group, as it was sent, so that a part of it can be changed by its number. One transaction
+//! writes both, or deletes both.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub struct TimerTaskRow {
 pub struct TimerTree<'a> {
     /// The number of its root.
     pub root: i64,
-    /// Parents first, the root before all.
+    /// Parents come before their children, so the root is first.
     pub rows: &'a [TimerTaskRow],
 }
 
@@ -40,8 +40,7 @@ impl Store {
         .await?)
     }
 
-    /// Makes a group what a tree says, and keeps the tree as its own. Two who change one tree take turns, as all do who
-    /// change groups.
+    /// Replaces a tree and puts its group. All changes of groups wait for each other, and so do changes of one tree.
     pub async fn put_timer_tree(
         &self,
         by: By<'_>,
@@ -98,7 +97,8 @@ impl Store {
         Ok((root, rows))
     }
 
-    /// Deletes a tree with its group, whose active runs the caller then cancels. What keeps the group keeps the tree.
+    /// Deletes a tree with its group; the caller then cancels the active runs. If the group cannot be deleted, the tree
+    /// stays too.
     pub async fn delete_timer_tree(&self, by: By<'_>, root: i64, group: &str) -> Result<GroupDelete, StoreError> {
         transaction!(self, pool, "delete_timer_tree", |tx| {
             let deleted = delete_in(&mut tx, by, group, true, None).await?;

@@ -169,9 +169,9 @@ impl Named for FixedTopic<'_> {
 }
 
 impl Store {
-    /// Makes or changes a topic. `fixed` are fields of the spec that cannot change while it has messages that are kept.
-    /// `group` is that of a topic that goes to a queue: it is put in the same transaction, and its name is made of the
-    /// topic's number, whatever name is given here.
+    /// Creates or changes a topic. `fixed` are fields of the spec that must not change while it has stored messages. A
+    /// topic that sends to a queue has a `group`, which the same transaction puts. The name of the group is made of the
+    /// topic's number; the name in `group` is not used.
     pub async fn put_topic(
         &self,
         by: By<'_>,
@@ -242,8 +242,8 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a topic with all its messages, and its group if it has one. What is in hand is sent, and nobody records it;
-    /// what is kept is let go of by and by.
+    /// Deletes a topic with all its messages, and with its group if it has one. Batches in hand are sent, and not recorded;
+    /// stored messages are deleted little by little.
     pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<TopicDelete, StoreError> {
         transaction!(self, pool, "delete_topic", |tx| {
             change::lock_name(&mut tx, Noun::Topic, name).await?;
@@ -260,7 +260,7 @@ impl Store {
                 .execute(&mut *tx)
                 .await?;
             change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
-            // What its queue's workers hold ends as it may; nobody asks for it any more.
+            // Claims of its workers end as they may; nobody needs the result.
             let group = group_name(row.id);
             match group::delete_in(&mut tx, by, &group, true, None).await? {
                 GroupDelete::Missing | GroupDelete::Deleted { .. } => {}

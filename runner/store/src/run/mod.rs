@@ -199,7 +199,7 @@ impl Store {
         .await?)
     }
 
-    /// How many runs there are in each state, of runs that live.
+    /// How many live runs there are in each state.
     pub async fn live_counts(&self) -> Result<Vec<(RunState, i64)>, StoreError> {
         let rows = sqlx::query!(r#"SELECT state, count(*) AS "count!" FROM heddle.runs_live GROUP BY state"#)
             .fetch_all(&self.pool)

@@ -6,7 +6,7 @@ use super::super::*;
 use super::world::{World, plan};
 use super::{check, dag, stopping};
 
-/// Who asks beforehand is told what the machine says.
+/// The rule that all ask and the decision of the state machine are the same.
 #[test]
 fn what_is_allowed_is_accepted() {
     let (plan, now) = (plan(dag("a")), "2026-11-20T10:00:00Z".parse().unwrap());

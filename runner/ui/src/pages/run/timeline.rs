@@ -409,7 +409,7 @@ fn task_row(
 ) -> Markup {
     let id = run.id;
     let clears = run.allows(Control::Clear);
-    // What failed is what one acts on; the rest may be, and does not ask for it.
+    // People act on failed items; the other buttons are less prominent.
     let kind = if task.state == "failed" { "small" } else { "small plain" };
     let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
     html! {
