@@ -14,7 +14,6 @@ mod batches;
 mod channels;
 mod claims;
 mod clear;
-mod client;
 mod cli;
 mod cli_files;
 mod client;

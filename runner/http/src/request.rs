@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use heddle_api::List;
 use heddle_api::moment::parse_moment;
-use heddle_domain::{Fault, Faults, Name, Span, Time};
+use heddle_domain::{Faults, Name, Span, Time};
 use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;

@@ -63,7 +63,7 @@ impl Engine {
         match ended.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err(EngineError::Stopping),
-            Err(error) => Err(EngineError::Unreadable(format!(
+            Err(error) => Err(EngineError::unreadable(format!(
                 "the bulk control ended early: {error}"
             ))),
         }

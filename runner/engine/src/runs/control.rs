@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Control, Event, Progress, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};

@@ -87,7 +87,7 @@ async fn list(request: Request) -> Outcome {
     let filter = AssignmentFilter {
         uid: request.query("uid").map(|uid| bare_uid(uid).unwrap_or(uid).to_owned()),
         audience,
-        offer: request.query("offer").map(str::to_owned),
+        offer: request.query_name("offer"),
         states: request.words("state")?,
         from: Some(from.unwrap_or(request.now - LISTED)),
         to: request.query_time("to")?,

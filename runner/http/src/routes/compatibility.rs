@@ -128,11 +128,20 @@ const HINT: header::HeaderName = header::HeaderName::from_static("heddle-hint");
 
 fn wrapped(result: Result<Well, Problem>) -> Outcome {
     match result {
-        Ok(Well { data, notes }) => ok(&CompatibilityAnswer {
-            code: CODE_OK,
-            msg: notes.join("; "),
-            data,
-        }),
+        Ok(Well { data, notes }) => {
+            let mut response = ok(&CompatibilityAnswer {
+                code: CODE_OK,
+                msg: String::new(),
+                data,
+            })?;
+            // Clients compare the body, so a hint is beside it.
+            if let Ok(hint) = HeaderValue::from_str(&notes.join("; "))
+                && !hint.is_empty()
+            {
+                response.headers_mut().insert(HINT, hint);
+            }
+            Ok(response)
+        }
         Err(problem) => Ok(told(problem)),
     }
 }
