@@ -194,8 +194,8 @@ fn files_that_comments_name_are_found() {
     assert_eq!(named_by_comments(text).collect::<Vec<_>>(), ["a/b.rs", "d.sql"]);
 }
 
-/// Comments name a file relative to the repository, the crate, its `src`, or the place of the comment; or only by its name if
-/// it is in the same crate.
+/// Comments name a file relative to the repository, the crate, its `src`, or the place of the comment; or only by its
+/// name if it is in the same crate.
 #[test]
 fn what_comments_name_exists() {
     let root = root();

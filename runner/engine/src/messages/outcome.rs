@@ -98,8 +98,8 @@ pub(super) fn finish_of(
     }
 }
 
-/// Returns the state that the retry policy keeps of a message from now on, and when the message is tried again. `kept` is the
-/// state so far, null at first.
+/// Returns the state that the retry policy keeps of a message from now on, and when the message is tried again. `kept` is
+/// the state so far, null at first.
 fn again(
     kept: &Value,
     policy: impl FnOnce(&mut RetryState) -> Option<Time>,

@@ -17,8 +17,8 @@
 //! The [`Abandoner`] does the steps 3 and 4, so that neither the recorder nor the reaper waits for them. A lost attempt that
 //! the reaper takes over is handled in the same way, whichever node held it.
 //!
-//! A progress in a format that only newer builds know is no reason to end a run: a newer node can read it. Such an attempt is
-//! set aside at once. Nothing of its run is written, and this node only checks whether the attempt still exists.
+//! A progress in a format that only newer builds know is no reason to end a run: a newer node can read it. Such an attempt
+//! is set aside at once. Nothing of its run is written, and this node only checks whether the attempt still exists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,7 +124,8 @@ impl Service for Abandoner {
 }
 
 impl Runs {
-    /// Handles an outcome that cannot be recorded: from now on, nobody adopts the attempt here, and the abandoner ends its run.
+    /// Handles an outcome that cannot be recorded: from now on, nobody adopts the attempt here, and the abandoner ends
+    /// its run.
     pub(crate) fn give_up(&self, ended: EndedAttempt, error: &EngineError) {
         let EndedAttempt { run, at, lease } = ended;
         let (task, newer, error) = (at.key.task, is_newer(error), Chain(error));
