@@ -47,7 +47,7 @@ pub enum Partitioned {
 }
 
 impl Partitioned {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Logs => "logs",
             Self::Attempts => "attempts",
@@ -60,7 +60,7 @@ impl Partitioned {
 }
 
 /// What goes with a day's runs.
-const OF_RUNS: [Partitioned; 4] = [
+pub(crate) const OF_RUNS: [Partitioned; 4] = [
     Partitioned::Logs,
     Partitioned::Attempts,
     Partitioned::Maps,

@@ -4,6 +4,7 @@ mod detail;
 mod list;
 pub mod live;
 pub mod log;
+pub(crate) mod remove;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;

@@ -21,10 +21,10 @@
 //! What may be deleted with old runs, and what has to stay:
 //!
 //! * *run_instants* goes with its run, never before: it is what keeps an instant from getting a second one. Once the run
-//!   is gone the row may go at any time: no schedule comes back to an instant that lies before its `cursor`, and a
-//!   backfill is meant to replenish what is not there any more. By run id (`run_instants_run`; ids are UUIDv7, so of a
-//!   dropped day all those below the next day's first id that are not in *runs_live*), in bounded batches. Rows that are
-//!   `skipped` excuse their instant; their runs were never begun and are as old.
+//!   is gone the row keeps nobody from making another, and may go at any time: no schedule comes back to an instant that lies
+//!   before its `cursor`, and a backfill is meant to replenish what is not there any more. By run id (`run_instants_run`; ids
+//!   are UUIDv7, so of a dropped day all those below the next day's first id that are not in *runs_live*), in bounded
+//!   batches. Rows that are `skipped` excuse their instant; their runs were never begun and are as old.
 //! * *successes* **stays when its run goes**: it answers followers whose intervals are longer than the upstream's runs are
 //!   kept (a year over months), and keeps a repeated success from calling for anything. A row is small (some 70 bytes with
 //!   its two indexes), there is one for each instant of a group that is followed. It may go when its group has been

@@ -8,8 +8,6 @@ use uuid::Uuid;
 
 use super::complete::Completion;
 use super::refuse::lock_number;
-use crate::change::{By, Noun};
-use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// An attempt that was stopped.
@@ -350,48 +348,6 @@ impl Store {
                 )
             })
             .collect())
-    }
-
-    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
-    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
-        transaction!(self, pool, "delete_run", |tx| {
-            let gone = sqlx::query!(
-                r#"DELETE FROM heddle.runs_done d USING heddle.groups g WHERE d.id = $1 AND g.id = d.group_id
-               RETURNING g.name AS "group", d.state"#,
-                run.0
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let Some(gone) = gone else { return Ok(false) };
-            let state = StoreError::known(RunState::from_number, gone.state, ("runs_done", "state"), run)?;
-            let before = serde_json::json!({"group": gone.group, "state": state});
-            let name = run.to_string();
-            crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
-            let id: Uuid = run.0;
-            sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_instants WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            Ok(true)
-        })
     }
 }
 
