@@ -60,10 +60,10 @@ pub(crate) trait Named {
     ) -> Result<Self::Row, Stop<Self::Answer>>;
 
     /// How it stands, for the audit: never a secret.
-    fn shown(row: &Self::Row) -> Value;
+    fn shown(row: &Self::Row) -> Result<Value, StoreError>;
 
     /// The same of what was just written; more, if there is something to be said of the change.
-    fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Value {
+    fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Result<Value, StoreError> {
         Self::shown(row)
     }
 
@@ -135,8 +135,8 @@ async fn put_in<N: Named>(tx: &mut PgSession, by: By<'_>, named: &N) -> Result<P
         kept => kept,
     };
     let row = named.write(tx, by.at, kept.as_ref()).await?;
-    let before = kept.as_ref().map(|kept| N::shown(kept.borrow()));
-    let after = named.after(&row, kept.as_ref());
+    let before = kept.as_ref().map(|kept| N::shown(kept.borrow())).transpose()?;
+    let after = named.after(&row, kept.as_ref())?;
     let told = PutAudit {
         action: if kept.is_none() { "create" } else { "update" },
         before: before.as_ref(),

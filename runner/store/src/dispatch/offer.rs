@@ -260,8 +260,8 @@ impl Named for OfferWrite<'_> {
         Ok(row)
     }
 
-    fn shown(row: &OfferRow) -> Value {
-        row.spec.clone()
+    fn shown(row: &OfferRow) -> Result<Value, StoreError> {
+        Ok(row.spec.clone())
     }
 
     /// What nodes follow is what an audience is offered: the one that had it, and the one that has it.

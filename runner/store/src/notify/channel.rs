@@ -62,8 +62,8 @@ fn spec_of(name: &str, options: Value) -> Result<ChannelSpec, StoreError> {
     serde_json::from_value(options).map_err(|error| unreadable(name, &error))
 }
 
-fn to_value(spec: &ChannelSpec) -> Value {
-    serde_json::to_value(spec).unwrap_or_default()
+fn to_value(spec: &ChannelSpec) -> Result<Value, StoreError> {
+    StoreError::json_of(spec, ("channels", "options"))
 }
 
 impl From<Put<ChannelRow>> for ChannelPut {
@@ -167,8 +167,8 @@ impl Named for ChannelWrite<'_> {
         kept: Option<&OpenChannel>,
     ) -> Result<ChannelRow, Stop<ChannelPut>> {
         let spec = self.completed(kept);
-        let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(self.name, &error))?;
-        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets)?;
+        let secrets = StoreError::json_of(&spec.secrets(), ("channels", "ciphertext"))?;
+        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets.to_string())?;
         let shown = spec.shown();
         let written = sqlx::query!(
             "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
@@ -180,7 +180,7 @@ impl Named for ChannelWrite<'_> {
                     nonce = excluded.nonce, key_id = excluded.key_id, updated_at = excluded.updated_at",
             self.name,
             spec.kind.map(|kind| kind.as_str()),
-            to_value(&shown),
+            to_value(&shown)?,
             sealed.ciphertext,
             sealed.nonce,
             sealed.key_id,
@@ -200,7 +200,7 @@ impl Named for ChannelWrite<'_> {
         })
     }
 
-    fn shown(row: &ChannelRow) -> Value {
+    fn shown(row: &ChannelRow) -> Result<Value, StoreError> {
         to_value(&row.shown)
     }
 }
