@@ -26,7 +26,7 @@ use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::state::RunState;
+use heddle_domain::state::{RunState, Trigger};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
@@ -44,10 +44,10 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub groups: Vec<String>,
-    /// In one of these states, by number.
-    pub states: Vec<i16>,
-    /// By one of these triggers, by number.
-    pub triggers: Vec<i16>,
+    /// In one of these states.
+    pub states: Vec<RunState>,
+    /// By one of these triggers.
+    pub triggers: Vec<Trigger>,
     /// With these labels, all of them; `None`: whatever the value.
     pub labels: Vec<(String, Option<String>)>,
     /// Created from here, inclusive.
@@ -184,7 +184,7 @@ impl Store {
     /// The newest runs, one span of the past after the other.
     async fn newest(&self, sought: &Sought<'_>, limit: i64) -> Result<Vec<RunRow>, StoreError> {
         transaction!(self, reads, "runs", once(BEGIN_BY_SPANS), |tx| {
-            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
+            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| state.is_final());
             let mut all: Vec<RunRow> = Vec::new();
             let mut planning = Planning::default();
             for (index, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
@@ -253,10 +253,6 @@ impl Store {
         }
         Ok(found)
     }
-}
-
-fn is_final(state: i16) -> bool {
-    RunState::from_number(state).is_some_and(RunState::is_final)
 }
 
 /// All that is sought, of whatever time.
