@@ -33,7 +33,7 @@ use uuid::Uuid;
 use self::search::search;
 use self::sought::Sought;
 use self::statement::{Hot, Part, push_part};
-use super::RunRow;
+use super::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::change::Page;
 use crate::database::PgSession;
 use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning, Span};
@@ -86,16 +86,6 @@ const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 
 /// So many of those one answer looks at; if there are more, its cursor leads on to them.
 const LONG_RUNS_READ_MAX: i64 = 5_000;
-
-/// A live run's columns, in the order of [`DONE`].
-const LIVE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
-    l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, NULL::timestamptz AS finished_at, \
-    NULL::text AS error, NULL::smallint AS skipped";
-
-const DONE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
-    l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, l.finished_at, l.error, l.skipped";
 
 impl Store {
     /// Runs, newest first, up to `limit`. Of the hot view there may be fewer on a page that another one follows.
@@ -285,14 +275,12 @@ async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, St
         .execute(&mut *session)
         .await?;
     let statement = format!(
-        "SELECT l.*, g.name AS group_name, r.revision
+        "SELECT l.*{NAMES}
            FROM UNNEST($1::uuid[]) AS n (id)
           CROSS JOIN LATERAL (SELECT {LIVE} FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])
                                UNION ALL
                               SELECT {DONE} FROM heddle.runs_done l WHERE l.id = ANY (ARRAY[n.id])) AS l
-           JOIN heddle.groups g ON g.id = l.group_id
-           JOIN heddle.revisions r ON r.id = l.revision_id
-          ORDER BY l.id DESC"
+         {JOINS} ORDER BY l.id DESC"
     );
     let rows = sqlx::query(AssertSqlSafe(statement))
         .bind(ids)
@@ -303,12 +291,10 @@ async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, St
 
 /// Runs with the names of their groups and the numbers of their revisions.
 async fn named(session: &mut PgSession, sought: &Sought<'_>, part: Part<'_>) -> Result<Vec<RunRow>, StoreError> {
-    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*, g.name AS group_name, r.revision FROM (");
+    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*");
+    query.push(NAMES).push(" FROM (");
     push_part(&mut query, sought, part);
-    query.push(
-        ") AS l JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id
-          ORDER BY l.id DESC",
-    );
+    query.push(") AS l").push(JOINS).push("ORDER BY l.id DESC");
     let rows = query.build().fetch_all(session).await?;
     rows.iter().map(RunRow::read).collect()
 }
