@@ -552,7 +552,7 @@ impl Engine {
     }
 
     /// What has a distribution: how long runs and attempts took, how much one claim brought.
-    pub fn histograms(&self) -> [&Histogram; 4] {
+    pub fn histograms(&self) -> [&Histogram; 5] {
         self.runs.seen.counts.histograms()
     }
 

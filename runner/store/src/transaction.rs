@@ -17,7 +17,7 @@
 //!
 //! ```text
 //! transaction!(self, pool, "claim", once, |tx| { ... })                 // or once("BEGIN READ ONLY")
-//! let tx = self.open("completion").await?;      // kept by a value of the caller's, which commits it
+//! let tx = self.open("fan_out").await?;         // kept by a value of the caller's, which commits it
 //! ```
 //!
 //! None is begun otherwise: a test below reads the sources. What it costs to name one is a look into a small map when it

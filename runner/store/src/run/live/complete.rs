@@ -92,9 +92,14 @@ pub struct Completion {
 }
 
 impl Store {
-    /// Begins to record outcomes, by this clock.
-    pub async fn completion(&self, lease: i64, clock: Arc<dyn Clock>) -> Result<Completion, StoreError> {
-        let tx = self.open("completion").await?;
+    /// Begins to record outcomes, by this clock, in a transaction of this name.
+    pub async fn completion(
+        &self,
+        name: &'static str,
+        lease: i64,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Completion, StoreError> {
+        let tx = self.open(name).await?;
         let now = clock.now();
         Ok(Completion { tx, lease, clock, now })
     }
