@@ -83,8 +83,8 @@ struct ChannelWrite<'a> {
 /// A channel as it is kept, opened.
 struct OpenChannel {
     row: ChannelRow,
-    /// With what is secret; without, if no key opens it any more: then it can still be written anew, whole.
-    spec: ChannelSpec,
+    /// With what is secret; `None`: that does not open (any more). Then it can still be written anew, whole.
+    spec: Option<ChannelSpec>,
     /// It is sealed with the key of today.
     current: bool,
 }
@@ -104,7 +104,8 @@ impl From<OpenChannel> for ChannelRow {
 impl ChannelWrite<'_> {
     /// What is put, with what was left out of what is secret.
     fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
-        self.spec.clone().complete(kept.map(|kept| &kept.spec))
+        let kept = kept.map(|kept| kept.spec.as_ref().unwrap_or(&kept.row.shown));
+        self.spec.clone().complete(kept)
     }
 }
 
@@ -144,20 +145,22 @@ impl Named for ChannelWrite<'_> {
                 updated_at: row.updated_at,
             },
             current: kept.sealed.key_id == self.keys.current_id(),
-            spec: {
-                let shown = kept.shown.clone();
-                kept.open(self.keys, self.name).unwrap_or(shown)
-            },
+            spec: kept.open(self.keys, self.name).ok(),
         }))
     }
 
     async fn check(&self, _tx: &mut PgSession, kept: Option<&OpenChannel>) -> Result<(), Stop<ChannelPut>> {
-        let checked = self.completed(kept).check();
+        // What cannot be read may well be there: it is not dropped by whoever leaves it out to keep it.
+        let lost = match kept {
+            Some(kept) if kept.spec.is_none() => self.spec.lost(&kept.row.shown),
+            _ => Ok(()),
+        };
+        let checked = lost.and_then(|()| self.completed(kept).check());
         checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
     }
 
     fn is_same(&self, kept: &OpenChannel) -> bool {
-        kept.current && kept.spec == self.completed(Some(kept))
+        kept.current && kept.spec.as_ref() == Some(&self.completed(Some(kept)))
     }
 
     async fn write(
@@ -168,7 +171,9 @@ impl Named for ChannelWrite<'_> {
     ) -> Result<ChannelRow, Stop<ChannelPut>> {
         let spec = self.completed(kept);
         let secrets = StoreError::json_of(&spec.secrets(), ("channels", "ciphertext"))?;
-        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets.to_string())?;
+        let sealed = self
+            .keys
+            .seal(self.chance, Noun::Channel, self.name, &secrets.to_string())?;
         let shown = spec.shown();
         let written = sqlx::query!(
             "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
