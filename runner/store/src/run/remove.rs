@@ -123,6 +123,9 @@ async fn forget_instant(tx: &mut PgSession, run: RunId) -> Result<(), StoreError
 
 impl Store {
     /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
+    ///
+    /// Locking: the run's row first, as those lock it who restart the run, set its state or remove what is due. They are waited
+    /// for; after that its state is what its instant is kept or forgotten by.
     pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
         transaction!(self, pool, "delete_run", |tx| {
             let found = sqlx::query!(

@@ -47,6 +47,9 @@ const TRIES_MAX: usize = 3;
 impl Completion {
     /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
     /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
+    ///
+    /// Locking: the run's row, and nothing before it. Whoever moves the run to the other table has locked the row that is
+    /// waited for here; once it is gone from where it was looked for, it is looked for again.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
