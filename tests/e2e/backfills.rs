@@ -607,4 +607,19 @@ async fn done_again_with_dependants() {
     assert_eq!(up.values().copied().collect::<Vec<_>>(), [3, 3, 3, 2, 2]);
     let down = runs(&node, "down").await;
     assert!(down.iter().all(|run| run["trigger"] == "upstream"), "{down:#?}");
+    // One whose run was deleted, here that of the newest instant, has none any more.
+    let [.., newest] = &heddle_tests::runs(&node, "down").await[..] else {
+        panic!("{down:#?}")
+    };
+    node.delete(&format!("/v1/runs/{}", heddle_tests::id(newest)))
+        .await
+        .expect_status(204);
+    ended(&node, &ask(&node, "up", asked("2012-01-05", all)).await).await;
+    let again = eventually("the deleted one's successor", async || {
+        let down = heddle_tests::runs(&node, "down").await;
+        (down.len() == 5).then_some(down)
+    })
+    .await;
+    assert_eq!(again[4]["logical_time"], newest["logical_time"]);
+    assert_ne!(again[4]["id"], newest["id"]);
 }

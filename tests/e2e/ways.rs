@@ -71,6 +71,10 @@ async fn short_and_general_ways_leave_the_same_tables() {
     // The one has been there by the short ways, the other has not: plain runs need no transaction around their statement.
     let (plain, settled) = tokio::join!(transactions(&one, "create_runs"), transactions(&other, "create_runs"));
     assert!(plain < settled, "{plain} and {settled} transactions");
+    // Whoever records outcomes does so by a name of its own.
+    for name in ["record", "control", "settle_claims", "turnstiles"] {
+        assert!(transactions(&other, name).await > 0, "{name}");
+    }
 }
 
 /// How many transactions of this name a node has had.

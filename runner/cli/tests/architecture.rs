@@ -404,7 +404,25 @@ fn services_of_the_engine_do_not_know_each_other() {
     }
 }
 
-/// The names in the comments directly above tests in a file.
+/// The histogram of transactions tells those apart that record outcomes, by the place that begins them.
+#[test]
+fn each_transaction_that_records_outcomes_has_its_own_name() {
+    let mut found = Vec::new();
+    modules(&root().join("runner/engine/src"), &mut found);
+    let code: String = found.iter().map(|path| code(path)).collect();
+    let begun = code.split(".completion(").skip(1);
+    // The node's own way to the store's takes the name that it is given.
+    let mut names: Vec<&str> = begun
+        .filter_map(|rest| rest.strip_prefix('"')?.split('"').next())
+        .collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "{names:?}");
+    assert!(count > 15, "{names:?}");
+}
+
+/// What the comments of tests in a file name: those that stand right above a test.
 fn named_by_tests(text: &str) -> HashSet<String> {
     let mut named = HashSet::new();
     let mut comment = Vec::new();

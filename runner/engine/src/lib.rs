@@ -558,8 +558,8 @@ impl Engine {
         }
     }
 
-    /// The values with a distribution: how long runs and attempts took, how many task runs one claim got.
-    pub fn histograms(&self) -> [&Histogram; 4] {
+    /// What has a distribution: how long runs and attempts took, how much one claim brought.
+    pub fn histograms(&self) -> [&Histogram; 5] {
         self.runs.seen.counts.histograms()
     }
 

@@ -285,7 +285,7 @@ impl Simulated {
             node: Some(self.node.identity.id),
         };
         let contexts = self.runs.contexts_of(&[run]).await.expect("a context");
-        let mut completion = self.node.completion().await.expect("a transaction");
+        let mut completion = self.node.completion("simulated_end").await.expect("a transaction");
         let mut grant = Grant::none();
         let after = self.runs.apply(&mut completion, &contexts, vec![applied], &mut grant);
         let after = after.await.expect("an end");

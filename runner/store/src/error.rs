@@ -4,6 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde_json::Value;
 use sqlx::migrate::MigrateError;
 
 /// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
@@ -33,6 +35,14 @@ pub enum StoreError {
         column: &'static str,
         row: String,
         found: String,
+    },
+    /// What was to be kept cannot be written as JSON: our fault. Nothing is kept in its place.
+    #[error("cannot write {column} of {table} as JSON")]
+    Unwritable {
+        table: &'static str,
+        column: &'static str,
+        #[source]
+        error: serde_json::Error,
     },
 }
 
@@ -68,7 +78,15 @@ impl StoreError {
         read(number).ok_or_else(|| Self::unreadable(table, column, row, number))
     }
 
-    /// Whether the same may succeed later without any change: it is nobody's fault.
+    /// What a column keeps as JSON.
+    pub(crate) fn json_of(
+        value: &impl Serialize,
+        (table, column): (&'static str, &'static str),
+    ) -> Result<Value, Self> {
+        serde_json::to_value(value).map_err(|error| Self::Unwritable { table, column, error })
+    }
+
+    /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
     }
@@ -180,4 +198,22 @@ fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     error
         .try_downcast_ref::<PgDatabaseError>()
         .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_json_is_not_kept_as_something_else() {
+        let of = ("channels", "options");
+        assert_eq!(StoreError::json_of(&["a"], of).unwrap(), json!(["a"]));
+        let refused = StoreError::json_of(&BTreeMap::from([((1, 2), 3)]), of).unwrap_err();
+        assert_eq!(refused.to_string(), "cannot write options of channels as JSON");
+        assert!(std::error::Error::source(&refused).is_some(), "it says why");
+    }
 }

@@ -16,7 +16,7 @@
 //!
 //! ```text
 //! transaction!(self, pool, "claim", once, |tx| { ... })                 // or once("BEGIN READ ONLY")
-//! let tx = self.open("completion").await?;      // kept by a value of the caller's, which commits it
+//! let tx = self.open("fan_out").await?;         // kept by a value of the caller's, which commits it
 //! ```
 //!
 //! All transactions begin in this way: a test below reads the sources. A name costs a look-up in a small map at the

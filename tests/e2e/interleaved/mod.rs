@@ -56,7 +56,10 @@ async fn set_up() -> (World, Store, Client, Client) {
 }
 
 async fn begin(store: &Store, lease: i64) -> Completion {
-    store.completion(lease, Arc::new(Wall)).await.expect("a transaction")
+    store
+        .completion("test", lease, Arc::new(Wall))
+        .await
+        .expect("a transaction")
 }
 
 /// A lease of one hour.

@@ -480,9 +480,9 @@ async fn what_becomes_ready() {
     );
 }
 
-/// `create_runs`: of two that create a run with one key, or for one instant, the later waits. It creates none if the
-/// earlier has created one; otherwise its run begins after the wait. A node without a lease creates runs and gets none
-/// of their task runs.
+/// `create_runs`: of two that make a run of one key, or for one instant, the later waits; it makes none if the earlier has
+/// made one, and else begins after it had to wait. An instant whose run is gone is free, for one of them. A node without a
+/// lease makes runs and is handed nothing of them.
 #[tokio::test]
 async fn runs_that_may_be_there() {
     let (_world, store, sql, _) = set_up().await;
@@ -534,6 +534,22 @@ async fn runs_that_may_be_there() {
     first.commit().await.unwrap();
     assert_eq!(second.await.unwrap().1, Created::Exists(run(4)));
 
+    let gone = format!("DELETE FROM heddle.runs_live WHERE id = '{}'", run(4));
+    assert_eq!(sql.execute(&gone, &[]).await.unwrap(), 1);
+    for commits in [false, true] {
+        let (first, created) = making(of_instant(7)).await.unwrap();
+        assert!(matches!(created, Created::Made { .. }), "{created:?}");
+        let second = making(of_instant(8));
+        waiting(&sql, 1).await;
+        match commits {
+            true => first.commit().await.unwrap(),
+            false => drop(first),
+        }
+        let (_, created) = second.await.unwrap();
+        assert_eq!(created == Created::Exists(run(7)), commits, "{created:?}");
+    }
+    assert_eq!(count(&sql, &format!("run_instants WHERE run = '{}'", run(7))).await, 1);
+
     let mut row = ReadyRow::new(super::first(), 1, None);
     let room = Room {
         free: 1,
@@ -548,4 +564,32 @@ async fn runs_that_may_be_there() {
     let created = store.create_runs(&[&handed], 77, &Wall).await.unwrap().remove(0);
     assert!(matches!(created, Created::Made { handed: false, .. }), "{created:?}");
     assert_eq!((count(&sql, "running").await, count(&sql, "ready").await), (0, 2));
+}
+
+/// A control that waits for a run finds it where it went meanwhile: among the ended, or back among the living.
+#[tokio::test]
+async fn runs_that_move_while_a_control_waits() {
+    let (_world, store, sql, mut other) = set_up().await;
+    under_way(&sql, &[1], 7).await;
+    let columns = "id, group_id, revision_id, trigger, priority, logical_time, interval_start, interval_end, params,
+                   created_at, started_at, progress";
+    let ends = format!(
+        "WITH gone AS (DELETE FROM heddle.runs_live RETURNING *)
+         INSERT INTO heddle.runs_done ({columns}, state, finished_at) SELECT {columns}, 4, now() FROM gone"
+    );
+    let restarts = format!(
+        "WITH gone AS (DELETE FROM heddle.runs_done RETURNING *)
+         INSERT INTO heddle.runs_live ({columns}, state) SELECT {columns}, 1 FROM gone"
+    );
+    for (moves, found, live) in [(&ends, RunState::Failed, 0), (&restarts, RunState::Running, 1)] {
+        let moving = other.transaction().await.unwrap();
+        assert_eq!(moving.execute(moves, &[]).await.unwrap(), 1);
+        let mut control = begin(&store, 7).await;
+        let looking = tokio::spawn(async move { control.lock_one(run(1), false).await });
+        waiting(&sql, 1).await;
+        moving.commit().await.unwrap();
+        let locked = looking.await.unwrap().expect("an answer").expect("a run");
+        assert_eq!(locked.state, found);
+        assert_eq!(count(&sql, "runs_live").await, live);
+    }
 }

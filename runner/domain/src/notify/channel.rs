@@ -230,18 +230,15 @@ impl ChannelSpec {
     /// Takes parts that were left out, or given as they are shown, from the stored channel. A password is sent to no
     /// other server than the one for which it was given; an empty secret means none.
     pub fn complete(mut self, kept: Option<&Self>) -> Self {
-        if let Some(kept) = kept.filter(|kept| kept.kind == self.kind) {
-            if self.url.is_none() || self.url == kept.shown().url {
+        if let Some(kept) = kept {
+            let takes = self.takes_of(kept);
+            if takes.url {
                 self.url.clone_from(&kept.url);
             }
-            if self.secret.is_none() {
+            if takes.secret {
                 self.secret.clone_from(&kept.secret);
             }
-            if let (Some(smtp), Some(kept)) = (&mut self.smtp, &kept.smtp)
-                && smtp.password.is_none()
-                && (&smtp.host, smtp.port(), smtp.tls, &smtp.username)
-                    == (&kept.host, kept.port(), kept.tls, &kept.username)
-            {
+            if let (true, Some(smtp), Some(kept)) = (takes.password, &mut self.smtp, &kept.smtp) {
                 smtp.password.clone_from(&kept.password);
             }
         }
@@ -252,7 +249,46 @@ impl ChannelSpec {
         self
     }
 
-    /// Whether it can send mails: from whom, to whom, and by which server; the faults say what is missing or wrong.
+    /// What of what is secret it would [take](Self::complete) from what is kept, of which only what is shown can be read: that
+    /// has to be given anew.
+    pub fn lost(&self, shown: &Self) -> Result<(), Faults> {
+        let takes = self.takes_of(shown);
+        let is_email = self.kind == Some(ChannelKind::Email);
+        let mut faults = Faults::default();
+        for (pointer, lost, or) in [
+            ("/url", takes.url && self.kind.is_some_and(ChannelKind::is_chat), ""),
+            ("/secret", takes.secret && !is_email, ", or \"\" for none"),
+            ("/smtp/password", takes.password, ", or \"\" for none"),
+        ] {
+            if lost {
+                faults.add(pointer, format!("the kept value cannot be decrypted; give a value{or}"));
+            }
+        }
+        faults.or(())
+    }
+
+    /// What is left out, or given as it is shown, and can be taken from what is kept.
+    fn takes_of(&self, kept: &Self) -> Takes {
+        if self.kind != kept.kind {
+            return Takes::default();
+        }
+        let password = match (&self.smtp, &kept.smtp) {
+            (Some(smtp), Some(kept)) => {
+                smtp.password.is_none()
+                    && (&smtp.host, smtp.port(), smtp.tls, &smtp.username)
+                        == (&kept.host, kept.port(), kept.tls, &kept.username)
+            }
+            _ => false,
+        };
+        Takes {
+            url: self.url.is_none() || self.url == kept.shown().url,
+            secret: self.secret.is_none(),
+            password,
+        }
+    }
+
+    /// Whether mails can go out by it: from whom, to whom, and by which server; else what is missing, and whatever else is
+    /// wrong with it.
     pub fn check_mail_server(&self) -> Result<(), Faults> {
         if self.kind != Some(ChannelKind::Email) {
             return Ok(());
@@ -449,6 +485,14 @@ fn is_webhook_secret(secret: &str) -> bool {
         && digits
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
+}
+
+/// What of a channel is taken from the one that is kept.
+#[derive(Default)]
+struct Takes {
+    url: bool,
+    secret: bool,
+    password: bool,
 }
 
 fn host_only(url: &str) -> String {

@@ -98,7 +98,7 @@ impl Attempts {
                 lease,
             })
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("hand_to_queues").await?;
         let locked = completion.lock(&keys).await?;
         let timed: Vec<(RunId, AttemptKey)> = batch
             .iter()

@@ -18,7 +18,7 @@ const RESULTS_MAX: i64 = 100_000;
 impl Dispatch {
     /// Ends the attempts whose offers have ended; returns how many.
     pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("settle_offers").await?;
         let settlements = completion.take_offer_settlements().await?;
         let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
         runs.sort_unstable();

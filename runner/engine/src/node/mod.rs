@@ -152,9 +152,10 @@ impl Node {
         self.clock.now()
     }
 
-    /// Begins a transaction that records outcomes, with this node's lease and clock.
-    pub(crate) async fn completion(&self) -> Result<Completion, StoreError> {
-        self.store.completion(self.lease(), self.clock.clone()).await
+    /// Begins a transaction that records outcomes, under this node's lease and by its clock. Each caller has a name of its
+    /// own for it.
+    pub(crate) async fn completion(&self, name: &'static str) -> Result<Completion, StoreError> {
+        self.store.completion(name, self.lease(), self.clock.clone()).await
     }
 
     /// An id that begins with the current time.

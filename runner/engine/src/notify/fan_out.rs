@@ -69,9 +69,23 @@ struct Growing {
 impl Notifier {
     /// Turns a batch of notices into notifications; returns whether there may be more.
     pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let notices = self.node.store.notices(BATCH_MAX as i64).await?;
+        let found = self.node.store.notices(BATCH_MAX as i64).await?;
+        let more = found.len() == BATCH_MAX;
+        let mut notices = Vec::with_capacity(found.len());
+        for notice in found {
+            match notice {
+                Ok(notice) => notices.push(notice),
+                Err((id, error)) => {
+                    tracing::error!(error = %Chain(&error), "cannot read an event that somebody wants to hear of; it is \
+                        skipped");
+                    if !self.skip(id).await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
         if notices.is_empty() {
-            return Ok(false);
+            return Ok(more);
         }
         let ours = match self.fan_out_of(&notices).await {
             Err(error) if !is_passing(&error) => {
@@ -81,7 +95,7 @@ impl Notifier {
             }
             done => done?,
         };
-        Ok(ours && notices.len() == BATCH_MAX)
+        Ok(ours && more)
     }
 
     /// The same one by one, without those that cannot be told: they must not block the others.
@@ -93,11 +107,9 @@ impl Notifier {
                 Err(error) if !is_passing(&error) => {
                     tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "cannot create the notifications \
                         of an event; it is skipped");
-                    let Some(mut tx) = self.node.store.fan_out().await? else {
+                    if !self.skip(notice.id).await? {
                         return Ok(false);
-                    };
-                    tx.take(&[notice.id]).await?;
-                    tx.commit().await?;
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -105,8 +117,18 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Turns these notices into notifications, in one transaction. `false`: another node is doing so, and continues
-    /// until there are none.
+    /// Takes a notice of which nobody can be told; `false`: another node is at it.
+    async fn skip(&self, notice: i64) -> Result<bool, EngineError> {
+        let Some(mut tx) = self.node.store.fan_out().await? else {
+            return Ok(false);
+        };
+        tx.take(&[notice]).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Turns these notices into notifications, in one transaction; `false`: another node is at it, and goes on until there
+    /// are none.
     async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         let known = self.look_into(notices).await?;
         let Some(mut tx) = self.node.store.fan_out().await? else {

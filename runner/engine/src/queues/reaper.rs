@@ -112,7 +112,7 @@ impl Queues {
                     applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message))
                 })
                 .collect();
-            let mut completion = self.node.completion().await?;
+            let mut completion = self.node.completion("end_overdue").await?;
             let locked = completion.lock_overdue(&keys).await?;
             self.finish_claims(completion, &contexts, outcomes, locked).await?;
         }

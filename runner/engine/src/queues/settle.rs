@@ -365,7 +365,7 @@ impl Queues {
             .iter()
             .map(|(key, ending)| applied(key.run, key.at, key.lease, ending))
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("settle_claims").await?;
         let locked = completion.lock_claims(&keys, expired).await?;
         if let Some(queue) = unseen {
             completion.refund_queue(queue, locked.owned.len()).await?;

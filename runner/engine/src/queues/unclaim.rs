@@ -25,7 +25,7 @@ impl Queues {
             .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("unclaim").await?;
         let locked = completion.lock_claims(&keys, false).await?;
         let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         for claimed in claimed {

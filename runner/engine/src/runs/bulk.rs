@@ -135,7 +135,7 @@ impl Runs {
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         runs.dedup();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("control_together").await?;
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
         let contexts = self.contexts_of(&live).await?;

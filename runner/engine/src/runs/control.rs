@@ -325,7 +325,7 @@ impl Runs {
 
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let reopen = matches!(action, BulkAction::Restart(_));
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("control").await?;
         let live = completion
             .lock_one(run, reopen)
             .await?
@@ -450,7 +450,7 @@ impl Runs {
         by_hand: Option<&ByHand<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("control_task").await?;
         let live = completion
             .lock_one(run, true)
             .await?
@@ -476,7 +476,7 @@ impl Runs {
     }
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("clear").await?;
         let live = completion
             .lock_one(run, true)
             .await?

@@ -207,7 +207,7 @@ impl Runs {
             Err(_) => Vec::new(),
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("end_by_force").await?;
         let Some(stopped) = completion.abandon(ended).await? else {
             return Ok(false);
         };

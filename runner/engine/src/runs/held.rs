@@ -299,7 +299,7 @@ impl Runs {
                 node: Some(self.node.identity.id),
             })
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("release_held").await?;
         let after = self
             .apply(&mut completion, &contexts, outcomes, &mut Grant::none())
             .await?;

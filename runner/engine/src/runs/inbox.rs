@@ -190,7 +190,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("timers").await?;
         let due = completion.take_due(take).await?;
         if due.is_empty() {
             return Ok(());
@@ -314,7 +314,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("settlements").await?;
         let settlements = completion.take_settlements(take).await?;
         if settlements.is_empty() {
             return Ok(());
@@ -347,7 +347,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("starts").await?;
         let runs = completion.take_starts(take).await?;
         if runs.is_empty() {
             return Ok(());
@@ -458,7 +458,7 @@ impl Runs {
                 node: lost.node,
             })
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("end_lost").await?;
         let after = self
             .apply(&mut completion, &contexts, outcomes, &mut self.grant())
             .await?;

@@ -261,7 +261,7 @@ impl Runs {
         passed_over: &[RunId],
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("turnstiles").await?;
         let groups = completion.take_turnstiles().await?;
         let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
@@ -408,7 +408,7 @@ impl Runs {
 impl Runs {
     /// Starts these runs, if they still wait, and rolls that back: an error says that one of them cannot begin.
     pub(crate) async fn try_start(&self, runs: &[RunId]) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("try_start").await?;
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         let contexts = self.contexts_of(&runs).await?;

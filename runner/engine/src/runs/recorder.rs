@@ -316,7 +316,7 @@ async fn record_general(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, 
         })
         .collect();
     let mut grant = runs.grant();
-    let mut completion = runs.node.completion().await?;
+    let mut completion = runs.node.completion("record").await?;
     completion.insert_logs(&lines_of(reports)).await?;
     let after = runs.apply(&mut completion, &contexts, outcomes, &mut grant).await?;
     completion.commit().await?;

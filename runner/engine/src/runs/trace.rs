@@ -146,7 +146,9 @@ pub(crate) struct Counts {
     pub(crate) attempt_seconds: Histogram,
     /// The processor time of a script's attempt.
     pub(crate) script_cpu_seconds: Histogram,
-    /// How many task runs one claim got.
+    /// From the moment at which a task run was ready for workers to a worker's claim.
+    pub(crate) queue_wait_seconds: Histogram,
+    /// Task runs that one claim brought.
     pub(crate) claimed: Histogram,
 }
 
@@ -184,6 +186,11 @@ impl Default for Counts {
                 "Processor time of script attempts on this node, in seconds.",
                 &processor,
             ),
+            queue_wait_seconds: histogram(
+                "heddle_queue_wait_seconds",
+                "Time that task runs on queues waited for a worker, from ready to the claim at this node, in seconds.",
+                &seconds,
+            ),
             claimed: histogram(
                 "heddle_claimed_task_runs",
                 "Number of task runs in one claim of this node, without empty claims.",
@@ -195,11 +202,12 @@ impl Default for Counts {
 
 impl Counts {
     /// All that has a distribution.
-    pub(crate) fn histograms(&self) -> [&Histogram; 4] {
+    pub(crate) fn histograms(&self) -> [&Histogram; 5] {
         [
             &self.run_seconds,
             &self.attempt_seconds,
             &self.script_cpu_seconds,
+            &self.queue_wait_seconds,
             &self.claimed,
         ]
     }

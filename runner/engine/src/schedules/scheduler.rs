@@ -234,7 +234,7 @@ impl Schedules {
     }
 
     async fn fire_batch(self: &Arc<Self>) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("fire_schedules").await?;
         let (due, now) = completion.take_schedules(BATCH_MAX).await?;
         let Some(now) = now else {
             // Another node has them.

@@ -158,8 +158,8 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
     };
     Ok(StoreFilter {
         groups: filter.groups,
-        states: filter.states.iter().map(|state| state.number()).collect(),
-        triggers: filter.triggers.iter().map(|trigger| trigger.number()).collect(),
+        states: filter.states,
+        triggers: filter.triggers,
         labels: filter.labels.into_iter().collect(),
         from: filter.from,
         to: filter.to,

@@ -182,16 +182,16 @@ impl Named for ConnectionWrite<'_> {
         })
     }
 
-    fn shown(row: &ConnectionRow) -> Value {
-        shown(&row.options)
+    fn shown(row: &ConnectionRow) -> Result<Value, StoreError> {
+        Ok(shown(&row.options))
     }
 
-    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Value {
-        let mut after = Self::shown(row);
+    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Result<Value, StoreError> {
+        let mut after = Self::shown(row)?;
         if let Some(kept) = kept {
             after["url_changed"] = json!(!kept.same_url);
         }
-        after
+        Ok(after)
     }
 }
 

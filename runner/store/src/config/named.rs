@@ -60,11 +60,11 @@ pub(crate) trait Named {
         kept: Option<&Self::Kept>,
     ) -> Result<Self::Row, Stop<Self::Answer>>;
 
-    /// The object for the audit: never a secret.
-    fn shown(row: &Self::Row) -> Value;
+    /// How it stands, for the audit: never a secret.
+    fn shown(row: &Self::Row) -> Result<Value, StoreError>;
 
-    /// The same for the new object; more, if the change needs an explanation.
-    fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Value {
+    /// The same of what was just written; more, if there is something to be said of the change.
+    fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Result<Value, StoreError> {
         Self::shown(row)
     }
 
@@ -141,8 +141,8 @@ pub(crate) async fn put_in<N: Named>(
         kept => kept,
     };
     let row = named.write(tx, by.at, kept.as_ref()).await?;
-    let before = kept.as_ref().map(|kept| N::shown(kept.borrow()));
-    let after = named.after(&row, kept.as_ref());
+    let before = kept.as_ref().map(|kept| N::shown(kept.borrow())).transpose()?;
+    let after = named.after(&row, kept.as_ref())?;
     let told = PutAudit {
         action: if kept.is_none() { "create" } else { "update" },
         before: before.as_ref(),

@@ -81,8 +81,8 @@ macro_rules! one_value {
                 .await?)
             }
 
-            fn shown($shown_row: &$Row) -> serde_json::Value {
-                $shown
+            fn shown($shown_row: &$Row) -> Result<serde_json::Value, crate::StoreError> {
+                Ok($shown)
             }
         }
 

@@ -284,16 +284,16 @@ impl Named for SecretWrite<'_> {
         })
     }
 
-    fn shown(row: &SecretRow) -> Value {
-        row.grant.to_json()
+    fn shown(row: &SecretRow) -> Result<Value, StoreError> {
+        Ok(row.grant.to_json())
     }
 
-    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Value {
-        let mut after = Self::shown(row);
+    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Result<Value, StoreError> {
+        let mut after = Self::shown(row)?;
         if let Some(kept) = kept {
             after["value_changed"] = json!(!kept.same_value);
         }
-        after
+        Ok(after)
     }
 }
 

@@ -55,8 +55,8 @@ impl Named for SettingWrite<'_> {
         Ok(self.value.clone())
     }
 
-    fn shown(row: &Value) -> Value {
-        row.clone()
+    fn shown(row: &Value) -> Result<Value, StoreError> {
+        Ok(row.clone())
     }
 
     /// A setting that nobody has changed has its default, so it is always updated and never created.

@@ -260,8 +260,8 @@ impl Named for OfferWrite<'_> {
         Ok(row)
     }
 
-    fn shown(row: &OfferRow) -> Value {
-        row.spec.clone()
+    fn shown(row: &OfferRow) -> Result<Value, StoreError> {
+        Ok(row.spec.clone())
     }
 
     /// Nodes follow the offers of an audience, so the change is recorded for the old and for the new audience.

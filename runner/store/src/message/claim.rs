@@ -276,7 +276,7 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
         let tried_of_rest = tried.split_off(messages.len().min(tried.len()));
         set_aside(connection, terms.topic, row.day, &rest, &tried_of_rest).await?;
         let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
-        let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
+        let retries = write_tried(&tried)?;
         sqlx::query!(
             "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
             lost,
@@ -304,7 +304,14 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
 pub(super) fn read_tried(batch: Uuid, value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
     value
         .map_or(Ok(Vec::new()), serde_json::from_value)
-        .map_err(|error| StoreError::unreadable("message_batches", "tried", batch, error))
+        .map_err(|error| StoreError::unreadable("message_batches", "retries", batch, error))
+}
+
+/// What is kept of the messages of a batch that have been tried before; of others nothing is.
+pub(super) fn write_tried(tried: &[Tried]) -> Result<Option<Value>, StoreError> {
+    (!tried.is_empty())
+        .then(|| StoreError::json_of(&tried, ("message_batches", "retries")))
+        .transpose()
 }
 
 /// Writes the row that puts a batch in hand.
@@ -319,7 +326,7 @@ pub(super) async fn hold(
         return Ok(Claimed::Later(0));
     }
     let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
-    let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
+    let retries = write_tried(&tried)?;
     sqlx::query!(
         "INSERT INTO heddle.message_batches (id, topic, day, lease, ids, retries) VALUES ($1, $2, $3, $4, $5, $6)",
         terms.id,

@@ -14,7 +14,7 @@ use chrono::NaiveDate;
 use heddle_domain::state::{ErrorKind, RunState};
 use uuid::Uuid;
 
-use super::claim::{Tried, by_ids, read_tried};
+use super::claim::{Tried, by_ids, read_tried, write_tried};
 use super::{Plans, lock_topic};
 use crate::database::PgSession;
 use crate::transaction::transaction;
@@ -176,7 +176,7 @@ impl HeldBatch {
             "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
             self.id,
             &self.ids,
-            (!self.tried.is_empty()).then(|| serde_json::to_value(&self.tried).unwrap_or_default())
+            write_tried(&self.tried)?
         )
         .execute(connection)
         .await?;

@@ -163,8 +163,8 @@ impl Named for FixedTopic<'_> {
         .await?)
     }
 
-    fn shown(row: &TopicRow) -> Value {
-        row.spec.clone()
+    fn shown(row: &TopicRow) -> Result<Value, StoreError> {
+        Ok(row.spec.clone())
     }
 }
 

@@ -62,8 +62,8 @@ fn spec_of(name: &str, options: Value) -> Result<ChannelSpec, StoreError> {
     serde_json::from_value(options).map_err(|error| unreadable(name, &error))
 }
 
-fn to_value(spec: &ChannelSpec) -> Value {
-    serde_json::to_value(spec).unwrap_or_default()
+fn to_value(spec: &ChannelSpec) -> Result<Value, StoreError> {
+    StoreError::json_of(spec, ("channels", "options"))
 }
 
 impl From<Put<ChannelRow>> for ChannelPut {
@@ -83,9 +83,9 @@ struct ChannelWrite<'a> {
 /// A stored channel, opened.
 struct OpenChannel {
     row: ChannelRow,
-    /// With its secret parts; without them if no key opens it any more: then it can still be put again as a whole.
-    spec: ChannelSpec,
-    /// It is sealed with the current key.
+    /// With what is secret; `None`: that does not open (any more). Then it can still be written anew, whole.
+    spec: Option<ChannelSpec>,
+    /// It is sealed with the key of today.
     current: bool,
 }
 
@@ -104,7 +104,8 @@ impl From<OpenChannel> for ChannelRow {
 impl ChannelWrite<'_> {
     /// The new spec; secret parts that were left out are taken from the stored one.
     fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
-        self.spec.clone().complete(kept.map(|kept| &kept.spec))
+        let kept = kept.map(|kept| kept.spec.as_ref().unwrap_or(&kept.row.shown));
+        self.spec.clone().complete(kept)
     }
 }
 
@@ -144,20 +145,22 @@ impl Named for ChannelWrite<'_> {
                 updated_at: row.updated_at,
             },
             current: kept.sealed.key_id == self.keys.current_id(),
-            spec: {
-                let shown = kept.shown.clone();
-                kept.open(self.keys, self.name).unwrap_or(shown)
-            },
+            spec: kept.open(self.keys, self.name).ok(),
         }))
     }
 
     async fn check(&self, _tx: &mut PgSession, kept: Option<&OpenChannel>) -> Result<(), Stop<ChannelPut>> {
-        let checked = self.completed(kept).check();
+        // What cannot be read may well be there: it is not dropped by whoever leaves it out to keep it.
+        let lost = match kept {
+            Some(kept) if kept.spec.is_none() => self.spec.lost(&kept.row.shown),
+            _ => Ok(()),
+        };
+        let checked = lost.and_then(|()| self.completed(kept).check());
         checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
     }
 
     fn is_same(&self, kept: &OpenChannel) -> bool {
-        kept.current && kept.spec == self.completed(Some(kept))
+        kept.current && kept.spec.as_ref() == Some(&self.completed(Some(kept)))
     }
 
     async fn write(
@@ -167,8 +170,10 @@ impl Named for ChannelWrite<'_> {
         kept: Option<&OpenChannel>,
     ) -> Result<ChannelRow, Stop<ChannelPut>> {
         let spec = self.completed(kept);
-        let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(self.name, &error))?;
-        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets)?;
+        let secrets = StoreError::json_of(&spec.secrets(), ("channels", "ciphertext"))?;
+        let sealed = self
+            .keys
+            .seal(self.chance, Noun::Channel, self.name, &secrets.to_string())?;
         let shown = spec.shown();
         let written = sqlx::query!(
             "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
@@ -180,7 +185,7 @@ impl Named for ChannelWrite<'_> {
                     nonce = excluded.nonce, key_id = excluded.key_id, updated_at = excluded.updated_at",
             self.name,
             spec.kind.map(|kind| kind.as_str()),
-            to_value(&shown),
+            to_value(&shown)?,
             sealed.ciphertext,
             sealed.nonce,
             sealed.key_id,
@@ -200,7 +205,7 @@ impl Named for ChannelWrite<'_> {
         })
     }
 
-    fn shown(row: &ChannelRow) -> Value {
+    fn shown(row: &ChannelRow) -> Result<Value, StoreError> {
         to_value(&row.shown)
     }
 }

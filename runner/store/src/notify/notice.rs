@@ -178,7 +178,8 @@ impl Store {
         })
     }
 
-    pub async fn notices(&self, limit: i64) -> Result<Vec<NoticeRow>, StoreError> {
+    /// The first notices; of those that this version cannot read their numbers, and why.
+    pub async fn notices(&self, limit: i64) -> Result<Vec<Result<NoticeRow, (i64, StoreError)>>, StoreError> {
         let rows = sqlx::query!(
             "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
                     channel, subject, body
@@ -190,12 +191,15 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let event = Event::from_word(&row.event).unwrap_or(Event::Script);
+                let Some(event) = Event::from_word(&row.event) else {
+                    let error = StoreError::unreadable("notices", "event", row.id, row.event);
+                    return Err((row.id, error));
+                };
                 let named = match event {
                     Event::Rule(event) => Some(event),
                     _ => None,
                 };
-                NoticeRow {
+                Ok(NoticeRow {
                     id: row.id,
                     at: row.at,
                     event,
@@ -215,7 +219,7 @@ impl Store {
                     said: row
                         .channel
                         .map(|channel| (channel, row.subject.unwrap_or_default(), row.body.unwrap_or_default())),
-                }
+                })
             })
             .collect())
     }

@@ -209,7 +209,7 @@ impl FanOut {
         sqlx::query!(
             "UPDATE heddle.notifications SET facts = $2, subject = $3 WHERE id = $1",
             id,
-            to_value(facts),
+            to_value(facts)?,
             facts.subject()
         )
         .execute(&mut *self.tx)
@@ -247,7 +247,7 @@ pub fn gather(facts: &mut Facts, entry: Entry) {
     }
 }
 
-fn to_value(facts: &Facts) -> Value {
+fn to_value(facts: &Facts) -> Result<Value, StoreError> {
     // Postgres keeps no zero characters.
     fn clean(value: &mut Value) {
         match value {
@@ -257,9 +257,9 @@ fn to_value(facts: &Facts) -> Value {
             _ => {}
         }
     }
-    let mut value = serde_json::to_value(facts).unwrap_or_default();
+    let mut value = StoreError::json_of(facts, ("notifications", "facts"))?;
     clean(&mut value);
-    value
+    Ok(value)
 }
 
 pub(crate) fn facts_of(notification: Uuid, value: Value) -> Result<Facts, StoreError> {
@@ -279,7 +279,7 @@ async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> 
             row.facts.run,
             row.facts.task,
             row.facts.subject(),
-            to_value(&row.facts),
+            to_value(&row.facts)?,
             row.payload,
             &row.recipients,
             if row.failed.is_some() { 2i16 } else { 0 },

@@ -171,8 +171,8 @@ impl Named for QueueWrite<'_> {
         Ok(settings)
     }
 
-    fn shown(row: &QueueSettings) -> Value {
-        shown(row)
+    fn shown(row: &QueueSettings) -> Result<Value, StoreError> {
+        Ok(shown(row))
     }
 }
 

@@ -22,9 +22,7 @@
 //!
 //! # Instants
 //!
-//! Groups that follow others ask for instants that may be older than any kept run (the last one of a yearly group). So
-//! before a run is removed, its success is noted in *successes*; of each group the newest instant stays in
-//! *run_instants*, and so do instants that the overlap skipped. These small rows are removed after [`INSTANTS_KEPT`],
+//! What is remembered of them beyond their runs (`run/remove.rs`) are small rows. They go after [`INSTANTS_KEPT`],
 //! except for each group's newest.
 
 mod due;
@@ -41,10 +39,12 @@ use uuid::Uuid;
 
 pub use self::due::{COUNT_MAX, DueRows};
 pub use self::oldest::OldestDue;
+#[cfg(test)]
+pub(crate) use self::partitions::OF_RUNS;
 pub use self::partitions::{Dropped, Partitioned};
 pub use self::rules::{Day, RunRules};
 use self::rules::{id_floor, micros};
-use crate::database::PgSession;
+use crate::run::remove::{remove_left, remove_runs};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -226,39 +226,7 @@ impl Store {
             .fetch_optional(&self.pool)
             .await?;
         let Some(day) = day else { return Ok(false) };
-        let (first, behind) = Day(day).ids();
-        let mut gone = 0;
-        macro_rules! clear {
-            ($statement:literal) => {
-                gone += sqlx::query!($statement, first, behind, limit)
-                    .execute(&self.pool)
-                    .await?
-                    .rows_affected();
-            };
-        }
-        clear!(
-            "DELETE FROM heddle.run_keys WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.run_keys WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.run_dedupes WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.run_dedupes WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.told_starts WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.told_starts WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.overrides WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.overrides WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.run_instants WHERE ctid = ANY (ARRAY(
-                 SELECT i.ctid FROM heddle.run_instants i WHERE i.run >= $1 AND i.run < $2 AND NOT i.skipped
-                    AND EXISTS (SELECT FROM heddle.run_instants n
-                                 WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)
-                  LIMIT $3))"
-        );
+        let gone = remove_left(&self.pool, Day(day).ids(), limit).await?;
         if gone == 0 {
             sqlx::query!("DELETE FROM heddle.pruned_days WHERE day = $1", day)
                 .execute(&self.pool)
@@ -329,44 +297,4 @@ impl Store {
         .await?
         .rows_affected())
     }
-}
-
-/// Removes runs, whose rows the transaction has locked, with all that belongs to them; returns the number of each one's
-/// state.
-async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
-    sqlx::query!(
-        "INSERT INTO heddle.successes (group_id, logical_time, run)
-         SELECT i.group_id, i.logical_time, i.run
-           FROM heddle.run_instants i JOIN heddle.runs_done d ON d.id = i.run AND d.state = 3
-          WHERE i.run = ANY ($1) AND NOT i.skipped
-          ORDER BY 1, 2
-         ON CONFLICT DO NOTHING",
-        ids
-    )
-    .execute(&mut *tx)
-    .await?;
-    macro_rules! remove {
-        ($($statement:literal),+ $(,)?) => {
-            $(sqlx::query!($statement, ids).execute(&mut *tx).await?;)+
-        };
-    }
-    let states = sqlx::query_scalar!("DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING state", ids)
-        .fetch_all(&mut *tx)
-        .await?;
-    remove!(
-        "DELETE FROM heddle.attempts WHERE run = ANY ($1)",
-        "DELETE FROM heddle.logs WHERE run = ANY ($1)",
-        "DELETE FROM heddle.maps WHERE run = ANY ($1)",
-        "DELETE FROM heddle.overrides WHERE run = ANY ($1)",
-        "DELETE FROM heddle.told_starts WHERE run = ANY ($1)",
-        "DELETE FROM heddle.run_keys WHERE run = ANY ($1)",
-        "DELETE FROM heddle.run_dedupes WHERE run = ANY ($1)",
-        "DELETE FROM heddle.run_instants i WHERE i.run = ANY ($1) AND NOT i.skipped
-            AND EXISTS (SELECT FROM heddle.run_instants n
-                         WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)",
-    );
-    Ok(states)
 }

@@ -48,7 +48,7 @@ pub enum Partitioned {
 }
 
 impl Partitioned {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Logs => "logs",
             Self::Attempts => "attempts",
@@ -60,8 +60,8 @@ impl Partitioned {
     }
 }
 
-/// The tables of a day's runs.
-const OF_RUNS: [Partitioned; 4] = [
+/// What goes with a day's runs.
+pub(crate) const OF_RUNS: [Partitioned; 4] = [
     Partitioned::Logs,
     Partitioned::Attempts,
     Partitioned::Maps,

@@ -9,7 +9,7 @@ use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
-use super::{DONE_COLUMNS, JOINS, LIVE_COLUMNS, RunRow};
+use super::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::{Store, StoreError};
 
 /// An attempt, running or ended.
@@ -231,14 +231,16 @@ impl Store {
             .push(WAITS_OF_RUN)
             .push(" AS waits FROM (SELECT ");
         query
-            .push(LIVE_COLUMNS)
+            .push(LIVE)
+            .push(NAMES)
             .push(", NULL::text AS version FROM heddle.runs_live l")
             .push(JOINS)
             .push("WHERE l.id = ")
             .push_bind(id.0);
         query
             .push(" UNION ALL SELECT ")
-            .push(DONE_COLUMNS)
+            .push(DONE)
+            .push(NAMES)
             .push(", l.xmin::text AS version FROM heddle.runs_done l")
             .push(JOINS);
         query.push("WHERE l.id = ").push_bind(id.0).push(") AS runs");

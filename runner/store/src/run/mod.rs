@@ -4,6 +4,7 @@ mod detail;
 mod list;
 pub mod live;
 pub mod log;
+pub(crate) mod remove;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -71,7 +72,7 @@ pub struct RunRow {
 }
 
 impl RunRow {
-    /// Reads a row with [`LIVE_COLUMNS`] or [`DONE_COLUMNS`].
+    /// Reads what [`LIVE`] or [`DONE`] give, and [`NAMES`].
     fn read(row: &PgRow) -> Result<Self, StoreError> {
         let id: Uuid = row.try_get("id")?;
         let state = row.try_get("state")?;
@@ -111,15 +112,25 @@ impl RunRow {
     }
 }
 
-const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
-    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
-    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, \
-    NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped";
+/// What [`RunRow::read`] reads of a run's row `l`: the columns that both tables have, and those of the one.
+macro_rules! columns_and {
+    ($own:literal) => {
+        concat!(
+            "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
+             l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, \
+             l.started_at, l.deadline_at, l.parent_run, l.source, l.progress, ",
+            $own
+        )
+    };
+}
 
-const DONE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
-    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
-    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, \
-    l.finished_at, l.error, l.skipped";
+const LIVE: &str =
+    columns_and!("l.waiting_for, NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped");
+
+const DONE: &str = columns_and!("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped");
+
+/// What it reads beside these, of what [`JOINS`] find.
+const NAMES: &str = ", g.name AS group_name, r.revision";
 
 const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
 
@@ -127,13 +138,14 @@ impl Store {
     /// A run, without its attempts.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new("");
-        for (table, columns) in [("heddle.runs_live", LIVE_COLUMNS), ("heddle.runs_done", DONE_COLUMNS)] {
+        for (table, columns) in [("heddle.runs_live", LIVE), ("heddle.runs_done", DONE)] {
             if table == "heddle.runs_done" {
                 query.push(" UNION ALL ");
             }
             query
                 .push("SELECT ")
                 .push(columns)
+                .push(NAMES)
                 .push(format!(" FROM {table} l"))
                 .push(JOINS)
                 .push("WHERE l.id = ");

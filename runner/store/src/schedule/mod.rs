@@ -101,7 +101,7 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
         let zone = local::parse_zone(zone).map_err(|error| unreadable(error.to_string()))?;
         let written: ScheduleSpec =
             serde_json::from_value(written.clone()).map_err(|error| unreadable(format!("schedule {name}: {error}")))?;
-        let anchor = anchor_of(anchors, name).unwrap_or(created_at);
+        let anchor = anchor_of(revision, anchors, name)?.unwrap_or(created_at);
         let schedule = Schedule::compile_stored(&written, zone, anchor)
             .map_err(|fault| unreadable(format!("schedule {name}: {fault}")))?;
         schedules.insert(name.clone(), schedule);
@@ -118,8 +118,18 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
     })
 }
 
-fn anchor_of(anchors: &Value, name: &str) -> Option<Time> {
-    anchors.get(name)?.as_str()?.parse().ok()
+/// Since when a schedule stands as it is written; `None`: nothing was noted of it.
+fn anchor_of(revision: i64, anchors: &Value, name: &str) -> Result<Option<Time>, StoreError> {
+    let Some(anchor) = anchors.get(name) else {
+        return Ok(None);
+    };
+    match anchor.as_str().and_then(|anchor| anchor.parse().ok()) {
+        Some(anchor) => Ok(Some(anchor)),
+        None => {
+            let found = format!("{anchor} for schedule {name}");
+            Err(StoreError::unreadable("revisions", "schedule_anchors", revision, found))
+        }
+    }
 }
 
 struct Known {
@@ -173,7 +183,7 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
     let (mut cursors, mut nexts, mut awaits, mut fired) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut delays, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (name, schedule) in &compiled.schedules {
-        let anchor = anchor_of(&group.schedule_anchors, name).unwrap_or(group.created_at);
+        let anchor = anchor_of(group.revision_id, &group.schedule_anchors, name)?.unwrap_or(group.created_at);
         let zone = schedule.zone().name().to_owned();
         let live = group.enabled && schedule.enabled();
         let before = known
@@ -355,5 +365,34 @@ impl Completion {
         .execute(self.connection())
         .await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_anchor_that_cannot_be_read_is_not_taken_for_another_time() {
+        let spec = json!({"schedules": {"s": {"every": "1h"}}});
+        let created: Time = "2026-01-01T00:00:00Z".parse().expect("a time");
+        // At which minute of each hour it fires.
+        let minute = |anchors: Value| -> Result<i64, StoreError> {
+            let compiled = compile(1, &spec, &anchors, created)?;
+            let next = compiled.schedules["s"].next_after(created).expect("an instant");
+            Ok((next - created).num_minutes() % 60)
+        };
+        assert_eq!(minute(json!({"s": created + TimeDelta::minutes(10)})).unwrap(), 10);
+        assert_eq!(minute(json!({})).unwrap(), 0);
+        for unreadable in [json!("yesterday"), json!(5), json!(null)] {
+            let said = minute(json!({"s": unreadable})).expect_err("no time").to_string();
+            assert!(
+                said.contains("schedule_anchors") && said.contains("schedule s"),
+                "{said}"
+            );
+        }
     }
 }

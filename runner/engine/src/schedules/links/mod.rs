@@ -136,7 +136,7 @@ impl Schedules {
             if !self.node.store.has_link_events(&passed_over).await? {
                 return Ok(());
             }
-            let mut completion = self.node.completion().await?;
+            let mut completion = self.node.completion("work_links").await?;
             let events = completion.take_link_events(&passed_over).await?;
             if events.is_empty() {
                 // Another node has them.
@@ -159,7 +159,7 @@ impl Schedules {
         if waiting.is_empty() {
             return Ok(());
         }
-        let completion = self.node.completion().await?;
+        let completion = self.node.completion("sweep_links").await?;
         let events = waiting
             .into_iter()
             .map(|(run, group_id)| (0, LinkEvent::Arrived { group_id, run }))

@@ -26,14 +26,14 @@ use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::state::RunState;
+use heddle_domain::state::{RunState, Trigger};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
 use self::search::search;
 use self::sought::Sought;
 use self::statement::{Hot, Part, push_part};
-use super::RunRow;
+use super::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::change::Page;
 use crate::database::PgSession;
 use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning, Span};
@@ -44,11 +44,11 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub groups: Vec<String>,
-    /// In one of these states, by number.
-    pub states: Vec<i16>,
-    /// By one of these triggers, by number.
-    pub triggers: Vec<i16>,
-    /// With all of these labels; `None`: with any value.
+    /// In one of these states.
+    pub states: Vec<RunState>,
+    /// By one of these triggers.
+    pub triggers: Vec<Trigger>,
+    /// With these labels, all of them; `None`: whatever the value.
     pub labels: Vec<(String, Option<String>)>,
     /// Created from here, inclusive.
     pub from: Option<Time>,
@@ -86,16 +86,6 @@ const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 
 /// How many of those one answer reads; if there are more, its cursor continues there.
 const LONG_RUNS_READ_MAX: i64 = 5_000;
-
-/// A live run's columns, in the order of [`DONE`].
-const LIVE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
-    l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, NULL::timestamptz AS finished_at, \
-    NULL::text AS error, NULL::smallint AS skipped";
-
-const DONE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
-    l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, l.finished_at, l.error, l.skipped";
 
 impl Store {
     /// Runs, newest first, up to `limit`. A page of the hot view may have fewer, and still have a next page.
@@ -184,7 +174,7 @@ impl Store {
     /// The newest runs, one span of the past after the other.
     async fn newest(&self, sought: &Sought<'_>, limit: i64) -> Result<Vec<RunRow>, StoreError> {
         transaction!(self, reads, "runs", once(BEGIN_BY_SPANS), |tx| {
-            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
+            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| state.is_final());
             let mut all: Vec<RunRow> = Vec::new();
             let mut planning = Planning::default();
             for (index, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
@@ -255,11 +245,7 @@ impl Store {
     }
 }
 
-fn is_final(state: i16) -> bool {
-    RunState::from_number(state).is_some_and(RunState::is_final)
-}
-
-/// All that is sought, of any time.
+/// All that is sought, of whatever time.
 fn whole(limit: i64) -> Part<'static> {
     Part {
         columns: (LIVE, DONE),
@@ -289,14 +275,12 @@ async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, St
         .execute(&mut *session)
         .await?;
     let statement = format!(
-        "SELECT l.*, g.name AS group_name, r.revision
+        "SELECT l.*{NAMES}
            FROM UNNEST($1::uuid[]) AS n (id)
           CROSS JOIN LATERAL (SELECT {LIVE} FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])
                                UNION ALL
                               SELECT {DONE} FROM heddle.runs_done l WHERE l.id = ANY (ARRAY[n.id])) AS l
-           JOIN heddle.groups g ON g.id = l.group_id
-           JOIN heddle.revisions r ON r.id = l.revision_id
-          ORDER BY l.id DESC"
+         {JOINS} ORDER BY l.id DESC"
     );
     let rows = sqlx::query(AssertSqlSafe(statement))
         .bind(ids)
@@ -307,12 +291,10 @@ async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, St
 
 /// Runs with the names of their groups and the numbers of their revisions.
 async fn named(session: &mut PgSession, sought: &Sought<'_>, part: Part<'_>) -> Result<Vec<RunRow>, StoreError> {
-    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*, g.name AS group_name, r.revision FROM (");
+    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*");
+    query.push(NAMES).push(" FROM (");
     push_part(&mut query, sought, part);
-    query.push(
-        ") AS l JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id
-          ORDER BY l.id DESC",
-    );
+    query.push(") AS l").push(JOINS).push("ORDER BY l.id DESC");
     let rows = query.build().fetch_all(session).await?;
     rows.iter().map(RunRow::read).collect()
 }

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::RunFilter;
 use super::sought::{Sought, Users};
+use crate::database::column;
 use crate::span::Span;
 
 /// Which of the ended runs of the hot view.
@@ -61,11 +62,10 @@ pub(super) fn push_part(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>,
     let mut arms = Vec::new();
     let states: Vec<Option<RunState>> = match sought.filter.states.as_slice() {
         [] => vec![None],
-        numbers => RunState::ALL
-            .iter()
-            .filter(|state| numbers.contains(&state.number()))
-            .map(|state| Some(*state))
-            .collect(),
+        asked => {
+            let once_each = RunState::ALL.iter().filter(|state| asked.contains(state));
+            once_each.map(|state| Some(*state)).collect()
+        }
     };
     for state in states {
         if part.live && state.is_none_or(|state| !state.is_final()) {
@@ -228,7 +228,7 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
     if !filter.triggers.is_empty() {
         query
             .push(" AND l.trigger = ANY (")
-            .push_bind(filter.triggers.clone())
+            .push_bind(column(&filter.triggers, |trigger| trigger.number()))
             .push(")");
     }
     push_labels(query, filter);
@@ -244,7 +244,8 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
 pub(super) fn push_states(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     let states = &sought.filter.states;
     if !states.is_empty() {
-        query.push(" AND l.state = ANY (").push_bind(states.clone()).push(")");
+        let numbers = column(states, |state| state.number());
+        query.push(" AND l.state = ANY (").push_bind(numbers).push(")");
     }
 }
 

@@ -92,9 +92,14 @@ pub struct Completion {
 }
 
 impl Store {
-    /// Begins to record outcomes, with this clock.
-    pub async fn completion(&self, lease: i64, clock: Arc<dyn Clock>) -> Result<Completion, StoreError> {
-        let tx = self.open("completion").await?;
+    /// Begins to record outcomes, by this clock, in a transaction of this name.
+    pub async fn completion(
+        &self,
+        name: &'static str,
+        lease: i64,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Completion, StoreError> {
+        let tx = self.open(name).await?;
         let now = clock.now();
         Ok(Completion { tx, lease, clock, now })
     }
@@ -227,11 +232,15 @@ impl Completion {
 
 #[cfg(test)]
 mod tests {
-    //! A run ends by one of two statements: one for all runs, one for single-task runs. An end must mean the same in
-    //! both: a column or an effect that only one of them has is an error in many runs.
+    //! A run ends by one of two statements: one for runs in general, one for those of one task run. What an end means is the
+    //! same in both of them, and has to stay so: a column or an effect that only one of them knows is a bug of many runs. The
+    //! same of runs that are made, by two statements, and brought back by a third.
 
     const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
     const SINGLE_TASK: &str = include_str!("../../sql/complete_single_task.sql");
+    const CREATE: &str = include_str!("../../sql/create_runs.sql");
+    const STEP: &str = include_str!("../../sql/step_backfill.sql");
+    const REOPEN: &str = include_str!("control.rs");
 
     /// The part of a statement from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
@@ -276,5 +285,43 @@ mod tests {
         for (begin, end) in [("followed AS (", "\n)"), ("counted AS (", "\n)")] {
             assert_eq!(between(GENERAL, begin, end), between(SINGLE_TASK, begin, end));
         }
+    }
+    /// The columns of a run's row that a statement writes.
+    fn columns(statement: &str, table: &str) -> String {
+        let columns = between(statement, &format!("INSERT INTO heddle.{table} ("), ")").join(" ");
+        columns.split_once('(').expect("a list").1.to_owned()
+    }
+
+    #[test]
+    fn who_comes_back_has_all_that_went() {
+        let made = columns(CREATE, "runs_live");
+        let live = made.replace(" waiting_for,", "");
+        assert_ne!(live, made, "what waits");
+        assert_eq!(columns(REOPEN, "runs_live"), live, "it does not wait");
+        assert_eq!(
+            columns(GENERAL, "runs_done"),
+            format!("{live}, finished_at, error, skipped")
+        );
+    }
+
+    #[test]
+    fn the_feed_tells_the_same_of_runs_whoever_writes_it() {
+        let told = |statement| {
+            let told = from(statement, "INSERT INTO heddle.events");
+            between(told, "jsonb_agg(jsonb_build_object(", "\n      FROM").join(" ")
+        };
+        // Why one was never begun only the general statement tells.
+        let general = told(GENERAL);
+        let (general, skipped) = general.split_once(" || CASE WHEN x.skipped").expect("an addition");
+        assert!(skipped.contains("'skipped'"), "{skipped}");
+        let single = told(SINGLE_TASK).replace("run_error", "end_error");
+        assert_eq!(format!("{general})"), single);
+        assert_eq!(told(CREATE), told(STEP));
+        let common = told(CREATE);
+        let common = common.trim_end_matches(')');
+        assert!(
+            single.starts_with(common),
+            "an end says of a run what its beginning said"
+        );
     }
 }

@@ -8,8 +8,6 @@ use uuid::Uuid;
 
 use super::complete::Completion;
 use super::refuse::lock_number;
-use crate::change::{By, Noun};
-use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// An attempt that was stopped.
@@ -47,8 +45,11 @@ pub struct LiveRun {
 const TRIES_MAX: usize = 3;
 
 impl Completion {
-    /// Locks one run, in whichever table it is. If `reopen` is set, an ended run is first made live again. `None`:
-    /// there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
+    /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
+    /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
+    ///
+    /// Locking: the run's row, and nothing before it. Whoever moves the run to the other table has locked the row that is
+    /// waited for here; once it is gone from where it was looked for, it is looked for again.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
@@ -350,48 +351,6 @@ impl Store {
                 )
             })
             .collect())
-    }
-
-    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
-    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
-        transaction!(self, pool, "delete_run", |tx| {
-            let gone = sqlx::query!(
-                r#"DELETE FROM heddle.runs_done d USING heddle.groups g WHERE d.id = $1 AND g.id = d.group_id
-               RETURNING g.name AS "group", d.state"#,
-                run.0
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let Some(gone) = gone else { return Ok(false) };
-            let state = StoreError::known(RunState::from_number, gone.state, ("runs_done", "state"), run)?;
-            let before = serde_json::json!({"group": gone.group, "state": state});
-            let name = run.to_string();
-            crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
-            let id: Uuid = run.0;
-            sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_instants WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            Ok(true)
-        })
     }
 }
 

@@ -80,6 +80,8 @@ pub struct QueueClaimed {
     pub turn: i64,
     /// Since when it was ready.
     pub ready_at: Time,
+    /// Since when it is the worker's.
+    pub claimed_at: Time,
     /// The rendered params, a JSON object as text.
     pub params: Option<String>,
     /// When the token expires.
@@ -192,6 +194,7 @@ async fn claim_in(
             },
             turn: row.turn,
             ready_at: row.ready_at,
+            claimed_at: row.claimed_at,
             params: row.params,
             lease_expires_at: row.lease_expires_at,
             deadline_at: row.deadline_at,

@@ -1,6 +1,6 @@
 //! What prevents the creation of a run: its key, its params, its instant, or the attempt that requested it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::timers::{NewTimer, TimerKind, put_timers};
 use super::{Created, NewRun};
 use crate::StoreError;
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 
 pub(super) async fn settle_keys(
     tx: &mut PgSession,
@@ -47,7 +47,7 @@ pub(super) async fn settle_keys(
     if made.len() == keyed.len() {
         return Ok(());
     }
-    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
+    let made: HashSet<Uuid> = made.into_iter().collect();
     let holders = sqlx::query!(
         "SELECT k.group_id, k.key, k.run
            FROM heddle.run_keys k
@@ -70,7 +70,10 @@ pub(super) async fn settle_keys(
     Ok(())
 }
 
-/// A group has one run for an instant, whoever creates it.
+/// A group has one run for an instant, whoever makes it, for as long as that run is kept.
+///
+/// A row whose run is gone is taken over, if it still names that run when it is locked: of those who come for it together one
+/// gets it.
 pub(super) async fn settle_instants(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -106,23 +109,56 @@ pub(super) async fn settle_instants(
     if made.len() == instants.len() {
         return Ok(());
     }
-    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
-    let holders: HashMap<(i64, Time), Uuid> = sqlx::query!(
-        "SELECT i.group_id, i.logical_time, i.run
-           FROM heddle.run_instants i
-           JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
-             ON i.group_id = g.group_id AND i.logical_time = g.logical_time",
-        &groups,
-        &times
+    let mut made: HashSet<Uuid> = made.into_iter().collect();
+    instants.retain(|(_, _, id, _)| !made.contains(id));
+    let taken = sqlx::query!(
+        r#"SELECT i.group_id, i.logical_time, i.run,
+                  (SELECT l.id FROM heddle.runs_live l WHERE l.id = i.run
+                   UNION ALL SELECT d.id FROM heddle.runs_done d WHERE d.id = i.run LIMIT 1) IS NULL AS "gone!"
+             FROM heddle.run_instants i
+             JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
+               ON i.group_id = g.group_id AND i.logical_time = g.logical_time"#,
+        &column(&instants, |entry| entry.0),
+        &column(&instants, |entry| entry.1)
     )
     .fetch_all(&mut *tx)
-    .await?
-    .into_iter()
-    .map(|row| ((row.group_id, row.logical_time), row.run))
-    .collect();
+    .await?;
+    let holders: HashMap<(i64, Time), (Uuid, bool)> = taken
+        .into_iter()
+        .map(|row| ((row.group_id, row.logical_time), (row.run, row.gone)))
+        .collect();
+    // (Of runs that are to be made with this one there are no rows yet.)
+    let mut left: Vec<(i64, Time, Uuid, Uuid)> = instants
+        .iter()
+        .filter_map(|(group, at, id, _)| match holders.get(&(*group, *at)) {
+            Some((holder, true)) if !made.contains(holder) => Some((*group, *at, *id, *holder)),
+            _ => None,
+        })
+        .collect();
+    left.dedup_by_key(|entry| (entry.0, entry.1));
+    if !left.is_empty() {
+        let got = sqlx::query_scalar!(
+            "INSERT INTO heddle.run_instants AS i (group_id, logical_time, run)
+             SELECT group_id, logical_time, run
+               FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS g (group_id, logical_time, run)
+              ORDER BY group_id, logical_time
+             ON CONFLICT (group_id, logical_time) DO UPDATE SET run = excluded.run, skipped = false
+              WHERE (i.group_id, i.logical_time, i.run) IN (
+                    SELECT s.group_id, s.logical_time, s.run
+                      FROM UNNEST($1::bigint[], $2::timestamptz[], $4::uuid[]) AS s (group_id, logical_time, run))
+             RETURNING i.run",
+            &column(&left, |entry| entry.0),
+            &column(&left, |entry| entry.1),
+            &column(&left, |entry| entry.2),
+            &column(&left, |entry| entry.3)
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        made.extend(got);
+    }
     for (group, at, id, index) in instants {
         if !made.contains(&id) {
-            let holder = holders.get(&(group, at)).copied().unwrap_or(id);
+            let holder = holders.get(&(group, at)).map_or(id, |(holder, _)| *holder);
             refused.insert(index, Created::Exists(RunId(holder)));
         }
     }
@@ -322,7 +358,7 @@ pub(super) async fn settle_dedupes(
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
     let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    let mut taken = std::collections::HashSet::new();
+    let mut taken = HashSet::new();
     let mut without_keys = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
