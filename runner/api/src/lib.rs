@@ -1,5 +1,5 @@
 //! The wire: what goes in and what comes out over HTTP. Each thing is declared once, for the server that answers it, the
-//! client and the command line that read it, and the OpenAPI description that tells of it.
+//! client, the command line and the pages that read it, and the OpenAPI description that tells of it.
 //!
 //! A field's doc comment is what the description says of it, so it tells meaning, unit and bounds. Names are for good:
 //! fields may be added, never renamed. What was added later is read with a default, for the sake of older servers.

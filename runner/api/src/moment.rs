@@ -57,6 +57,12 @@ impl From<Time> for Moment {
     }
 }
 
+impl From<Moment> for Time {
+    fn from(at: Moment) -> Self {
+        at.0
+    }
+}
+
 /// Reads an RFC 3339 instant.
 pub fn parse_moment(text: &str) -> Result<Time, String> {
     chrono::DateTime::parse_from_rfc3339(text)

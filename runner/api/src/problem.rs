@@ -53,13 +53,25 @@ impl fmt::Display for ProblemFault {
     }
 }
 
+impl Problem {
+    /// Whether the detail only repeats the errors: a server that has one thing to say says it in both places; of several,
+    /// the first, and how many there are.
+    fn is_repeated(&self) -> bool {
+        let first = self.errors.first();
+        first.is_some_and(|first| self.detail.starts_with(&first.to_string()))
+    }
+
+    /// Each thing that it says, once: the detail, unless it only repeats the errors, then each error.
+    pub fn lines(&self) -> Vec<String> {
+        let detail = Some(&self.detail).filter(|detail| !detail.is_empty() && !self.is_repeated());
+        let errors = self.errors.iter().map(ToString::to_string);
+        detail.cloned().into_iter().chain(errors).collect()
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A server that has one thing to say says it in both places; of several, the first, and how many there are.
-        let repeated = self
-            .errors
-            .first()
-            .is_some_and(|first| self.detail.starts_with(&first.to_string()));
+        let repeated = self.is_repeated();
         match self.errors.as_slice() {
             [_] if repeated => return f.write_str(&self.detail),
             errors if repeated => write!(f, "{} errors:", errors.len())?,
@@ -79,7 +91,7 @@ mod tests {
 
     #[test]
     fn each_thing_is_said_once() {
-        let check = |detail: &str, errors: &[(&str, &str)], expect: &str| {
+        let check = |detail: &str, errors: &[(&str, &str)], expect: &str, lines: &[&str]| {
             let problem = Problem {
                 status: 422,
                 title: "Unprocessable Entity".into(),
@@ -95,15 +107,23 @@ mod tests {
                 ..Problem::default()
             };
             assert_eq!(problem.to_string(), expect);
+            assert_eq!(problem.lines(), lines);
         };
-        check("no such thing", &[], "no such thing");
-        check("", &[], "422 Unprocessable Entity");
-        check("/a: bad", &[("/a", "bad")], "/a: bad");
+        check("no such thing", &[], "no such thing", &["no such thing"]);
+        check("", &[], "422 Unprocessable Entity", &[]);
+        check("/a: bad", &[("/a", "bad")], "/a: bad", &["/a: bad"]);
+        check("bad", &[("", "bad")], "bad", &["bad"]);
         check(
             "/a: bad (and 1 more)",
             &[("/a", "bad"), ("/b", "worse")],
             "2 errors:\n  /a: bad\n  /b: worse",
+            &["/a: bad", "/b: worse"],
         );
-        check("it is bad", &[("/a", "bad")], "it is bad\n  /a: bad");
+        check(
+            "it is bad",
+            &[("/a", "bad")],
+            "it is bad\n  /a: bad",
+            &["it is bad", "/a: bad"],
+        );
     }
 }

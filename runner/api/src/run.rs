@@ -91,6 +91,18 @@ pub struct Run {
     pub tasks: Option<Vec<TaskRun>>,
 }
 
+impl Run {
+    /// Its task runs; none of a run in a list.
+    pub fn task_runs(&self) -> &[TaskRun] {
+        self.tasks.as_deref().unwrap_or_default()
+    }
+
+    /// Its tasks as wholes: without the items of those that are mapped.
+    pub fn wholes(&self) -> impl Iterator<Item = &TaskRun> {
+        self.task_runs().iter().filter(|task| task.item.is_none())
+    }
+}
+
 /// A state that somebody set by hand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Override {

@@ -6,16 +6,11 @@ use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use maud::{Markup, html};
 
-use crate::elements::state_glyph;
+use crate::elements::Shown;
 
 /// The class of a state's area.
-pub(crate) fn fill(state: &str) -> String {
-    format!("f-{}", state_glyph(state))
-}
-
-/// The class of a run's area, by its state's number.
-pub(crate) fn fill_of(number: i16) -> String {
-    RunState::from_number(number).map_or_else(|| "f-ready".to_owned(), |state| fill(state.as_str()))
+pub(crate) fn fill(state: impl Shown) -> String {
+    format!("f-{}", state.glyph())
 }
 
 /// The position of a time on an axis with a width.
@@ -49,8 +44,8 @@ pub(crate) fn hours(zone: Tz, from: Time, to: Time, each: u32) -> Vec<Time> {
     ticks
 }
 
-/// Bars, oldest first: state by number and milliseconds.
-pub(crate) fn strip(bars: &[(i16, Option<i64>)], label: &str) -> Markup {
+/// Bars, oldest first: states and milliseconds.
+pub(crate) fn strip(bars: &[(RunState, Option<i64>)], label: &str) -> Markup {
     const ROOM: usize = 30;
     const STEP: f64 = 6.0;
     let longest = bars.iter().filter_map(|bar| bar.1).max().unwrap_or(1).max(1) as f64;
@@ -59,7 +54,7 @@ pub(crate) fn strip(bars: &[(i16, Option<i64>)], label: &str) -> Markup {
         svg.strip viewBox="0 0 182 24" role="img" aria-label=(label) {
             @for (index, (state, millis)) in bars.iter().enumerate() {
                 @let height = millis.map_or(6.0, |millis| 4.0 + 20.0 * (millis as f64 / longest).sqrt());
-                rect class=(fill_of(*state)) x=(format!("{:.1}", (first + index) as f64 * STEP)) y=(format!("{:.1}", 24.0 - height)) width="4" height=(format!("{height:.1}")) rx="1" {}
+                rect class=(fill(state)) x=(format!("{:.1}", (first + index) as f64 * STEP)) y=(format!("{:.1}", 24.0 - height)) width="4" height=(format!("{height:.1}")) rx="1" {}
             }
         }
     }

@@ -11,6 +11,7 @@ use heddle_domain::{Clock, Time};
 use maud::{Markup, html};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use crate::words::Lang;
@@ -284,43 +285,49 @@ impl Ctx {
         Ok(self.ui.host.call(request).await)
     }
 
-    async fn json(&self, method: Method, target: &str, media: &str, body: Bytes) -> Result<Value, Trouble> {
-        let answer = self.call(method, target, media, body).await?;
-        let status = answer.status();
-        let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES_MAX)
-            .await
-            .map_err(|error| Trouble::new(500, error.to_string()))?;
-        let value = if bytes.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&bytes).unwrap_or(Value::Null)
-        };
-        if status.is_success() {
-            Ok(value)
-        } else {
-            Err(Trouble::of_problem(status.as_u16(), &value))
-        }
-    }
-
     /// What the API has there.
-    pub(crate) async fn get(&self, target: &str) -> Result<Value, Trouble> {
-        self.json(Method::GET, target, "application/json", Bytes::new()).await
+    pub(crate) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, Trouble> {
+        self.ask_as(Method::GET, target, "application/json", Bytes::new()).await
     }
 
-    /// Has the API do something.
-    pub(crate) async fn send(&self, method: Method, target: &str, body: &Value) -> Result<Value, Trouble> {
-        self.json(method, target, "application/json", body.to_string().into())
+    /// Has the API do something that is told of by its status alone.
+    pub(crate) async fn send(&self, method: Method, target: &str, body: &Value) -> Result<(), Trouble> {
+        self.ask::<IgnoredAny>(method, target, body).await.map(drop)
+    }
+
+    /// Has the API do something, and reads what it says of it.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: &Value,
+    ) -> Result<T, Trouble> {
+        self.ask_as(method, target, "application/json", body.to_string().into())
             .await
     }
 
     /// The same with a body of another kind.
-    pub(crate) async fn send_as(
+    pub(crate) async fn ask_as<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
         media: &str,
         body: Bytes,
-    ) -> Result<Value, Trouble> {
-        self.json(method, target, media, body).await
+    ) -> Result<T, Trouble> {
+        let answer = self.call(method, target, media, body).await?;
+        let status = answer.status();
+        let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES_MAX)
+            .await
+            .map_err(|error| Trouble::new(500, error.to_string()))?;
+        if !status.is_success() {
+            let problem = serde_json::from_slice(&bytes).unwrap_or_default();
+            return Err(Trouble::of_problem(status.as_u16(), problem));
+        }
+        // An answer without a body is one of nothing.
+        let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(text).map_err(|error| {
+            tracing::error!(%error, path = target, "cannot read an answer of the API");
+            Trouble::new(500, "")
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! The elements of pages: states, times, spans, buttons that say why they are disabled.
 
 use chrono::SecondsFormat;
+use heddle_api::{AssignmentState, AttemptState, NotificationState, RunState, TaskState, Trigger};
 use heddle_domain::Time;
 use maud::{Markup, html};
 
@@ -27,44 +28,156 @@ pub(crate) fn glyph(name: &str) -> Markup {
     html! { svg.glyph width="16" height="16" aria-hidden="true" { use href={ "#g-" (name) } {} } }
 }
 
-/// The glyph for a state of a run, a task run, an attempt, or of anything with similar states.
-pub(crate) fn state_glyph(state: &str) -> &'static str {
-    match state {
-        "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
-        "running" | "assigned" | "drained" | "sending" => "running",
-        "ready" | "pending" | "scheduled" => "ready",
-        "waiting" => "waiting",
-        "retrying" => "retrying",
-        "paused" | "draining" | "disabled" => "paused",
-        "failed" | "timed_out" | "lost" | "fenced" => "failed",
-        "upstream_failed" => "upstream_failed",
-        "skipped" | "expired" => "skipped",
-        _ => "cancelled",
+/// What has a state that pages show by hue, glyph and word.
+pub(crate) trait Shown: Sync {
+    /// The word of the API, and the end of the key of ours.
+    fn word(&self) -> &str;
+    /// Which glyph stands for it.
+    fn glyph(&self) -> &'static str;
+}
+
+impl Shown for RunState {
+    fn word(&self) -> &str {
+        self.as_str()
+    }
+
+    fn glyph(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Shown for TaskState {
+    fn word(&self) -> &str {
+        self.as_str()
+    }
+
+    fn glyph(&self) -> &'static str {
+        match self {
+            Self::Pending | Self::Ready => "ready",
+            Self::Running => "running",
+            Self::Retrying => "retrying",
+            Self::Paused => "paused",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Shown for AttemptState {
+    fn word(&self) -> &str {
+        self.as_str()
+    }
+
+    fn glyph(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed | Self::TimedOut | Self::Lost => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Shown for AssignmentState {
+    fn word(&self) -> &str {
+        self.as_str()
+    }
+
+    fn glyph(&self) -> &'static str {
+        match self {
+            Self::Assigned => "running",
+            Self::Completed => "succeeded",
+            Self::Failed => "failed",
+            Self::Expired => "skipped",
+            Self::Revoked => "cancelled",
+        }
+    }
+}
+
+impl Shown for NotificationState {
+    fn word(&self) -> &str {
+        self.as_str()
+    }
+
+    fn glyph(&self) -> &'static str {
+        match self {
+            Self::Pending => "ready",
+            Self::Sent => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What is no state of an enumeration: of nodes, messages, backfills and counts by state, which are words on the wire too,
+/// and what pages say of things that are on, off or late.
+impl Shown for str {
+    fn word(&self) -> &str {
+        self
+    }
+
+    fn glyph(&self) -> &'static str {
+        match self {
+            "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
+            "running" | "assigned" | "drained" | "sending" => "running",
+            "ready" | "pending" | "scheduled" => "ready",
+            "waiting" => "waiting",
+            "retrying" => "retrying",
+            "paused" | "draining" | "disabled" => "paused",
+            "failed" | "timed_out" | "lost" | "fenced" => "failed",
+            "upstream_failed" => "upstream_failed",
+            "skipped" | "expired" => "skipped",
+            _ => "cancelled",
+        }
+    }
+}
+
+impl<S: Shown + ?Sized> Shown for &S {
+    fn word(&self) -> &str {
+        (**self).word()
+    }
+
+    fn glyph(&self) -> &'static str {
+        (**self).glyph()
     }
 }
 
 /// A state: hue, glyph and word.
-pub(crate) fn state(ctx: &Ctx, state: &str) -> Markup {
-    told(state, &state_word(ctx, state))
+pub(crate) fn state(ctx: &Ctx, state: impl Shown) -> Markup {
+    told(&state, &state_word(ctx, &state))
 }
 
-/// The state of a `notification`, a `message` or a `backfill`, which wait for other things than task runs do: by its
-/// own word where it has one.
-pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: &str) -> Markup {
-    let key = format!("state-{thing}-{state}");
+/// The state of a `notification`, a `message` or a `backfill`, which wait for something else than task runs do: by its own
+/// word where it has one.
+pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: impl Shown) -> Markup {
+    let key = format!("state-{thing}-{}", state.word());
     let word = t!(ctx, &key);
-    let word = if word == key { state_word(ctx, state) } else { word };
-    told(state, &word)
+    let word = if word == key { state_word(ctx, &state) } else { word };
+    told(&state, &word)
 }
 
-fn told(state: &str, word: &str) -> Markup {
-    let glyph_name = state_glyph(state);
+fn told(state: impl Shown, word: &str) -> Markup {
+    let glyph_name = state.glyph();
     html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (word) } } }
 }
 
 /// The word for a state.
-pub(crate) fn state_word(ctx: &Ctx, state: &str) -> String {
-    t!(ctx, &format!("state-{state}"))
+pub(crate) fn state_word(ctx: &Ctx, state: impl Shown) -> String {
+    t!(ctx, &format!("state-{}", state.word()))
+}
+
+/// The word for why a run was made.
+pub(crate) fn trigger_word(ctx: &Ctx, trigger: Trigger) -> String {
+    t!(ctx, &format!("trigger-{trigger}"))
 }
 
 fn iso(at: Time) -> String {
@@ -90,17 +203,20 @@ fn zones(ctx: &Ctx, at: Time) -> String {
 }
 
 /// A moment in the viewer's zone; the others on hover.
-pub(crate) fn time(ctx: &Ctx, at: Time) -> Markup {
+pub(crate) fn time(ctx: &Ctx, at: impl Into<Time>) -> Markup {
+    let at = at.into();
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
 }
 
 /// A moment with its seconds.
-pub(crate) fn time_exact(ctx: &Ctx, at: Time) -> Markup {
+pub(crate) fn time_exact(ctx: &Ctx, at: impl Into<Time>) -> Markup {
+    let at = at.into();
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="s" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) } }
 }
 
-/// How long ago, or how long until: updated by the script, and absolute without one.
-pub(crate) fn ago(ctx: &Ctx, at: Time) -> Markup {
+/// How long ago, or how long until: said by the script as time goes by, and absolute without one.
+pub(crate) fn ago(ctx: &Ctx, at: impl Into<Time>) -> Markup {
+    let at = at.into();
     html! { time.ago datetime=(iso(at)) title=(zones(ctx, at)) data-ago { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
 }
 
@@ -115,13 +231,14 @@ pub(crate) fn when(ctx: &Ctx, name: &str) -> Markup {
     html! { label.when title=(ctx.zone.name()) { span { (t!(ctx, name)) } input type="datetime-local" name=(name) value=[given]; } }
 }
 
-/// A moment that the API wrote.
+/// A moment that stands in an address or in a form.
 pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()
 }
 
-/// How long something took; `None`: it is not over, and the script counts.
-pub(crate) fn took(ctx: &Ctx, from: Time, to: Option<Time>) -> Markup {
+/// How long something took; `None`: it goes on, and the script counts.
+pub(crate) fn took(ctx: &Ctx, from: impl Into<Time>, to: Option<impl Into<Time>>) -> Markup {
+    let (from, to): (Time, Option<Time>) = (from.into(), to.map(Into::into));
     match to {
         Some(to) => html! { span.took { (span::span(ctx.lang, (to - from).num_milliseconds())) } },
         None => html! { span.took data-since=(iso(from)) { "…" } },
@@ -132,9 +249,9 @@ pub(crate) fn millis(ctx: &Ctx, millis: i64) -> String {
     span::span(ctx.lang, millis)
 }
 
-/// A number that the API wrote.
-pub(crate) fn number(value: &serde_json::Value) -> String {
-    span::number(value.as_i64().unwrap_or_default())
+/// A number with its thousands.
+pub(crate) fn number(n: impl Into<i64>) -> String {
+    span::number(n.into())
 }
 
 /// A link to a group.
@@ -262,8 +379,18 @@ pub(crate) fn tabs(label: &str, here: &str, tabs: &[(String, String, String)]) -
     }
 }
 
+/// The states that the legend of a picture of task runs tells of.
+pub(crate) const TASK_STATES: [TaskState; 6] = [
+    TaskState::Succeeded,
+    TaskState::Running,
+    TaskState::Retrying,
+    TaskState::Failed,
+    TaskState::UpstreamFailed,
+    TaskState::Skipped,
+];
+
 /// A legend of states.
-pub(crate) fn legend(ctx: &Ctx, states: &[&str]) -> Markup {
+pub(crate) fn legend(ctx: &Ctx, states: &[impl Shown]) -> Markup {
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
             @for name in states { li { (state(ctx, name)) } }

@@ -129,13 +129,7 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
             continue;
         };
         let Some(schema) = properties.get(name) else { continue };
-        let wrong = |what: &str| {
-            let mut trouble = Trouble::new(422, "");
-            trouble
-                .errors
-                .push((format!("/params/{name}"), format!("`{text}` is not {what}")));
-            trouble
-        };
+        let wrong = |what: &str| Trouble::at(format!("/params/{name}"), format!("`{text}` is not {what}"));
         let value = match kind(schema) {
             // Of an enumeration, the one that was chosen, with its type.
             _ if schema["enum"].is_array() => {
@@ -173,11 +167,7 @@ pub(crate) fn object(form: &[(String, String)], name: &str) -> Result<Map<String
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    let wrong = |detail: String| {
-        let mut trouble = Trouble::new(422, "");
-        trouble.errors.push((format!("/{name}"), detail));
-        trouble
-    };
+    let wrong = |detail: String| Trouble::at(format!("/{name}"), detail);
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(wrong("this must be a JSON object".into())),

@@ -2,11 +2,12 @@
 //!
 //! # How a page comes about
 //!
-//! [`Ui::answer`] is called for every path that is not the API's. It authenticates the request ([`Host::admit`]), makes
-//! a `Ctx` of it (words, zone, query), and `pages::page`, the one table of pages, picks the function that reads the
-//! data of the page and writes it as HTML. Pages read through the store and through the API's own `GET`s. All changes
-//! go through the API (`Ctx::send`), in the same process and with the caller's own rights, so that a page can do
-//! nothing that the API would refuse, and no rule exists twice.
+//! [`Ui::answer`] is called for every path that is not the API's. It asks who comes in ([`Host::admit`]), makes a
+//! `Ctx` of the request (words, zone, query), and `pages::page`, the one table of pages, picks the function that
+//! reads what the page shows and writes it as HTML. Pages read through the store and through the API's own `GET`s
+//! (`Ctx::get`, in the types of the wire); whatever changes something goes through the API (`Ctx::send`, or `Ctx::ask` where
+//! the answer is read), in the same process and with the caller's own rights, so that a page can do nothing that the API
+//! would refuse, and no rule stands twice.
 //!
 //! # How it stays up to date
 //!

@@ -1,65 +1,57 @@
 //! Why a page cannot be shown, or a form was refused.
 
+use std::ops::Deref;
+
+use heddle_api::{Problem, ProblemFault};
 use heddle_domain::Chain;
 use heddle_engine::EngineError;
 use heddle_store::StoreError;
-use serde_json::Value;
 
-/// A status, a sentence, and positions in the input.
+/// A problem: the API's, or one of the pages.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
-    pub(crate) status: u16,
-    pub(crate) detail: String,
-    /// JSON pointers and what is wrong there.
-    pub(crate) errors: Vec<(String, String)>,
-    /// The id of the existing object.
-    pub(crate) existing: Option<String>,
+pub(crate) struct Trouble(Problem);
+
+impl Deref for Trouble {
+    type Target = Problem;
+    fn deref(&self) -> &Problem {
+        &self.0
+    }
 }
 
 impl Trouble {
     pub(crate) fn new(status: u16, detail: impl Into<String>) -> Self {
-        Self {
+        Self(Problem {
             status,
             detail: detail.into(),
-            errors: Vec::new(),
-            existing: None,
-        }
+            ..Problem::default()
+        })
+    }
+
+    /// Something that was written in a form is not valid: where, and why.
+    pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self(Problem {
+            status: 422,
+            errors: vec![ProblemFault {
+                pointer: pointer.into(),
+                detail: detail.into(),
+                ..ProblemFault::default()
+            }],
+            ..Problem::default()
+        })
     }
 
     pub(crate) fn not_found() -> Self {
         Self::new(404, "")
     }
 
-    /// The API's error.
-    pub(crate) fn of_problem(status: u16, problem: &Value) -> Self {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let errors = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Self {
-            status,
-            detail: text(&problem["detail"]),
-            errors: errors
-                .iter()
-                .map(|error| (text(&error["pointer"]), text(&error["detail"])))
-                .collect(),
-            existing: problem["existing"].as_str().map(str::to_owned),
-        }
+    /// What the API answered in place of what was asked for.
+    pub(crate) fn of_problem(status: u16, problem: Problem) -> Self {
+        Self(Problem { status, ..problem })
     }
 
     /// All of it in a line or more.
     pub(crate) fn sentence(&self) -> String {
-        let mut lines: Vec<String> = self
-            .errors
-            .iter()
-            .map(|(pointer, detail)| format!("{pointer}: {detail}"))
-            .collect();
-        // If there are several faults, the detail is the first, and how many more there are.
-        let told = lines
-            .first()
-            .is_some_and(|first| self.detail.starts_with(first.as_str()));
-        if !told && !self.detail.is_empty() {
-            lines.insert(0, self.detail.clone());
-        }
-        lines.join("\n")
+        self.lines().join("\n")
     }
 }
 

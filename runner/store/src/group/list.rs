@@ -205,21 +205,18 @@ async fn last_states(
     )
     .fetch_all(&mut *session)
     .await?;
-    let mut newest: BTreeMap<i64, (uuid::Uuid, i16)> =
-        live.into_iter().map(|row| (row.group, (row.run, row.state))).collect();
+    let mut newest = BTreeMap::new();
+    for row in live {
+        let state = StoreError::known(RunState::from_number, row.state, ("runs_live", "state"), row.run)?;
+        newest.insert(row.group, (row.run, state));
+    }
     for (group, run, state) in last_ends(session, groups, now).await? {
         match newest.get(&group) {
             Some((other, _)) if *other > run => {}
             _ => drop(newest.insert(group, (run, state))),
         }
     }
-    newest
-        .into_iter()
-        .map(|(group, (run, state))| {
-            let state = StoreError::known(RunState::from_number, state, ("runs", "state"), run)?;
-            Ok((group, state))
-        })
-        .collect()
+    Ok(newest.into_iter().map(|(group, (_, state))| (group, state)).collect())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::Time;
+use heddle_domain::state::{AttemptState, RunState, Trigger};
 use uuid::Uuid;
 
 use crate::database::PgSession;
@@ -27,12 +28,12 @@ pub struct GroupLine {
 
 /// A run of a group, with its progress.
 #[derive(Clone, Debug)]
-pub struct GroupRunRow {
+pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub id: Uuid,
     pub revision_id: i64,
-    pub state: i16,
-    pub trigger: i16,
-    /// Its logical time.
+    pub state: S,
+    pub trigger: T,
+    /// What time it is about.
     pub logical_time: Time,
     /// When it was created.
     pub created_at: Time,
@@ -43,13 +44,33 @@ pub struct GroupRunRow {
     pub progress: Vec<u8>,
 }
 
+/// The same with the numbers of the table.
+type GroupRunNumbers = GroupRunRow<i16, i16>;
+
+impl GroupRunNumbers {
+    fn known(self) -> Result<GroupRunRow, StoreError> {
+        Ok(GroupRunRow {
+            state: StoreError::known(RunState::from_number, self.state, ("runs", "state"), self.id)?,
+            trigger: StoreError::known(Trigger::from_number, self.trigger, ("runs", "trigger"), self.id)?,
+            id: self.id,
+            revision_id: self.revision_id,
+            logical_time: self.logical_time,
+            created_at: self.created_at,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            error: self.error,
+            progress: self.progress,
+        })
+    }
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptEnd {
     pub run: Uuid,
     /// Of which task, by its number.
     pub task: i16,
-    pub state: i16,
+    pub state: AttemptState,
     pub started_at: Time,
     pub finished_at: Time,
 }
@@ -140,7 +161,7 @@ impl Store {
         let before = before.unwrap_or(Uuid::max());
         transaction!(self, reads, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
             let mut runs = sqlx::query_as!(
-                GroupRunRow,
+                GroupRunNumbers,
                 r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
                           NULL::timestamptz AS finished_at, NULL::text AS error, v.progress
                      FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
@@ -167,7 +188,7 @@ impl Store {
             tx.commit().await?;
             runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
             runs.truncate(usize::try_from(limit).unwrap_or(0));
-            Ok(runs)
+            runs.into_iter().map(GroupRunNumbers::known).collect()
         })
     }
 
@@ -272,8 +293,7 @@ impl Store {
     /// Ended attempts of these runs, those of the newest runs first. (Each run is searched for in its own day; `= ANY`
     /// would search for all of them in each day.)
     pub async fn page_attempts(&self, runs: &[Uuid], limit: i64) -> Result<Vec<AttemptEnd>, StoreError> {
-        Ok(sqlx::query_as!(
-            AttemptEnd,
+        let rows = sqlx::query!(
             "SELECT a.run, a.task, a.state, a.started_at, a.finished_at
                FROM (SELECT id FROM UNNEST($1::uuid[]) AS given (id) ORDER BY id DESC) AS n
               CROSS JOIN LATERAL (SELECT e.run, e.task, e.state, e.started_at, e.finished_at FROM heddle.attempts e
@@ -283,7 +303,19 @@ impl Store {
             limit
         )
         .fetch_all(&self.reads)
-        .await?)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                let of = format!("of run {}", row.run);
+                Ok(AttemptEnd {
+                    run: row.run,
+                    task: row.task,
+                    state: StoreError::known(AttemptState::from_number, row.state, ("attempts", "state"), of)?,
+                    started_at: row.started_at,
+                    finished_at: row.finished_at,
+                })
+            })
+            .collect()
     }
 
     /// The states of a group's runs with a logical time between the first and the last of these instants: for each
@@ -294,7 +326,7 @@ impl Store {
         group_id: i64,
         instants: &[Time],
         limit: i64,
-    ) -> Result<Vec<(i32, i16, i64)>, StoreError> {
+    ) -> Result<Vec<(i32, RunState, i64)>, StoreError> {
         let (Some(from), Some(to)) = (instants.first(), instants.last()) else {
             return Ok(Vec::new());
         };
@@ -334,10 +366,13 @@ impl Store {
             tx.commit().await?;
             Ok(rows)
         })?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.stretch, row.state, row.count))
-            .collect())
+        rows.into_iter()
+            .map(|row| {
+                let of = format!("of group {group_id}");
+                let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), of)?;
+                Ok((row.stretch, state, row.count))
+            })
+            .collect()
     }
 
     /// What scripts have stored for a group, by key, after a key; of each value the first `chars` characters.
@@ -385,9 +420,9 @@ async fn ended_runs(
     span: Span,
     before: Uuid,
     limit: i64,
-) -> Result<Vec<GroupRunRow>, StoreError> {
+) -> Result<Vec<GroupRunNumbers>, StoreError> {
     Ok(sqlx::query_as!(
-        GroupRunRow,
+        GroupRunNumbers,
         "SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at, d.finished_at, d.error,
                 d.progress
            FROM heddle.runs_done d

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_domain::Time;
+use heddle_domain::state::{RunState, Trigger};
 use uuid::Uuid;
 
 use crate::database::PgSession;
@@ -29,12 +30,12 @@ pub struct LaneRow {
 
 /// A run as a bar.
 #[derive(Clone, Debug)]
-pub struct BarRow {
+pub struct BarRow<S = RunState, T = Trigger> {
     pub group_id: i64,
     pub id: Uuid,
-    pub state: i16,
-    pub trigger: i16,
-    /// When it was created.
+    pub state: S,
+    pub trigger: T,
+    /// When it was made.
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub finished_at: Option<Time>,
@@ -42,7 +43,25 @@ pub struct BarRow {
     pub logical_time: Time,
 }
 
-/// The runs of a minute; a number that equals the cap means at least that many.
+/// The same with the numbers of the table.
+type BarNumbers = BarRow<i16, i16>;
+
+impl BarNumbers {
+    fn known(self) -> Result<BarRow, StoreError> {
+        Ok(BarRow {
+            state: StoreError::known(RunState::from_number, self.state, ("runs", "state"), self.id)?,
+            trigger: StoreError::known(Trigger::from_number, self.trigger, ("runs", "trigger"), self.id)?,
+            group_id: self.group_id,
+            id: self.id,
+            created_at: self.created_at,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            logical_time: self.logical_time,
+        })
+    }
+}
+
+/// A minute's runs; a number that is the cap means so many at least.
 #[derive(Clone, Debug)]
 pub struct MinuteRow {
     pub at: Time,
@@ -143,8 +162,8 @@ impl Store {
         .await?)
     }
 
-    /// The state of the newest ended run of each group.
-    pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, i16)>, StoreError> {
+    /// How the newest run of each group that has ended ended.
+    pub async fn page_last_ends(&self, groups: &[i64]) -> Result<Vec<(i64, RunState)>, StoreError> {
         transaction!(self, reads, "page_last_ends", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
             let ends = last_ends(&mut tx, groups, now).await?;
@@ -179,7 +198,7 @@ impl Store {
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
         transaction!(self, reads, "page_bars", once(BEGIN_BY_SPANS), |tx| {
             let mut bars = sqlx::query_as!(
-                BarRow,
+                BarNumbers,
                 r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
                           l.created_at AS "created_at!", l.started_at, NULL::timestamptz AS finished_at,
                           l.logical_time AS "logical_time!"
@@ -208,7 +227,7 @@ impl Store {
             }
             tx.commit().await?;
             bars.sort_unstable_by_key(|bar| (bar.group_id, std::cmp::Reverse(bar.id)));
-            Ok(bars)
+            bars.into_iter().map(BarNumbers::known).collect()
         })
     }
 
@@ -316,10 +335,10 @@ async fn ended_bars(
     groups: &BTreeMap<i64, i64>,
     span: Span,
     since: Time,
-) -> Result<Vec<BarRow>, StoreError> {
+) -> Result<Vec<BarNumbers>, StoreError> {
     let (ids, each): (Vec<i64>, Vec<i64>) = groups.iter().unzip();
     Ok(sqlx::query_as!(
-        BarRow,
+        BarNumbers,
         r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
                   l.created_at AS "created_at!", l.started_at, l.finished_at, l.logical_time AS "logical_time!"
              FROM UNNEST($1::bigint[], $2::bigint[]) AS n (id, each)
@@ -338,12 +357,12 @@ async fn ended_bars(
     .await?)
 }
 
-/// For each of these groups with an ended run: the newest one, with the number of its state.
+/// The newest run of each of these groups that has ended, with its state; of groups that have one.
 pub(crate) async fn last_ends(
     session: &mut PgSession,
     groups: &[i64],
     now: Time,
-) -> Result<Vec<(i64, Uuid, i16)>, StoreError> {
+) -> Result<Vec<(i64, Uuid, RunState)>, StoreError> {
     let mut left: BTreeSet<i64> = groups.iter().copied().collect();
     let mut ends = Vec::with_capacity(left.len());
     let mut planning = Planning::default();
@@ -367,7 +386,8 @@ pub(crate) async fn last_ends(
         .await?;
         for end in found {
             left.remove(&end.group);
-            ends.push((end.group, end.run, end.state));
+            let state = StoreError::known(RunState::from_number, end.state, ("runs_done", "state"), end.run)?;
+            ends.push((end.group, end.run, state));
         }
     }
     Ok(ends)

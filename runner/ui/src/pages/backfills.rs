@@ -1,13 +1,14 @@
 //! Backfills: how far each is, and pausing, resuming and cancelling them.
 
 use axum::http::Method;
+use heddle_api::{Backfill, List, Run};
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, more, number, parse, state, state_of, time};
+use crate::elements::{Button, ago, button, empty, group_link, more, number, state, state_of, time};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -18,41 +19,38 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         .q("cursor")
         .map(|cursor| format!("&cursor={}", segment(cursor)))
         .unwrap_or_default();
-    let found = ctx.get(&format!("/v1/backfills?limit=50{cursor}")).await?;
-    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found: List<Backfill> = ctx.get(&format!("/v1/backfills?limit=50{cursor}")).await?;
     let title = t!(ctx, "nav-backfills");
     let shown = html! {
         section.panel {
-            @if items.is_empty() { (empty(&t!(ctx, "no-backfills"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-backfills"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "state")) } th { (t!(ctx, "progress")) } th { (t!(ctx, "from")) } th { (t!(ctx, "to")) } th { (t!(ctx, "created")) } } }
-                    tbody { @for one in items { (row(ctx, one)) } }
+                    tbody { @for one in &found.items { (row(ctx, one)) } }
                 }
             }
         }
     };
-    let body = html! { div.heading { h1 { (title) } } (ctx.live("backfills", shown)) (more(ctx, found["next_cursor"].as_str())) };
+    let body = html! { div.heading { h1 { (title) } } (ctx.live("backfills", shown)) (more(ctx, found.next_cursor.as_deref())) };
     Answer::page(Page::new("backfills", title, body))
 }
 
-fn row(ctx: &Ctx, one: &Value) -> Markup {
-    let text = |name: &str| one[name].as_str().unwrap_or_default();
-    let at = |name: &str| one[name].as_str().and_then(parse);
+fn row(ctx: &Ctx, one: &Backfill) -> Markup {
     html! {
         tr {
-            td { a href={ "/backfills/" (text("id")) } { bdi { (text("group")) } } }
-            td.tight.side { (state(ctx, text("state"))) }
+            td { a href={ "/backfills/" (one.id) } { bdi { (one.group) } } }
+            td.tight.side { (state(ctx, one.state.as_str())) }
             td.wide { (bar(ctx, one)) }
-            td.tight data-label=(t!(ctx, "from")) { @if let Some(at) = at("from") { (time(ctx, at)) } }
-            td.tight.side data-label=(t!(ctx, "to")) { @match at("to") { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } }
-            td.tight.muted { @if let Some(at) = at("created_at") { (ago(ctx, at)) } }
+            td.tight data-label=(t!(ctx, "from")) { (time(ctx, one.from)) }
+            td.tight.side data-label=(t!(ctx, "to")) { @match one.to { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } }
+            td.tight.muted { (ago(ctx, one.created_at)) }
         }
     }
 }
 
 /// How many runs there are in each state, as one bar.
-fn bar(ctx: &Ctx, one: &Value) -> Markup {
+fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
     const ORDER: [&str; 7] = [
         "succeeded",
         "failed",
@@ -62,17 +60,11 @@ fn bar(ctx: &Ctx, one: &Value) -> Markup {
         "paused",
         "pending",
     ];
-    let count = |name: &str| one["counts"][name].as_i64().unwrap_or_default();
-    let total = one["total"]
-        .as_i64()
-        .unwrap_or_default()
-        .max(ORDER.iter().map(|name| count(name)).sum())
-        .max(1);
-    let done = count("succeeded") + count("failed") + count("cancelled");
-    let left_alone = one["skipped"].as_i64().unwrap_or_default();
+    let count = |name: &str| one.counts.get(name).copied().unwrap_or_default();
+    let total = one.total.max(ORDER.iter().map(|name| count(name)).sum()).max(1);
     // All of its instants had runs.
-    if one["total"] == 0 && left_alone > 0 {
-        return html! { span.muted { (t!(ctx, "left-alone", n = left_alone)) } };
+    if one.total == 0 && one.skipped > 0 {
+        return html! { span.muted { (t!(ctx, "left-alone", n = one.skipped)) } };
     }
     let mut x = 0.0;
     let pieces: Vec<(String, f64, f64)> = ORDER
@@ -81,15 +73,10 @@ fn bar(ctx: &Ctx, one: &Value) -> Markup {
             let width = count(name) as f64 / total as f64 * 400.0;
             let from = x;
             x += width;
-            (fill(name), from, width)
+            (fill(*name), from, width)
         })
         .collect();
-    let label = t!(
-        ctx,
-        "of",
-        n = crate::span::number(done),
-        all = crate::span::number(total)
-    );
+    let label = t!(ctx, "of", n = number(one.done()), all = number(total));
     html! {
         svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (class, x, width) in pieces { @if width > 0.0 { rect class=(class) x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} } }
@@ -109,22 +96,19 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
         return Err(Trouble::not_found());
     }
     ctx.beats_with(Beat::Cluster);
-    let one = ctx.get(&format!("/v1/backfills/{id}")).await?;
-    let text = |name: &str| one[name].as_str().unwrap_or_default();
-    let at = |name: &str| one[name].as_str().and_then(parse);
-    let group = text("group").to_owned();
-    let open = matches!(text("state"), "running" | "paused");
+    let one: Backfill = ctx.get(&format!("/v1/backfills/{id}")).await?;
+    let open = !one.is_final();
     let refused = |may: bool| (!may).then(|| t!(ctx, "refused-ended"));
     let head = html! {
         div.heading {
             div.grow {
-                h1 { span { (t!(ctx, "backfill")) " · " (group_link(&group)) } (state(ctx, text("state"))) }
-                p { @if let Some(at) = at("from") { (time(ctx, at)) } " – " @match at("to") { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } " · " bdi { (text("created_by")) } @if let Some(at) = at("created_at") { " · " (ago(ctx, at)) } }
-                @if let Some(note) = one["note"].as_str() { p.why { (note) } }
+                h1 { span { (t!(ctx, "backfill")) " · " (group_link(&one.group)) } (state(ctx, one.state.as_str())) }
+                p { (time(ctx, one.from)) " – " @match one.to { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } " · " bdi { (one.created_by) } " · " (ago(ctx, one.created_at)) }
+                @if let Some(note) = &one.note { p.why { (note) } }
             }
             @if ctx.viewer.operates() {
                 div.actions {
-                    @if text("state") == "paused" { (button(Button::new(format!("/backfills/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will")))) }
+                    @if one.state == "paused" { (button(Button::new(format!("/backfills/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will")))) }
                     @else { (button(Button { refused: refused(open), ..Button::new(format!("/backfills/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will")) })) }
                     (button(Button { kind: "danger", refused: refused(open), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/backfills/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
                 }
@@ -133,20 +117,17 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
         section.panel {
             h2 { (t!(ctx, "progress")) }
             (bar(ctx, &one))
-            dl.stats { @for (name, count) in one["counts"].as_object().into_iter().flatten() { div { dd { b { (number(count)) } } dt { (state_of(ctx, "backfill", name)) } } } }
-            @if one["skipped"].as_i64().is_some_and(|n| n > 0) { p.muted { (t!(ctx, "left-alone", n = one["skipped"].as_i64().unwrap_or_default())) } }
+            dl.stats { @for (name, count) in &one.counts { div { dd { b { (number(*count)) } } dt { (state_of(ctx, "backfill", name.as_str())) } } } }
+            @if one.skipped > 0 { p.muted { (t!(ctx, "left-alone", n = one.skipped)) } }
         }
     };
-    let runs = ctx
+    let group = one.group;
+    let runs: List<Run> = ctx
         .get(&format!("/v1/runs?group={}&trigger=backfill&limit=50", segment(&group)))
         .await?;
-    let own: Vec<Value> = runs["items"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|run| run["source"].as_str() == Some(&id.to_string()))
-        .cloned()
-        .collect();
+    let mut own = runs.items;
+    let source = id.to_string();
+    own.retain(|run| run.source.as_ref() == Some(&source));
     let body = html! { (ctx.live("backfill", head)) (ctx.live("runs", super::runs::list(ctx, &own))) };
     let title = format!("{} · {group}", t!(ctx, "backfill"));
     Answer::page(Page::new("backfills", title, body).crumbs(vec![

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use heddle_api::{Moment, Run, TaskRun};
+use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::Answer;
-use super::run::view::{Run, Task};
+use super::run::{data, view};
 use crate::ctx::segment;
-use crate::elements::{group_link, millis, state, time_exact, took};
+use crate::elements::{group_link, millis, state, state_word, time_exact, took, trigger_word};
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
@@ -35,7 +37,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         let body = html! { div.heading { h1 { (title) } } section.panel { p.empty { (t!(ctx, "compare-none")) } } };
         return Answer::page(Page::new("runs", title, body));
     };
-    let after = Run::read(ctx, last).await?;
+    let after = view::read(ctx, last).await?;
     let group = ctx.ui.engine.catalog().group(&after.group).await?;
     let others = match &group {
         Some(group) => ctx.store().page_group_runs(group.id, None, CHOICES).await?,
@@ -46,7 +48,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         None => others.iter().map(|run| run.id).find(|id| *id < last),
     };
     let before = match before.filter(|id| *id != last) {
-        Some(id) => Some(Run::read(ctx, id).await?),
+        Some(id) => Some(view::read(ctx, id).await?),
         None => None,
     };
     let body = html! {
@@ -74,23 +76,22 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("runs", title, body).crumbs(crumbs))
 }
 
-fn chooser(ctx: &Ctx, name: &str, others: &[heddle_store::pages::group::GroupRunRow], chosen: Option<Uuid>) -> Markup {
+fn chooser(ctx: &Ctx, name: &str, others: &[GroupRunRow], chosen: Option<Uuid>) -> Markup {
     let known = others.iter().any(|run| Some(run.id) == chosen);
     html! {
         select id=(name) name="run" {
             @if let Some(id) = chosen.filter(|_| !known) { option value=(id) selected { (id) } }
             @for run in others {
-                @let word = heddle_domain::state::RunState::from_number(run.state).map_or("running", heddle_domain::state::RunState::as_str);
                 option value=(run.id) selected[Some(run.id) == chosen] {
-                    (span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true)) " · " (t!(ctx, &format!("state-{word}")))
+                    (span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true)) " · " (state_word(ctx, run.state))
                 }
             }
         }
     }
 }
 
-fn length(from: Option<heddle_domain::Time>, to: Option<heddle_domain::Time>) -> Option<i64> {
-    Some((to? - from?).num_milliseconds())
+fn length(from: Option<Moment>, to: Option<Moment>) -> Option<i64> {
+    Some((to?.0 - from?.0).num_milliseconds())
 }
 
 /// How long a run took, if it has ended.
@@ -118,11 +119,11 @@ fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
                 tbody { @for (run, word, by) in [(before, t!(ctx, "compare-before"), None), (after, t!(ctx, "compare-after"), change(ctx, whole(before), whole(after)))] { tr {
                     td.tight { strong { (word) } }
                     td.tight.side { a href={ "/runs/" (run.id) } { (time_exact(ctx, run.logical_time)) } }
-                    td.tight { (state(ctx, &run.state)) }
+                    td.tight { (state(ctx, run.state)) }
                     td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
                     td.num.wide data-label=(t!(ctx, "difference")) { (by.unwrap_or_else(|| "–".into())) }
-                    td.tight.muted { (t!(ctx, &format!("trigger-{}", run.trigger))) }
-                    td.side { a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) } }
+                    td.tight.muted { (trigger_word(ctx, run.trigger)) }
+                    td.side { a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = i64::from(run.revision))) } }
                 } } }
             }
             @if before.group == after.group && before.revision != after.revision {
@@ -138,31 +139,31 @@ fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
             @if pairs.len() > ROWS_MAX { p.muted { (t!(ctx, "and-more", n = pairs.len() - ROWS_MAX)) } }
         }
         div.two.even {
-            section.panel { h2 { (t!(ctx, "params")) } (differs(ctx, &before.raw["params"], &after.raw["params"])) }
+            section.panel { h2 { (t!(ctx, "params")) } (differs(ctx, &before.params, &after.params)) }
             section.panel { h2 { (t!(ctx, "outputs")) } (differs(ctx, &outputs(before), &outputs(after))) }
         }
     }
 }
 
 /// Tasks of either run, in the order of the newer, then what only the other has.
-fn pairs<'a>(before: &'a Run, after: &'a Run) -> Vec<(&'a str, Option<&'a Task>, Option<&'a Task>)> {
-    let mut left: BTreeMap<&str, &Task> = before.wholes().map(|task| (task.name.as_str(), task)).collect();
+fn pairs<'a>(before: &'a Run, after: &'a Run) -> Vec<(&'a str, Option<&'a TaskRun>, Option<&'a TaskRun>)> {
+    let mut left: BTreeMap<&str, &TaskRun> = before.wholes().map(|task| (task.task.as_str(), task)).collect();
     let mut pairs: Vec<_> = after
         .wholes()
-        .map(|task| (task.name.as_str(), left.remove(task.name.as_str()), Some(task)))
+        .map(|task| (task.task.as_str(), left.remove(task.task.as_str()), Some(task)))
         .collect();
     pairs.extend(left.into_iter().map(|(name, task)| (name, Some(task), None)));
     pairs
 }
 
-fn row(ctx: &Ctx, name: &str, before: Option<&Task>, after: Option<&Task>) -> Markup {
-    let spans = |task: Option<&Task>| task.and_then(|task| length(task.started_at, task.finished_at));
-    let differs = before.map(|task| &task.state) != after.map(|task| &task.state);
+fn row(ctx: &Ctx, name: &str, before: Option<&TaskRun>, after: Option<&TaskRun>) -> Markup {
+    let spans = |task: Option<&TaskRun>| task.and_then(|task| length(task.started_at, task.finished_at));
+    let differs = before.map(|task| task.state) != after.map(|task| task.state);
     html! {
         tr aria-selected=[differs.then_some("true")] {
             td.wide { strong { bdi { (name) } } }
             @for (task, word) in [(before, t!(ctx, "compare-before")), (after, t!(ctx, "compare-after"))] {
-                td.tight data-label=(word) { @if let Some(task) = task { (state(ctx, &task.state)) } @else { span.muted { (t!(ctx, "compare-absent")) } } }
+                td.tight data-label=(word) { @if let Some(task) = task { (state(ctx, task.state)) } @else { span.muted { (t!(ctx, "compare-absent")) } } }
                 td.num.side { @if let Some(millis) = spans(task) { (self::millis(ctx, millis)) } @else { span.muted { "–" } } }
             }
             td.num.wide data-label=(t!(ctx, "difference")) { @if let Some(text) = change(ctx, spans(before), spans(after)) { (text) } @else { span.muted { "–" } } }
@@ -171,13 +172,8 @@ fn row(ctx: &Ctx, name: &str, before: Option<&Task>, after: Option<&Task>) -> Ma
 }
 
 fn outputs(run: &Run) -> Value {
-    let tasks = run.raw["tasks"].as_array().into_iter().flatten();
-    let given = tasks.filter(|task| task["item"].is_null() && !task["output"].is_null());
-    Value::Object(
-        given
-            .filter_map(|task| Some((task["task"].as_str()?.to_owned(), task["output"].clone())))
-            .collect(),
-    )
+    let given = data::outputs(run).into_iter();
+    Value::Object(given.map(|(task, output)| (task.to_owned(), output.clone())).collect())
 }
 
 fn differs(ctx: &Ctx, before: &Value, after: &Value) -> Markup {

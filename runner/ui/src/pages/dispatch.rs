@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::{SecondsFormat, TimeDelta};
+use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, Peek};
 use heddle_domain::Time;
+use heddle_domain::dispatch::{OfferKind, Why};
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, line, more, number, parse, state, time, when};
+use crate::elements::{Button, ago, button, empty, line, more, number, state, state_word, time, when};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -19,18 +21,20 @@ use crate::{Ctx, Trouble};
 
 /// What may be asked of the assignments.
 const ASKED: [&str; 7] = ["uid", "gid", "offer", "state", "from", "to", "cursor"];
-/// States of an assignment.
-const STATES: [&str; 5] = ["assigned", "completed", "failed", "expired", "revoked"];
+/// States of an assignment, in the order in which they are offered.
+const STATES: [AssignmentState; 5] = [
+    AssignmentState::Assigned,
+    AssignmentState::Completed,
+    AssignmentState::Failed,
+    AssignmentState::Expired,
+    AssignmentState::Revoked,
+];
 
 /// How far ahead occurrences are drawn, and how many of them at most.
 const AHEAD: TimeDelta = TimeDelta::days(7);
 const AHEAD_MAX: u32 = 500;
 /// Offers that have a line of their own.
 const LINES_MAX: usize = 20;
-
-fn items(found: &Value) -> &[Value] {
-    found["items"].as_array().map(Vec::as_slice).unwrap_or_default()
-}
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
@@ -43,24 +47,24 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         written(ctx.now + AHEAD)
     );
     let (offers, occurrences, ahead, audiences, assignments) = futures::join!(
-        ctx.get("/v1/offers?limit=100"),
-        ctx.get("/v1/offers/occurrences?limit=50"),
-        ctx.get(&ahead),
-        ctx.get("/v1/audiences?limit=100"),
-        ctx.get(&assigned),
+        ctx.get::<List<Offer>>("/v1/offers?limit=100"),
+        ctx.get::<List<Occurrence>>("/v1/offers/occurrences?limit=50"),
+        ctx.get::<List<Occurrence>>(&ahead),
+        ctx.get::<List<Audience>>("/v1/audiences?limit=100"),
+        ctx.get::<List<Assignment>>(&assigned),
     );
     let (offers, audiences, assignments) = (offers?, audiences?, assignments?);
     // Without a window the API may have its own idea of which are shown; none is no fault of this page.
-    let (occurrences, ahead) = (occurrences.unwrap_or_default(), ahead.unwrap_or_default());
+    let [occurrences, ahead] = [occurrences, ahead].map(|found| found.map(|found| found.items).unwrap_or_default());
     let title = t!(ctx, "nav-dispatch");
     let body = html! {
         div.heading { h1 { (title) } }
         (poll_as(ctx, None))
-        (ctx.live("offers", offers_table(ctx, items(&offers))))
-        (ctx.live("ahead", upcoming(ctx, items(&ahead))))
+        (ctx.live("offers", offers_table(ctx, &offers.items)))
+        (ctx.live("ahead", upcoming(ctx, &ahead)))
         div.two {
-            (ctx.live("occurrences", occurrences_table(ctx, items(&occurrences))))
-            (ctx.live("audiences", audiences_table(ctx, items(&audiences))))
+            (ctx.live("occurrences", occurrences_table(ctx, &occurrences)))
+            (ctx.live("audiences", audiences_table(ctx, &audiences.items)))
         }
         section.panel {
             form.filters.many method="get" role="search" {
@@ -69,15 +73,15 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
                 label.hidden for="state" { (t!(ctx, "state")) }
                 select #state name="state" {
                     option value="" { (t!(ctx, "all-states")) }
-                    @for one in STATES { option value=(one) selected[ctx.q("state") == Some(one)] { (t!(ctx, &format!("state-{one}"))) } }
+                    @for one in STATES { option value=(one.as_str()) selected[ctx.q("state") == Some(one.as_str())] { (state_word(ctx, one)) } }
                 }
                 (when(ctx, "from")) (when(ctx, "to"))
                 button type="submit" { (t!(ctx, "filter")) }
             }
             @if ctx.q("from").is_none() { p.muted { (t!(ctx, "assignments-of-week")) } }
         }
-        (ctx.live("assignments", assignments_table(ctx, items(&assignments))))
-        (more(ctx, assignments["next_cursor"].as_str()))
+        (ctx.live("assignments", assignments_table(ctx, &assignments.items)))
+        (more(ctx, assignments.next_cursor.as_deref()))
     };
     Answer::page(Page::new("dispatch", title, body))
 }
@@ -110,15 +114,15 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
         format!("/v1/dispatch/{}/peek", segment(uid)),
         format!("/v1/assignments?limit=20&uid={}", segment(uid)),
     );
-    let (peek, given) = futures::join!(ctx.get(&api), ctx.get(&given));
-    let given = given.unwrap_or_default();
+    let (peek, given) = futures::join!(ctx.get::<Peek>(&api), ctx.get::<List<Assignment>>(&given));
+    let given = given.map(|given| given.items).unwrap_or_default();
     let bare = uid.strip_prefix("uid_").unwrap_or(uid);
     let title = t!(ctx, "poll-as-title", user = bare);
     let body = html! {
         div.heading { h1 { (title) } }
         (poll_as(ctx, Some(uid)))
         section.panel { h2 { (t!(ctx, "poll-as-now")) } (peeked(ctx, &peek)) }
-        (assignments_table(ctx, items(&given)))
+        (assignments_table(ctx, &given))
     };
     Answer::page(Page::new("dispatch", title, body).crumbs(vec![
         (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),
@@ -126,79 +130,77 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     ]))
 }
 
-/// The result of a peek, and the word for each offer to the user.
-fn peeked(ctx: &Ctx, peek: &Result<Value, Trouble>) -> Markup {
+/// What a poll of somebody would give, and what each offer to them comes to.
+fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
     let peek = match peek {
         Ok(peek) => peek,
         Err(trouble) => return html! { p.error role="alert" { (trouble.sentence()) } },
     };
-    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    let moment = |value: &Value, name: &str| value[name].as_str().and_then(parse);
-    let gives = &peek["gives"];
-    let offers = peek["offers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let audiences = peek["audiences"].as_array().map(Vec::as_slice).unwrap_or_default();
     html! {
-        @if gives.is_object() {
+        @if let Some(gives) = &peek.gives {
             p.verdict {
-                (state(ctx, if gives["redo"] == true { "assigned" } else { "ready" }))
+                (state(ctx, if gives.redo { "assigned" } else { "ready" }))
                 " "
-                @if gives["redo"] == true { (t!(ctx, "peek-redo")) } @else { (t!(ctx, "peek-gives")) }
-                " " strong { bdi { (text(gives, "offer")) } }
-                @if let Some(at) = moment(gives, "occurrence") { ", " (time(ctx, at)) }
+                @if gives.redo { (t!(ctx, "peek-redo")) } @else { (t!(ctx, "peek-gives")) }
+                " " strong { bdi { (gives.offer) } }
+                ", " (time(ctx, gives.occurrence))
             }
-            @if gives["params"].as_object().is_some_and(|params| !params.is_empty()) { pre.code { (gives["params"].to_string()) } }
+            @if gives.params.as_object().is_some_and(|params| !params.is_empty()) { pre.code { (gives.params.to_string()) } }
         } @else {
             p.verdict {
                 (state(ctx, "waiting")) " " (t!(ctx, "peek-nothing")) " "
-                @if let Some(at) = moment(peek, "next_at") { (t!(ctx, "peek-next")) " " (time(ctx, at)) }
+                @if let Some(at) = peek.next_at { (t!(ctx, "peek-next")) " " (time(ctx, at)) }
                 @else { (t!(ctx, "peek-never")) }
             }
         }
         p.muted.params {
             (t!(ctx, "peek-audiences")) ": "
-            @for (n, audience) in audiences.iter().enumerate() {
+            @for (n, audience) in peek.audiences.iter().enumerate() {
                 @if n > 0 { ", " }
-                bdi { (audience.as_str().unwrap_or_default()) }
+                bdi { (audience) }
             }
-            @if let (Some(from), Some(to)) = (moment(&peek["window"], "from"), moment(&peek["window"], "to")) {
-                ". " (t!(ctx, "peek-window")) ": " (time(ctx, from)) " – " (time(ctx, to))
-            }
+            ". " (t!(ctx, "peek-window")) ": " (time(ctx, peek.window.from)) " – " (time(ctx, peek.window.to))
         }
-        @if offers.is_empty() { (empty(&t!(ctx, "peek-no-offers"))) }
+        @if peek.offers.is_empty() { (empty(&t!(ctx, "peek-no-offers"))) }
         @else {
             table.cards {
                 thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "audience")) } th { (t!(ctx, "peek-why")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "next")) } } }
-                tbody { @for one in offers {
-                    @let why = text(one, "why");
+                tbody { @for one in &peek.offers {
                     tr {
-                        td { a href={ "/dispatch?offer=" (segment(&text(one, "offer"))) } { bdi { (text(one, "offer")) } } }
-                        td { bdi { (text(one, "audience")) } }
-                        td.wide { @if why == "given" { strong { (why_in_words(ctx, &why)) } } @else { (why_in_words(ctx, &why)) } }
-                        td.tight.side data-label=(t!(ctx, "occurrence")) { @if let Some(at) = moment(one, "occurrence") { (time(ctx, at)) } @else { span.muted { "–" } } }
-                        td.tight.side data-label=(t!(ctx, "next")) { @if let Some(at) = moment(one, "next_at") { (time(ctx, at)) } @else { span.muted { "–" } } }
+                        td { a href={ "/dispatch?offer=" (segment(&one.offer)) } { bdi { (one.offer) } } }
+                        td { bdi { (one.audience) } }
+                        td.wide { @if one.why == Why::Given { strong { (why_in_words(ctx, one.why)) } } @else { (why_in_words(ctx, one.why)) } }
+                        td.tight.side data-label=(t!(ctx, "occurrence")) { @if let Some(at) = one.occurrence { (time(ctx, at)) } @else { span.muted { "–" } } }
+                        td.tight.side data-label=(t!(ctx, "next")) { @if let Some(at) = one.next_at { (time(ctx, at)) } @else { span.muted { "–" } } }
                     }
                 } }
             }
-            @if peek["more"] == true { p.muted { (t!(ctx, "peek-more")) } }
+            @if peek.more { p.muted { (t!(ctx, "peek-more")) } }
         }
     }
 }
 
-fn why_in_words(ctx: &Ctx, why: &str) -> String {
+fn why_in_words(ctx: &Ctx, why: Why) -> String {
     match why {
-        "given" => t!(ctx, "peek-given"),
-        "behind" => t!(ctx, "peek-behind"),
-        "had" => t!(ctx, "peek-had"),
-        "used_up" => t!(ctx, "peek-used-up"),
-        "not_due" => t!(ctx, "peek-not-due"),
-        "passed" => t!(ctx, "peek-passed"),
-        "disabled" => t!(ctx, "peek-disabled"),
-        // A newer node's.
-        other => other.to_owned(),
+        Why::Given => t!(ctx, "peek-given"),
+        Why::Behind => t!(ctx, "peek-behind"),
+        Why::Had => t!(ctx, "peek-had"),
+        Why::UsedUp => t!(ctx, "peek-used-up"),
+        Why::NotDue => t!(ctx, "peek-not-due"),
+        Why::Passed => t!(ctx, "peek-passed"),
+        Why::Disabled => t!(ctx, "peek-disabled"),
     }
 }
 
-fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
+fn kind_word(kind: OfferKind) -> &'static str {
+    match kind {
+        OfferKind::Once => "once",
+        OfferKind::Interval => "interval",
+        OfferKind::Daily => "daily",
+    }
+}
+
+fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "offers")) }
@@ -207,15 +209,14 @@ fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
                 table.cards {
                     thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "kind")) } th { (t!(ctx, "audience")) } th { (t!(ctx, "starts")) } th.num { (t!(ctx, "stock")) } th { (t!(ctx, "enabled")) } } }
                     tbody { @for one in offers {
-                        @let id = one["id"].as_str().unwrap_or_default();
-                        @let on = one["enabled"].as_bool().unwrap_or(true);
+                        @let terms = &one.terms;
                         tr {
-                            td { a href={ "/dispatch?offer=" (segment(id)) } { bdi { (id) } } }
-                            td.tight.side { span.tag { (one["kind"].as_str().unwrap_or_default()) } }
-                            td { bdi { (one["audience"].as_str().unwrap_or_default()) } }
-                            td.tight.side data-label=(t!(ctx, "starts")) { @if let Some(at) = one["starts_at"].as_str().or(one["anchor"].as_str()).and_then(parse) { (time(ctx, at)) } }
-                            td.num data-label=(t!(ctx, "stock")) { @if let Some(n) = one["dispatch_times"].as_i64() { (n) } @else if one["dispatch_times"].is_null() { "–" } @else { (one["dispatch_times"].to_string()) } }
-                            td.tight.side { (state(ctx, if on { "enabled" } else { "disabled" })) }
+                            td { a href={ "/dispatch?offer=" (segment(&one.id)) } { bdi { (one.id) } } }
+                            td.tight.side { span.tag { (kind_word(terms.kind)) } }
+                            td { bdi { (terms.audience) } }
+                            td.tight.side data-label=(t!(ctx, "starts")) { @if let Some(at) = terms.starts_at.or(terms.anchor) { (time(ctx, at)) } }
+                            td.num data-label=(t!(ctx, "stock")) { @if terms.dispatch_times.is_null() { "–" } @else { (terms.dispatch_times.to_string()) } }
+                            td.tight.side { (state(ctx, if terms.enabled { "enabled" } else { "disabled" })) }
                         }
                     } }
                 }
@@ -225,7 +226,7 @@ fn offers_table(ctx: &Ctx, offers: &[Value]) -> Markup {
 }
 
 /// When each offer is due in the days to come, on a line.
-fn upcoming(ctx: &Ctx, occurrences: &[Value]) -> Markup {
+fn upcoming(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
     let axis = Axis {
         from: ctx.now,
         to: ctx.now + AHEAD,
@@ -233,9 +234,7 @@ fn upcoming(ctx: &Ctx, occurrences: &[Value]) -> Markup {
     };
     let mut lines: BTreeMap<&str, Vec<Time>> = BTreeMap::new();
     for one in occurrences {
-        if let (Some(offer), Some(at)) = (one["offer"].as_str(), one["occurrence"].as_str().and_then(parse)) {
-            lines.entry(offer).or_default().push(at);
-        }
+        lines.entry(&one.offer).or_default().push(one.occurrence.0);
     }
     if lines.is_empty() {
         return html! {};
@@ -265,7 +264,7 @@ fn upcoming(ctx: &Ctx, occurrences: &[Value]) -> Markup {
     }
 }
 
-fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
+fn occurrences_table(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "occurrences")) }
@@ -275,8 +274,8 @@ fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
                     thead { tr { th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "stock")) } } }
                     tbody { @for one in occurrences {
                         tr {
-                            td.tight { (offer_name(ctx, one["offer"].as_str().unwrap_or_default())) }
-                            td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
+                            td.tight { (offer_name(ctx, &one.offer)) }
+                            td.tight.side { (time(ctx, one.occurrence)) }
                             td.wide { (stock(ctx, one)) }
                         }
                     } }
@@ -286,11 +285,10 @@ fn occurrences_table(ctx: &Ctx, occurrences: &[Value]) -> Markup {
     }
 }
 
-/// The stock of an occurrence: taken, completed, failed, left.
-fn stock(ctx: &Ctx, one: &Value) -> Markup {
-    let count = |name: &str| one[name].as_i64().unwrap_or_default();
-    let (taken, completed, failed) = (count("taken"), count("completed"), count("failed"));
-    let Some(left) = one["left"].as_i64() else {
+/// What of an occurrence is taken, completed, failed, left.
+fn stock(ctx: &Ctx, one: &Occurrence) -> Markup {
+    let [taken, completed, failed] = [one.taken, one.completed, one.failed].map(i64::from);
+    let Some(left) = one.left.map(i64::from) else {
         return html! { (t!(ctx, "taken-n", n = taken)) };
     };
     let total = (taken + left).max(1) as f64;
@@ -306,14 +304,14 @@ fn stock(ctx: &Ctx, one: &Value) -> Markup {
     }
 }
 
-fn audiences_table(ctx: &Ctx, audiences: &[Value]) -> Markup {
+fn audiences_table(ctx: &Ctx, audiences: &[Audience]) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "audiences")) }
             @if audiences.is_empty() { (empty(&t!(ctx, "no-audiences"))) }
             @else {
                 table { thead { tr { th { (t!(ctx, "audience")) } th.num { (t!(ctx, "members")) } } }
-                    tbody { @for one in audiences { tr { td { a href={ "/dispatch/audiences/" (segment(one["audience"].as_str().unwrap_or_default())) } { bdi { (one["audience"].as_str().unwrap_or_default()) } } } td.num { (number(&one["count"])) } } } } }
+                    tbody { @for one in audiences { tr { td { a href={ "/dispatch/audiences/" (segment(&one.audience)) } { bdi { (one.audience) } } } td.num { (number(one.count)) } } } } }
             }
         }
     }
@@ -335,7 +333,7 @@ fn offer_name(ctx: &Ctx, offer: &str) -> Markup {
     }
 }
 
-fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
+fn assignments_table(ctx: &Ctx, assignments: &[Assignment]) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "assignments")) }
@@ -344,15 +342,14 @@ fn assignments_table(ctx: &Ctx, assignments: &[Value]) -> Markup {
                 table.cards {
                     thead { tr { th { (t!(ctx, "user")) } th { (t!(ctx, "state")) } th { (t!(ctx, "offer")) } th { (t!(ctx, "occurrence")) } th { (t!(ctx, "started")) } th { (t!(ctx, "result")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in assignments {
-                        @let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
                         tr {
-                            td { a href={ "/dispatch/as?uid=" (segment(&text("uid"))) } { bdi { (text("uid")) } } }
-                            td.tight.side { (state(ctx, &text("state"))) }
-                            td { (offer_name(ctx, &text("offer"))) }
-                            td.tight.side { @if let Some(at) = one["occurrence"].as_str().and_then(parse) { (time(ctx, at)) } }
-                            td.tight.muted { @if let Some(at) = one["assigned_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
-                            td.wide { @if !one["result"].is_null() { code { (line(&one["result"].to_string())) } } }
-                            td.tight.side { @if ctx.viewer.operates() && text("state") == "assigned" { (button(Button { kind: "small", confirm: Some(t!(ctx, "revoke-sure")), ..Button::new(format!("/dispatch/assignments/{}/revoke", segment(&text("assignment_id"))), t!(ctx, "revoke"), t!(ctx, "revoke-will")) })) } }
+                            td { a href={ "/dispatch/as?uid=" (segment(&one.uid)) } { bdi { (one.uid) } } }
+                            td.tight.side { (state(ctx, one.state)) }
+                            td { (offer_name(ctx, &one.offer)) }
+                            td.tight.side { (time(ctx, one.occurrence)) }
+                            td.tight.muted { (ago(ctx, one.assigned_at)) }
+                            td.wide { @if let Some(result) = &one.result { code { (line(&result.to_string())) } } }
+                            td.tight.side { @if ctx.viewer.operates() && one.state == AssignmentState::Assigned { (button(Button { kind: "small", confirm: Some(t!(ctx, "revoke-sure")), ..Button::new(format!("/dispatch/assignments/{}/revoke", one.assignment_id), t!(ctx, "revoke"), t!(ctx, "revoke-will")) })) } }
                         }
                     } }
                 }
@@ -395,10 +392,9 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         .q("cursor")
         .map(|cursor| format!("&cursor={}", segment(cursor)))
         .unwrap_or_default();
-    let found = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
-    let members = found["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found: Members = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) ": " (number(&found["count"])) } } }
+        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) ": " (number(found.count)) } } }
         @if ctx.viewer.operates() {
             form.panel.filters method="post" {
                 label.hidden for="add" { (t!(ctx, "add")) } input #add.broad type="text" name="add" placeholder=(t!(ctx, "add"));
@@ -406,8 +402,8 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
                 button type="submit" { (t!(ctx, "save")) }
             }
         }
-        section.panel { ul.row { @for uid in members { @let uid = uid.as_str().unwrap_or_default(); li { a.tag href={ "/dispatch/as?uid=" (segment(uid)) } { bdi { (uid) } } } } } @if members.is_empty() { (empty(&t!(ctx, "none"))) } }
-        (more(ctx, found["next_cursor"].as_str()))
+        section.panel { ul.row { @for uid in &found.members { li { a.tag href={ "/dispatch/as?uid=" (segment(uid)) } { bdi { (uid) } } } } } @if found.members.is_empty() { (empty(&t!(ctx, "none"))) } }
+        (more(ctx, found.next_cursor.as_deref()))
     };
     Answer::page(Page::new("dispatch", name, body).crumbs(vec![
         (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),

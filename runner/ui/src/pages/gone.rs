@@ -1,10 +1,11 @@
 //! Who deleted a missing object: the audit's entry, on the page that says that it is missing.
 
+use heddle_api::{AuditEntry, List};
 use maud::{Markup, html};
 
 use crate::Ctx;
 use crate::ctx::segment;
-use crate::elements::{parse, time_exact};
+use crate::elements::time_exact;
 use crate::words::t;
 
 /// The audit's name for the kind of object at an address, and its name.
@@ -27,14 +28,13 @@ pub(crate) async fn shown(ctx: &Ctx) -> Markup {
         return html! {};
     };
     let target = format!("/v1/audit?kind={kind}&action=delete&limit=1&name={}", segment(&name));
-    let found = ctx.get(&target).await.unwrap_or_default();
-    let entry = &found["items"][0];
-    let (Some(at), Some(actor)) = (entry["at"].as_str().and_then(parse), entry["actor"].as_str()) else {
+    let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
+    let Some(entry) = found.and_then(|found| found.items.into_iter().next()) else {
         return html! {};
     };
     html! {
         section.panel {
-            p { bdi { (name) } " " (t!(ctx, "gone-by")) " " bdi { (actor) } " · " (time_exact(ctx, at)) }
+            p { bdi { (name) } " " (t!(ctx, "gone-by")) " " bdi { (entry.actor) } " · " (time_exact(ctx, entry.at)) }
             p { a href={ "/system/audit?kind=" (kind) "&name=" (segment(&name)) } { (t!(ctx, "gone-audit")) } }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::TimeDelta;
-use heddle_domain::state::RunState;
+use heddle_api::{Category, List, RunState};
 use heddle_store::pages::group::{GroupLine, GroupsAsked};
 use heddle_store::pages::overview::BarRow;
 use maud::{Markup, html};
@@ -29,7 +29,7 @@ const LATELY: TimeDelta = TimeDelta::days(7);
 /// How a group's runs went lately.
 struct Lately {
     /// The state and the duration of each of the last runs, oldest first.
-    bars: Vec<(i16, Option<i64>)>,
+    bars: Vec<(RunState, Option<i64>)>,
     rate: Option<f64>,
     median_ms: Option<i64>,
 }
@@ -49,17 +49,11 @@ impl Lately {
             .iter()
             .filter(|run| run.finished_at.is_some_and(|at| at > ctx.now - LATELY))
             .collect();
-        let good = recent
-            .iter()
-            .filter(|run| run.state == RunState::Succeeded.number())
-            .count();
-        let decided = recent
-            .iter()
-            .filter(|run| run.state != RunState::Cancelled.number())
-            .count();
+        let good = recent.iter().filter(|run| run.state == RunState::Succeeded).count();
+        let decided = recent.iter().filter(|run| run.state != RunState::Cancelled).count();
         let mut spans: Vec<i64> = recent
             .iter()
-            .filter(|run| run.state == RunState::Succeeded.number())
+            .filter(|run| run.state == RunState::Succeeded)
             .filter_map(|run| millis(run))
             .collect();
         spans.sort_unstable();
@@ -96,13 +90,8 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     {
         runs.entry(bar.group_id).or_default().push(bar);
     }
-    let categories = ctx.get("/v1/categories?limit=500").await?;
-    let categories: Vec<String> = categories["items"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|category| category["name"].as_str().map(str::to_owned))
-        .collect();
+    let categories: List<Category> = ctx.get("/v1/categories?limit=500").await?;
+    let categories: Vec<String> = categories.items.into_iter().map(|category| category.name).collect();
     let title = t!(ctx, "nav-groups");
     let graph = ctx.q("view") == Some("graph");
     let lately: Vec<(GroupLine, Lately)> = lines
@@ -193,11 +182,7 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
 }
 
 fn strip_label(ctx: &Ctx, lately: &Lately) -> String {
-    let failed = lately
-        .bars
-        .iter()
-        .filter(|bar| bar.0 == RunState::Failed.number())
-        .count();
+    let failed = lately.bars.iter().filter(|bar| bar.0 == RunState::Failed).count();
     t!(ctx, "strip-label", runs = lately.bars.len(), failed = failed)
 }
 

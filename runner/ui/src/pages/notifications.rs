@@ -1,26 +1,26 @@
 //! What people were told, and through what.
 
 use axum::http::Method;
+use heddle_api::{Channel, ChannelKind, List, Notification, NotificationState};
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, parse, state_of, with_query};
+use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, state_of, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let found = ctx
+    let found: List<Notification> = ctx
         .get(&format!(
             "/v1/notifications?{}",
             ctx.asks(50, &["state", "channel", "cursor"])
         ))
         .await?;
-    let channels = ctx.get("/v1/channels?limit=100").await?;
-    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let channels: List<Channel> = ctx.get("/v1/channels?limit=100").await?;
     let title = t!(ctx, "nav-notifications");
     let states = [
         ("", t!(ctx, "all")),
@@ -30,11 +30,11 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ];
     let shown = html! {
         section.panel {
-            @if items.is_empty() { (empty(&t!(ctx, "no-notifications"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-notifications"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "subject")) } th { (t!(ctx, "state")) } th { (t!(ctx, "channel")) } th { (t!(ctx, "group")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for one in items { (row(ctx, one)) } }
+                    tbody { @for one in &found.items { (row(ctx, one)) } }
                 }
             }
         }
@@ -46,28 +46,27 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
         @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) ": " bdi { (channel) } " " a href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
         (ctx.live("notifications", shown))
-        (more(ctx, found["next_cursor"].as_str()))
-        (of_channels(ctx, channels["items"].as_array().map(Vec::as_slice).unwrap_or_default()))
+        (more(ctx, found.next_cursor.as_deref()))
+        (of_channels(ctx, &channels.items))
     };
     Answer::page(Page::new("notifications", title, body))
 }
 
-fn row(ctx: &Ctx, one: &Value) -> Markup {
-    let text = |name: &str| one[name].as_str().unwrap_or_default();
+fn row(ctx: &Ctx, one: &Notification) -> Markup {
     html! {
         tr {
-            td.wide { @if let Some(run) = one["run"].as_str() { a href={ "/runs/" (run) } { (line(text("subject"))) } } @else { (line(text("subject"))) } }
-            td.tight { (state_of(ctx, "notification", text("state"))) }
-            td.tight.side { bdi { (text("channel")) } }
-            td { @if let Some(group) = one["group"].as_str() { (group_link(group)) } }
-            td.tight.muted.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
-            td.wide { @if let Some(error) = one["last_error"].as_str() { span.error { (line(error)) } } }
-            td.tight.side { @if ctx.viewer.operates() && text("state") != "pending" { (button(Button { kind: "small", ..Button::new(format!("/notifications/{}/resend", text("id")), t!(ctx, "resend"), t!(ctx, "resend-will")) })) } }
+            td.wide { @if let Some(run) = one.run { a href={ "/runs/" (run) } { (line(&one.subject)) } } @else { (line(&one.subject)) } }
+            td.tight { (state_of(ctx, "notification", one.state)) }
+            td.tight.side { bdi { (one.channel) } }
+            td { @if let Some(group) = &one.group { (group_link(group)) } }
+            td.tight.muted.side { (ago(ctx, one.created_at)) }
+            td.wide { @if let Some(error) = &one.last_error { span.error { (line(error)) } } }
+            td.tight.side { @if ctx.viewer.operates() && one.state != NotificationState::Pending { (button(Button { kind: "small", ..Button::new(format!("/notifications/{}/resend", one.id), t!(ctx, "resend"), t!(ctx, "resend-will")) })) } }
         }
     }
 }
 
-fn of_channels(ctx: &Ctx, channels: &[Value]) -> Markup {
+fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "channels")) }
@@ -76,11 +75,11 @@ fn of_channels(ctx: &Ctx, channels: &[Value]) -> Markup {
                 table.cards {
                     thead { tr { th { (t!(ctx, "channel")) } th { (t!(ctx, "kind")) } th { (t!(ctx, "changed")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in channels {
-                        @let name = one["name"].as_str().unwrap_or_default();
+                        @let name = one.name.as_str();
                         tr {
                             td { a href={ "/notifications?channel=" (segment(name)) } { bdi { (name) } } }
-                            td.tight { span.tag { (one["kind"].as_str().unwrap_or_default()) } }
-                            td.tight.muted { @if let Some(at) = one["updated_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+                            td.tight { span.tag { (one.shown.kind.map(ChannelKind::as_str).unwrap_or_default()) } }
+                            td.tight.muted { (ago(ctx, one.updated_at)) }
                             td.tight.side { @if ctx.viewer.operates() { (button(Button { kind: "small", ..Button::new(format!("/notifications/channels/{}/test", segment(name)), t!(ctx, "test-channel"), t!(ctx, "test-channel-will")) })) } }
                         }
                     } }

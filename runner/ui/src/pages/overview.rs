@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use chrono::{TimeDelta, Timelike};
+use heddle_api::{AttemptState, List, Node, NotificationState, RunState, Trigger};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
-use heddle_domain::state::{RunState, Trigger};
 use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, TimedOutRow};
 use maud::{Markup, html};
-use serde_json::Value;
 
 use super::Answer;
-use crate::chart::{Axis, fill_of, hours};
+use crate::chart::{Axis, fill, hours};
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, empty, group_link, line, number, state};
 use crate::frame::Page;
@@ -84,7 +83,7 @@ struct View {
     more_lanes: bool,
     minutes: Vec<MinuteRow>,
     now: NowRow,
-    nodes: Vec<Value>,
+    nodes: Vec<Node>,
 }
 
 impl View {
@@ -117,7 +116,7 @@ impl View {
             let stalled = store.page_stalled(now - STALLED_AFTER, 1_000).await?;
             let unsent = store.page_unsent(now - TimeDelta::hours(24), 500).await?;
             let timed_out = store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX).await?;
-            let nodes = ctx.get("/v1/nodes?limit=100").await?;
+            let nodes: List<Node> = ctx.get("/v1/nodes?limit=100").await?;
             Ok::<_, Trouble>((
                 minutes,
                 counts,
@@ -130,15 +129,13 @@ impl View {
         };
         let (failing, (lanes, more_lanes), (minutes, counts, late, stalled, unsent, slow, nodes)) =
             futures::try_join!(failed, drawn, counted)?;
-        let nodes = nodes["items"].as_array().cloned().unwrap_or_default();
+        let nodes = nodes.items;
+        // A node that has been gone for days is not news.
+        let is_lost = |node: &&Node| node.state == "lost" && node.heartbeat_at.0 > from;
         let lost = nodes
             .iter()
-            .filter(|node| node["state"] == "lost")
-            .filter_map(|node| {
-                let at = elements::parse(node["heartbeat_at"].as_str()?)?;
-                // A node that has been gone for days is not news.
-                (at > from).then(|| (node["name"].as_str().unwrap_or_default().to_owned(), at))
-            })
+            .filter(is_lost)
+            .map(|node| (node.name.clone(), node.heartbeat_at.0))
             .collect();
         Ok(Self {
             failing,
@@ -153,7 +150,7 @@ impl View {
             now: counts,
             nodes: nodes
                 .into_iter()
-                .filter(|node| matches!(node["state"].as_str(), Some("active" | "draining")))
+                .filter(|node| matches!(node.state.as_str(), "active" | "draining"))
                 .collect(),
         })
     }
@@ -165,12 +162,14 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
     let mut groups: Vec<i64> = failures.iter().map(|row| row.group_id).collect();
     groups.sort_unstable();
     groups.dedup();
-    let ends: BTreeMap<i64, i16> = ctx.store().page_last_ends(&groups).await?.into_iter().collect();
+    let ends: BTreeMap<i64, RunState> = ctx.store().page_last_ends(&groups).await?.into_iter().collect();
     let mut found: Vec<Failing> = Vec::new();
     let mut indexes: BTreeMap<i64, usize> = BTreeMap::new();
     for row in failures {
-        let newest = ends.get(&row.group_id).and_then(|state| RunState::from_number(*state));
-        let since_then = newest.filter(|state| *state != RunState::Failed);
+        let since_then = ends
+            .get(&row.group_id)
+            .copied()
+            .filter(|state| *state != RunState::Failed);
         if since_then.is_some() && row.finished_at < ctx.now - RECOVERED_FOR {
             continue;
         }
@@ -376,7 +375,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                     @for one in &view.slow {
                         tr {
                             td.tight { a href={ "/scripts/" (segment(&one.script)) } { (t!(ctx, "script-named", name = &one.script)) } }
-                            td.tight { (state(ctx, "timed_out")) }
+                            td.tight { (state(ctx, AttemptState::TimedOut)) }
                             td.wide.why { (t!(ctx, "timed-out-times", n = one.count)) " " (group_link(&one.group)) }
                             td.tight.why { a href={ "/runs/" (one.newest.run) } { (ago(ctx, one.newest.finished_at)) } }
                             td.tight.side {}
@@ -385,7 +384,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                     @for one in &view.unsent {
                         tr {
                             td.tight { a href="/notifications" { (t!(ctx, "channel-named", name = &one.channel)) } }
-                            td.tight { (state(ctx, "failed")) }
+                            td.tight { (state(ctx, NotificationState::Failed)) }
                             td.wide { span.error { (line(one.last_error.as_deref().unwrap_or_default())) } }
                             td.tight.why { (t!(ctx, "given-up", n = one.count)) }
                             td.tight.side {}
@@ -404,10 +403,10 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     html! {
         tr {
             td.tight { (group_link(&one.group)) }
-            td.tight { a href={ "/runs/" (run) } { (state(ctx, "failed")) } }
+            td.tight { a href={ "/runs/" (run) } { (state(ctx, RunState::Failed)) } }
             td.wide {
                 span.error { (line(one.newest.error.as_deref().unwrap_or_default())) }
-                @if let Some(newest) = one.since_then { span.why { " " (t!(ctx, "newest-run")) " " (state(ctx, newest.as_str())) } }
+                @if let Some(newest) = one.since_then { span.why { " " (t!(ctx, "newest-run")) " " (state(ctx, newest)) } }
             }
             td.tight.why { (t!(ctx, "runs-count", n = one.count)) " · " (ago(ctx, one.since)) }
             td.tight.side {
@@ -434,7 +433,7 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
         section.panel aria-labelledby="day-title" {
             div.row {
                 h2.grow #day-title { (t!(ctx, "day-title")) }
-                (elements::legend(ctx, &["succeeded", "failed", "running", "waiting"]))
+                (elements::legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Waiting]))
             }
             @if view.lanes.is_empty() { (empty(&t!(ctx, "day-empty"))) }
             @else {
@@ -479,7 +478,7 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
 fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     let begins = bar.started_at.unwrap_or(bar.created_at);
     let ends = bar.finished_at.unwrap_or(now);
-    if bar.trigger == Trigger::Backfill.number() && bar.logical_time >= from && bar.logical_time < begins {
+    if bar.trigger == Trigger::Backfill && bar.logical_time >= from && bar.logical_time < begins {
         (bar.logical_time, bar.logical_time + (ends - begins))
     } else {
         (begins, ends)
@@ -491,7 +490,7 @@ const BAR_WIDTH_MIN: f64 = 2.2;
 
 /// Whether a bar leads nowhere.
 fn is_narrow(bar: &BarRow, width: f64) -> bool {
-    let ended_well = bar.state == RunState::Succeeded.number() || bar.state == RunState::Cancelled.number();
+    let ended_well = matches!(bar.state, RunState::Succeeded | RunState::Cancelled);
     ended_well && width < LINK_WIDTH_MIN
 }
 
@@ -502,7 +501,7 @@ fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
         let (begins, ends) = stands(bar, axis.from, ctx.now);
         let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
         if ends >= axis.from && is_narrow(bar, width) {
-            let path = paths.entry(fill_of(bar.state)).or_default();
+            let path = paths.entry(fill(bar.state)).or_default();
             // Writing into a string does not fail.
             let _ = write!(path, "M{x:.1} 6h{width:.1}v14h-{width:.1}z");
         }
@@ -523,16 +522,17 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
             path.axis vector-effect="non-scaling-stroke" d=(ticks.iter().fold(String::new(), |path, tick| path + &format!("M{:.1} 0v26", axis.x(*tick)))) {}
             @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
             @for bar in lane.bars.iter().rev() {
+                @let failed = bar.state == RunState::Failed;
                 @let (begins, ends) = stands(bar, axis.from, ctx.now);
                 @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
                 @if ends >= axis.from && !is_narrow(bar, width) {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
-                        // Failed runs must be easy to hit, however short they were.
-                        @if bar.state == 4 {
-                            title { (lane.name) " · " (elements::state_word(ctx, "failed")) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
+                        // What failed is what one wants to hit, however short it was.
+                        @if failed {
+                            title { (lane.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
                             rect.hit x=(format!("{:.1}", x - 3.0)) y="0" width=(format!("{:.1}", width + 6.0)) height="26" {}
                         }
-                        rect class=(fill_of(bar.state)) x=(format!("{x:.1}")) y=(if bar.state == 4 { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if bar.state == 4 { "18" } else { "14" }) rx="1" {}
+                        rect class=(fill(bar.state)) x=(format!("{x:.1}")) y=(if failed { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if failed { "18" } else { "14" }) rx="1" {}
                     }
                 }
             }
@@ -591,9 +591,9 @@ fn nodes(ctx: &Ctx, view: &View) -> Markup {
                 tbody {
                     @for node in view.nodes.iter().take(8) {
                         tr {
-                            td { bdi { (node["name"].as_str().unwrap_or_default()) } }
-                            td.tight { (state(ctx, node["state"].as_str().unwrap_or_default())) }
-                            td.num { (t!(ctx, "of", n = number(&node["running"]), all = number(&node["slots"]))) }
+                            td { bdi { (node.name) } }
+                            td.tight { (state(ctx, node.state.as_str())) }
+                            td.num { (t!(ctx, "of", n = number(node.running), all = number(node.slots))) }
                         }
                     }
                 }
@@ -613,8 +613,8 @@ mod tests {
         let bar = |trigger: Trigger, logical: &str| BarRow {
             group_id: 1,
             id: uuid::Uuid::nil(),
-            state: 3,
-            trigger: trigger.number(),
+            state: RunState::Succeeded,
+            trigger,
             created_at: at("2026-11-22T11:00:00Z"),
             started_at: Some(at("2026-11-22T11:00:01Z")),
             finished_at: Some(at("2026-11-22T11:00:03Z")),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_domain::state::RunState;
+use heddle_api::RunState;
 use heddle_store::pages::group::LinkLine;
 use maud::{Markup, html};
 
@@ -110,7 +110,7 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
     let links = ctx.store().page_links(LINKS_MAX).await?;
     let (nodes, edges) = chosen(&links, ctx.q("q"));
     let ids: Vec<i64> = nodes.iter().map(|node| node.id).collect();
-    let ends: BTreeMap<i64, i16> = if nodes.len() > NODES_MAX {
+    let ends: BTreeMap<i64, RunState> = if nodes.len() > NODES_MAX {
         BTreeMap::new()
     } else {
         ctx.store().page_last_ends(&ids).await?.into_iter().collect()
@@ -124,7 +124,7 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
             div.row {
                 p.muted.grow { (t!(ctx, "links-hint")) }
-                (legend(ctx, &["succeeded", "failed", "cancelled"]))
+                (legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Cancelled]))
                 (zoom_buttons(ctx))
             }
             (ctx.live("links", drawn))
@@ -132,7 +132,7 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
-fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeMap<i64, i16>) -> Markup {
+fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeMap<i64, RunState>) -> Markup {
     let pairs: Vec<(usize, usize)> = edges.iter().map(|edge| (edge.0, edge.1)).collect();
     let wide = width_of(nodes.iter().map(|node| node.name.as_str()));
     let layout = layered(nodes.len(), &pairs, wide, HEIGHT);
@@ -149,7 +149,7 @@ fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeM
                 }
                 @for (index, at) in layout.positions.iter().enumerate() {
                     @let one = &nodes[index];
-                    @let end = ends.get(&one.id).and_then(|state| RunState::from_number(*state)).map(RunState::as_str);
+                    @let end = ends.get(&one.id).copied();
                     @let word = if one.enabled { end.map(|end| state_word(ctx, end)).unwrap_or_default() } else { state_word(ctx, "disabled") };
                     a class=(if one.enabled { "node" } else { "node off" }) href={ "/groups/" (segment(&one.name)) } aria-label=(format!("{}: {word}", one.name)) {
                         (node(&one.name, end, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide))

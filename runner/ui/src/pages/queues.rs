@@ -2,13 +2,14 @@
 
 use axum::http::Method;
 use chrono::TimeDelta;
+use heddle_api::{List, Queue, QueueMinute, QueueTask};
 use heddle_domain::Time;
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, more, number, parse, state};
+use crate::elements::{Button, ago, button, empty, more, number, state};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
@@ -22,18 +23,15 @@ const RATE_MINUTES: i64 = 10;
 /// A minute of a queue's picture: how many waited, how many ended.
 type Minute = (i64, i64);
 
-/// The minutes up to now, oldest first. Between two measurements, a queue has the depth of the last one; before the
-/// first, it counts as empty.
-fn minutes(items: &[Value], depth_now: i64, now: Time) -> Vec<Minute> {
+/// The minutes up to now, oldest first. Between two looks a queue is as deep as it was at the last one; before the first
+/// it is not known to have had anything.
+fn minutes(items: &[QueueMinute], depth_now: i64, now: Time) -> Vec<Minute> {
     let mut minutes: Vec<(Option<i64>, i64)> = vec![(None, 0); MINUTES as usize];
     let this = now.timestamp().div_euclid(60);
     for one in items {
-        let Some(at) = one["at"].as_str().and_then(parse) else {
-            continue;
-        };
-        let index = MINUTES - 1 - (this - at.timestamp().div_euclid(60));
+        let index = MINUTES - 1 - (this - one.at.timestamp().div_euclid(60));
         if let Some(minute) = usize::try_from(index).ok().and_then(|index| minutes.get_mut(index)) {
-            *minute = (one["depth"].as_i64(), one["ended"].as_i64().unwrap_or_default());
+            *minute = (one.depth, one.ended);
         }
     }
     if let Some(last) = minutes.last_mut() {
@@ -102,39 +100,33 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         .q("cursor")
         .map(|cursor| format!("&cursor={}", segment(cursor)))
         .unwrap_or_default();
-    let found = ctx.get(&format!("/v1/queues?limit=100{cursor}")).await?;
-    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let names: Vec<String> = items.iter().map(|one| name(one).to_owned()).collect();
+    let found: List<Queue> = ctx.get(&format!("/v1/queues?limit=100{cursor}")).await?;
+    let names: Vec<String> = found.items.iter().map(|one| one.name.clone()).collect();
     let since = ctx.now - TimeDelta::minutes(RATE_MINUTES - 1);
     let ends: std::collections::HashMap<String, i64> =
         ctx.store().queue_ends(&names, since).await?.into_iter().collect();
     let title = t!(ctx, "nav-queues");
     let shown = html! {
         section.panel {
-            @if items.is_empty() { (empty(&t!(ctx, "no-queues"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-queues"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "queue")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "oldest")) } th.num { (t!(ctx, "claimed")) } th.num { (t!(ctx, "per-minute")) } th.num { (t!(ctx, "workers")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for one in items { (row(ctx, one, ends.get(name(one)).copied().unwrap_or_default())) } }
+                    tbody { @for one in &found.items { (row(ctx, one, ends.get(&one.name).copied().unwrap_or_default())) } }
                 }
             }
         }
     };
     let body =
-        html! { div.heading { h1 { (title) } } (ctx.live("queues", shown)) (more(ctx, found["next_cursor"].as_str())) };
+        html! { div.heading { h1 { (title) } } (ctx.live("queues", shown)) (more(ctx, found.next_cursor.as_deref())) };
     Answer::page(Page::new("queues", title, body))
 }
 
-fn name(one: &Value) -> &str {
-    one["name"].as_str().unwrap_or_default()
-}
-
-fn standing(ctx: &Ctx, one: &Value) -> Markup {
-    let paused = one["paused"].as_bool().unwrap_or_default();
-    let stuck = one["depth"].as_i64().unwrap_or_default() > 0 && one["workers"].as_i64().unwrap_or_default() == 0;
+fn standing(ctx: &Ctx, one: &Queue) -> Markup {
+    let stuck = one.depth > 0 && one.workers == 0;
     state(
         ctx,
-        if paused {
+        if one.paused {
             "paused"
         } else if stuck {
             "waiting"
@@ -144,14 +136,12 @@ fn standing(ctx: &Ctx, one: &Value) -> Markup {
     )
 }
 
-fn depth(one: &Value) -> String {
-    let exact = one["depth_exact"].as_bool().unwrap_or(true);
-    format!("{}{}", number(&one["depth"]), if exact { "" } else { "+" })
+fn depth(one: &Queue) -> String {
+    format!("{}{}", number(one.depth), if one.depth_exact { "" } else { "+" })
 }
 
-fn pause(ctx: &Ctx, one: &Value, kind: &str) -> Markup {
-    let paused = one["paused"].as_bool().unwrap_or_default();
-    let (verb, will) = if paused {
+fn pause(ctx: &Ctx, one: &Queue, kind: &str) -> Markup {
+    let (verb, will) = if one.paused {
         ("resume", "queue-resume-will")
     } else {
         ("pause", "queue-pause-will")
@@ -159,23 +149,23 @@ fn pause(ctx: &Ctx, one: &Value, kind: &str) -> Markup {
     button(Button {
         kind,
         ..Button::new(
-            format!("/queues/{}/{verb}", segment(name(one))),
+            format!("/queues/{}/{verb}", segment(&one.name)),
             t!(ctx, verb),
             t!(ctx, will),
         )
     })
 }
 
-fn row(ctx: &Ctx, one: &Value, ended: i64) -> Markup {
+fn row(ctx: &Ctx, one: &Queue, ended: i64) -> Markup {
     html! {
         tr {
-            td { strong { a href={ "/queues/" (segment(name(one))) } { bdi { (name(one)) } } } }
+            td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } }
             td.tight.side { (standing(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
-            td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one["oldest"].as_str().and_then(parse) { (ago(ctx, at)) } @else { span.muted { "–" } } }
-            td.num data-label=(t!(ctx, "claimed")) { (number(&one["claimed"])) }
+            td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one.oldest { (ago(ctx, at)) } @else { span.muted { "–" } } }
+            td.num data-label=(t!(ctx, "claimed")) { (number(one.claimed)) }
             td.num.side data-label=(t!(ctx, "per-minute")) { (each_minute(ended)) }
-            td.num data-label=(t!(ctx, "workers")) { (number(&one["workers"])) }
+            td.num data-label=(t!(ctx, "workers")) { (number(one.workers)) }
             td.tight.side { @if ctx.viewer.operates() { (pause(ctx, one, "small")) } }
         }
     }
@@ -191,29 +181,24 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
         return Err(Trouble::not_found());
     }
     ctx.beats_with(Beat::Cluster);
-    let one = ctx.get(&api).await?;
+    let one: Queue = ctx.get(&api).await?;
     let (tasks, passed) = (format!("{api}/tasks?limit={TASKS}"), format!("{api}/minutes"));
-    let (tasks, passed) = futures::join!(ctx.get(&tasks), ctx.get(&passed));
-    let (tasks, passed) = (tasks?, passed?);
-    let minutes = minutes(
-        passed["items"].as_array().map(Vec::as_slice).unwrap_or_default(),
-        one["depth"].as_i64().unwrap_or_default(),
-        ctx.now,
-    );
-    let workers = one["connected"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (tasks, passed): (List<QueueTask>, List<QueueMinute>) = futures::try_join!(ctx.get(&tasks), ctx.get(&passed))?;
+    let minutes = minutes(&passed.items, one.depth, ctx.now);
+    let workers = one.connected.as_deref().unwrap_or_default();
     let shown = html! {
         div.stack {
             div.heading {
-                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one["oldest"].as_str().and_then(parse) { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
+                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
                 @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {
                 dl.stats {
                     div { dd { b { (depth(&one)) } } dt { span { (t!(ctx, "waiting")) } } }
-                    div { dd { b { (number(&one["claimed"])) } } dt { span { (t!(ctx, "claimed")) } } }
-                    div { dd { b { (number(&one["workers"])) } } dt { span { (t!(ctx, "workers")) } } }
+                    div { dd { b { (number(one.claimed)) } } dt { span { (t!(ctx, "claimed")) } } }
+                    div { dd { b { (number(one.workers)) } } dt { span { (t!(ctx, "workers")) } } }
                     div { dd { b { (each_minute(ended_lately(&minutes))) } } dt { span { (t!(ctx, "ended-per-minute")) } } }
-                    @if let Some(count) = one["rate"]["count"].as_i64() { div { dd { b { (count) } } dt { span { (t!(ctx, "rate-per", span = one["rate"]["per"].as_str().unwrap_or_default())) } } } }
+                    @if let Some(rate) = one.rate { div { dd { b { (rate.count) } } dt { span { (t!(ctx, "rate-per", span = rate.per.to_string())) } } } }
                 }
             }
             (history(ctx, &minutes))
@@ -225,10 +210,10 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
                         thead { tr { th { (t!(ctx, "worker")) } th { (t!(ctx, "tags")) } th.num { (t!(ctx, "claimed")) } th { (t!(ctx, "seen")) } } }
                         tbody { @for worker in workers {
                             tr {
-                                td { bdi { (worker["worker"].as_str().unwrap_or_default()) } }
-                                td { @for tag in worker["tags"].as_array().into_iter().flatten() { span.tag { (tag.as_str().unwrap_or_default()) } " " } }
-                                td.num.side data-label=(t!(ctx, "claimed")) { (number(&worker["claimed"])) }
-                                td.tight data-label=(t!(ctx, "seen")) { @if let Some(at) = worker["seen_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
+                                td { bdi { (worker.worker) } }
+                                td { @for tag in &worker.tags { span.tag { (tag) } " " } }
+                                td.num.side data-label=(t!(ctx, "claimed")) { (number(worker.claimed)) }
+                                td.tight data-label=(t!(ctx, "seen")) { @if let Some(at) = worker.seen_at { (ago(ctx, at)) } }
                             }
                         } }
                     }
@@ -236,9 +221,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
             }
         }
     };
-    let more_wait = tasks["next_cursor"].is_string();
-    let tasks = tasks["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let shown = html! { div.stack { (shown) (task_runs(ctx, tasks, more_wait)) } };
+    let shown = html! { div.stack { (shown) (task_runs(ctx, &tasks.items, tasks.next_cursor.is_some())) } };
     let body = ctx.live("queue", shown);
     Answer::page(Page::new("queues", queue, body).crumbs(vec![
         (t!(ctx, "nav-queues"), Some("/queues".into())),
@@ -247,9 +230,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
 }
 
 /// What workers hold, then what waits, in the order in which they get it.
-fn task_runs(ctx: &Ctx, tasks: &[Value], more_wait: bool) -> Markup {
-    let text = |one: &Value, name: &str| one[name].as_str().unwrap_or_default().to_owned();
-    let at = |one: &Value, name: &str| one[name].as_str().and_then(parse);
+fn task_runs(ctx: &Ctx, tasks: &[QueueTask], more_wait: bool) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "queue-tasks")) }
@@ -259,12 +240,12 @@ fn task_runs(ctx: &Ctx, tasks: &[Value], more_wait: bool) -> Markup {
                     thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th { (t!(ctx, "since")) } th.num { (t!(ctx, "priority")) } th { (t!(ctx, "tags")) } th { (t!(ctx, "worker")) } } }
                     tbody { @for one in tasks {
                         tr {
-                            td { a href={ "/runs/" (text(one, "run")) } { bdi { (text(one, "group")) } " · " bdi { (text(one, "task")) } @if let Some(item) = one["item"].as_i64() { "[" (item) "]" } } }
-                            td.tight.side { (state(ctx, &text(one, "state"))) }
-                            td.tight.muted { @if let Some(at) = at(one, "since") { (ago(ctx, at)) } }
-                            td.num.side data-label=(t!(ctx, "priority")) { (number(&one["priority"])) }
-                            td { @for tag in one["tags"].as_array().into_iter().flatten() { span.tag { (tag.as_str().unwrap_or_default()) } " " } }
-                            td { bdi { (text(one, "worker")) } @if let Some(at) = at(one, "lease_expires_at") { " " span.muted { (t!(ctx, "lease-until")) " " (ago(ctx, at)) } } }
+                            td { a href={ "/runs/" (one.run) } { bdi { (one.group) } " · " bdi { (one.task) } @if let Some(item) = one.item { "[" (item) "]" } } }
+                            td.tight.side { (state(ctx, one.state)) }
+                            td.tight.muted { (ago(ctx, one.since)) }
+                            td.num.side data-label=(t!(ctx, "priority")) { (number(one.priority)) }
+                            td { @for tag in &one.tags { span.tag { (tag) } " " } }
+                            td { bdi { (one.worker.as_deref().unwrap_or_default()) } @if let Some(at) = one.lease_expires_at { " " span.muted { (t!(ctx, "lease-until")) " " (ago(ctx, at)) } } }
                         }
                     } }
                 }
@@ -281,14 +262,18 @@ mod tests {
     #[test]
     fn minutes_that_nobody_looked_at_are_as_deep_as_the_last_one() {
         let now: Time = "2026-11-22T10:00:30Z".parse().unwrap();
-        let at = |ago: i64| (now - TimeDelta::seconds(30) - TimeDelta::minutes(ago)).to_rfc3339();
         let items = [
-            json!({"at": at(70), "depth": 900, "ended": 9}),
-            json!({"at": at(10), "depth": 7, "ended": 0}),
-            json!({"at": at(9), "depth": null, "ended": 20}),
-            json!({"at": at(2), "depth": 1, "ended": 5}),
-            json!({"at": at(0), "depth": 1, "ended": 3}),
-        ];
+            (70, Some(900), 9),
+            (10, Some(7), 0),
+            (9, None, 20),
+            (2, Some(1), 5),
+            (0, Some(1), 3),
+        ]
+        .map(|(ago, depth, ended)| QueueMinute {
+            at: (now - TimeDelta::seconds(30) - TimeDelta::minutes(ago)).into(),
+            depth,
+            ended,
+        });
         let minutes = minutes(&items, 4, now);
         assert_eq!(minutes.len(), 60);
         assert_eq!(minutes[..49], [(0, 0); 49], "what is older is not shown");

@@ -1,12 +1,12 @@
 //! How long what is kept, a sentence a rule: what would go now, and how old the oldest of it is.
 
 use axum::http::Method;
-use heddle_domain::retention::{EndState, Retention};
+use heddle_api::{EndState, Pruned, Retention};
 use heddle_domain::{Span, Time};
 use heddle_store::retention::others::OTHERS_COUNT_MAX;
 use heddle_store::retention::{COUNT_MAX, OldestDue};
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::elements::prose;
 use crate::words::t;
@@ -22,8 +22,7 @@ struct Line {
 }
 
 /// The rules in the order in which people look for them. `would`: what a dry run answered.
-fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Value>, oldest: &OldestDue) -> Vec<Line> {
-    let count = |value: &Value| value.as_i64();
+fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue) -> Vec<Line> {
     let said = |span: Span| span::span(ctx.lang, span.chrono().num_milliseconds());
     let mut lines: Vec<Line> = EndState::ALL
         .into_iter()
@@ -33,7 +32,7 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Value>, oldest: &OldestDue)
                 &format!("retention-{}", state.as_str()),
                 span = said(kept.kept(None, state).runs)
             ),
-            due: would.and_then(|would| count(&would["by_state"][state.as_str()])),
+            due: would.and_then(|would| Some(*would.by_state.get(&state)? as i64)),
             most: COUNT_MAX,
             oldest: oldest
                 .runs
@@ -43,7 +42,7 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Value>, oldest: &OldestDue)
         })
         .collect();
     if let Some(logs) = kept.logs {
-        let days = would.and_then(|would| Some(would["log_days"].as_array()?.len() as i64));
+        let days = would.map(|would| would.log_days.len() as i64);
         lines.push(Line {
             rule: t!(ctx, "retention-logs", span = said(logs)),
             due: days,
@@ -52,28 +51,40 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Value>, oldest: &OldestDue)
         });
     }
     let others = [
-        ("notifications", kept.notifications, oldest.notifications),
-        ("assignments", kept.assignments, oldest.assignments),
-        ("events", kept.events, oldest.events),
-        ("audit", kept.audit, oldest.audit),
+        (
+            "notifications",
+            kept.notifications,
+            would.map(|would| would.notifications),
+            oldest.notifications,
+        ),
+        (
+            "assignments",
+            kept.assignments,
+            would.map(|would| would.assignments),
+            oldest.assignments,
+        ),
+        ("events", kept.events, would.map(|would| would.events), oldest.events),
+        ("audit", kept.audit, would.map(|would| would.audit), oldest.audit),
     ];
-    lines.extend(others.into_iter().map(|(name, kept, oldest)| Line {
+    lines.extend(others.into_iter().map(|(name, kept, due, oldest)| Line {
         rule: t!(ctx, &format!("retention-{name}"), span = said(kept)),
-        due: would.and_then(|would| count(&would[name])),
+        due: due.map(|due| due as i64),
         most: COUNT_MAX,
         oldest,
     }));
     // What follows from these rules, shown where there is some.
-    for (name, most) in [
-        ("occurrences", COUNT_MAX),
-        ("offers", OTHERS_COUNT_MAX),
-        ("backfills", OTHERS_COUNT_MAX),
-        ("tokens", COUNT_MAX),
-    ] {
-        let due = would.and_then(|would| count(&would[name])).filter(|due| *due > 0);
-        lines.extend(due.map(|due| Line {
+    let following = would.map(|would| {
+        [
+            ("occurrences", would.occurrences, COUNT_MAX),
+            ("offers", would.offers, OTHERS_COUNT_MAX),
+            ("backfills", would.backfills, OTHERS_COUNT_MAX),
+            ("tokens", would.tokens, COUNT_MAX),
+        ]
+    });
+    for (name, due, most) in following.into_iter().flatten() {
+        lines.extend((due > 0).then(|| Line {
             rule: t!(ctx, &format!("retention-{name}")),
-            due: Some(due),
+            due: Some(due as i64),
             most,
             oldest: None,
         }));
@@ -97,19 +108,16 @@ fn sentence(ctx: &Ctx, line: &Line) -> String {
 }
 
 pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
-    let now = ctx.get("/v1/retention").await?;
-    let kept: Retention = serde_json::from_value(now.clone()).map_err(|error| Trouble::new(500, error.to_string()))?;
-    let (mut would, mut oldest) = (None, OldestDue::default());
+    let kept: Retention = ctx.get("/v1/retention").await?;
+    let (mut would, mut oldest) = (None::<Pruned>, OldestDue::default());
     if ctx.viewer.administers() {
         let body = json!({ "dry_run": true });
-        would = Some(ctx.send(Method::POST, "/v1/retention/prune", &body).await?);
+        would = Some(ctx.ask(Method::POST, "/v1/retention/prune", &body).await?);
         oldest = ctx.store().oldest_due(&kept, ctx.now).await?;
     }
     let lines = lines(ctx, &kept, would.as_ref(), &oldest);
-    let days = would
-        .as_ref()
-        .and_then(|would| would["days"].as_array())
-        .map_or(0, Vec::len);
+    let days = would.as_ref().map_or(0, |would| would.days.len());
+    let written = serde_json::to_value(&kept).unwrap_or_default();
     Ok(html! {
         div.two {
             section.panel {
@@ -118,7 +126,7 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
                 @if days > 0 { p { (t!(ctx, "retention-days", n = days)) } }
                 p.muted { (prose(&t!(ctx, "retention-hint"))) }
             }
-            section.panel { h2 { (t!(ctx, "retention-kept")) } (yaml::highlighted(&yaml::text(&now))) }
+            section.panel { h2 { (t!(ctx, "retention-kept")) } (yaml::highlighted(&yaml::text(&written))) }
         }
     })
 }

@@ -1,13 +1,15 @@
 //! All runs: by group, state, trigger, label, key and time; and what may be done to many of them at once.
 
 use axum::http::Method;
-use heddle_domain::state::{RunState, Trigger};
+use heddle_api::{BulkReport, List, Run, RunState, Trigger};
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Answer;
 use crate::ctx::Beat;
-use crate::elements::{ago, empty, group_link, line, more, parse, state, time, took, when, with_query};
+use crate::elements::{
+    ago, empty, group_link, line, more, parse, state, state_word, time, took, trigger_word, when, with_query,
+};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -31,17 +33,17 @@ const ACTIONS: [&str; 5] = ["cancel", "pause", "resume", "restart", "rerun"];
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let runs = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
+    let runs: List<Run> = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
     let title = t!(ctx, "nav-runs");
     let by_param = ctx.q("param").is_some();
-    let none = runs["items"].as_array().is_none_or(Vec::is_empty) && runs["next_cursor"].is_null();
+    let none = runs.items.is_empty() && runs.next_cursor.is_none();
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
         (filters(ctx, None))
-        (ctx.live("runs", list(ctx, runs["items"].as_array().map(Vec::as_slice).unwrap_or_default())))
-        @if by_param && runs["next_cursor"].is_string() { p.muted { (t!(ctx, "param-looked")) } }
-        (more(ctx, runs["next_cursor"].as_str()))
-        // A search by param shows only a part of the matches, so it offers no bulk action.
+        (ctx.live("runs", list(ctx, &runs.items)))
+        @if by_param && runs.next_cursor.is_some() { p.muted { (t!(ctx, "param-looked")) } }
+        (more(ctx, runs.next_cursor.as_deref()))
+        // What is looked for a part at a time is not all that there is to be done something to.
         @if ctx.viewer.operates() && !by_param && !none { (bulk_form(ctx)) }
     };
     Answer::page(Page::new("runs", title, body))
@@ -64,11 +66,11 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
     };
     let states = RunState::ALL
         .iter()
-        .map(|one| (one.as_str(), t!(ctx, &format!("state-{}", one.as_str()))))
+        .map(|one| (one.as_str(), state_word(ctx, one)))
         .collect();
     let triggers = Trigger::ALL
         .iter()
-        .map(|one| (one.as_str(), t!(ctx, &format!("trigger-{}", one.as_str()))))
+        .map(|one| (one.as_str(), trigger_word(ctx, *one)))
         .collect();
     html! {
         section.panel {
@@ -99,7 +101,7 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
     }
 }
 
-pub(super) fn list(ctx: &Ctx, runs: &[Value]) -> Markup {
+pub(super) fn list(ctx: &Ctx, runs: &[Run]) -> Markup {
     html! {
         section.panel {
             @if runs.is_empty() { (empty(&t!(ctx, if ctx.filters() { "no-runs" } else { "no-runs-at-all" }))) }
@@ -114,21 +116,19 @@ pub(super) fn list(ctx: &Ctx, runs: &[Value]) -> Markup {
     }
 }
 
-fn row(ctx: &Ctx, run: &Value) -> Markup {
-    let text = |name: &str| run[name].as_str().unwrap_or_default();
-    let at = |name: &str| run[name].as_str().and_then(parse);
+fn row(ctx: &Ctx, run: &Run) -> Markup {
     html! {
         tr {
-            td { (group_link(text("group"))) }
-            td.tight.side { a href={ "/runs/" (text("id")) } { @if let Some(at) = at("logical_time") { (time(ctx, at)) } } }
-            td.tight { (state(ctx, text("state"))) }
-            td.tight.muted.side.trigger { (t!(ctx, &format!("trigger-{}", text("trigger")))) }
-            td.num data-label=(t!(ctx, "took")) { @if let Some(from) = at("started_at") { (took(ctx, from, at("finished_at"))) } }
-            td.tight.muted.side { @if let Some(at) = at("created_at") { (ago(ctx, at)) } }
+            td { (group_link(&run.group)) }
+            td.tight.side { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            td.tight { (state(ctx, run.state)) }
+            td.tight.muted.side.trigger { (trigger_word(ctx, run.trigger)) }
+            td.num data-label=(t!(ctx, "took")) { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+            td.tight.muted.side { (ago(ctx, run.created_at)) }
             td.wide {
-                @if let Some(message) = run["error"]["message"].as_str() { span.error title=(message) { (line(message)) } }
-                @if let Some(key) = run["key"].as_str() { " " span.tag { (key) } }
-                @for (name, value) in run["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
+                @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }
+                @if let Some(key) = &run.key { " " span.tag { (key) } }
+                @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
             }
         }
     }
@@ -161,25 +161,25 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     let action = field(&form, "action").unwrap_or_default();
     let starts = field(&form, "do") == Some("start");
     let body = json!({ "filter": filter, "action": action, "dry_run": !starts });
-    let report = ctx.send(Method::POST, "/v1/runs/bulk", &body).await?;
-    let count = |name: &str| report[name].as_i64().unwrap_or_default();
+    let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
+    let (changed, matched) = (report.changed as i64, report.matched as i64);
     if starts {
-        let said = t!(ctx, "said-bulk", changed = count("changed"), matched = count("matched"));
+        let said = t!(ctx, "said-bulk", changed = changed, matched = matched);
         return Ok(Answer::Go {
             to: "/runs".into(),
             said: Some(said),
         });
     }
-    let refused = report["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let refused = &report.refused;
     let title = t!(ctx, "bulk-title");
     let body = html! {
         div.heading { h1 { (title) } }
         section.panel.stack {
-            p { (t!(ctx, "bulk-would", action = t!(ctx, action), matched = count("matched"), refused = refused.len())) }
-            @if !refused.is_empty() { table { tbody { @for one in refused.iter().take(20) { tr { td.tight { a href={ "/runs/" (one["id"].as_str().unwrap_or_default()) } { code { (one["id"].as_str().unwrap_or_default()) } } } td { (one["detail"].as_str().unwrap_or_default()) } } } } } }
+            p { (t!(ctx, "bulk-would", action = t!(ctx, action), matched = matched, refused = refused.len())) }
+            @if !refused.is_empty() { table { tbody { @for one in refused.iter().take(20) { tr { td.tight { a href={ "/runs/" (one.id) } { code { (one.id) } } } td { (one.detail) } } } } } }
             form.row method="post" action="/runs/bulk" {
                 @for (name, value) in form.iter().filter(|(name, _)| name != "do") { input type="hidden" name=(name) value=(value); }
-                button.primary type="submit" name="do" value="start" disabled[count("matched") == 0] { (t!(ctx, action)) }
+                button.primary type="submit" name="do" value="start" disabled[matched == 0] { (t!(ctx, action)) }
                 a.button href="/runs" { (t!(ctx, "cancel-form")) }
             }
         }

@@ -2,8 +2,8 @@
 
 use axum::http::Method;
 use bytes::Bytes;
+use heddle_api::{Script, ScriptVersion};
 use maud::{Markup, html};
-use serde_json::Value;
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
@@ -66,25 +66,24 @@ fn written(form: &[(String, String)]) -> Option<String> {
 }
 
 /// Uploads a text; what the API says of the version.
-async fn put(ctx: &Ctx, name: &str, language: &Language, text: &str, keeps: bool) -> Result<Value, Trouble> {
+async fn put(ctx: &Ctx, name: &str, language: &Language, text: &str, keeps: bool) -> Result<ScriptVersion, Trouble> {
     let keep = if keeps { "?activate=false" } else { "" };
     let target = format!("/v1/scripts/{}{keep}", segment(name));
     let text = Bytes::from(text.to_owned());
-    ctx.send_as(Method::PUT, &target, language.media, text).await
+    ctx.ask_as(Method::PUT, &target, language.media, text).await
 }
 
 /// Where somebody goes who has uploaded a text: on with it, or to try it.
-fn done(ctx: &Ctx, name: &str, made: &Value, form: &[(String, String)]) -> Answer {
-    let number = made["version"].as_i64().unwrap_or_default();
+fn done(ctx: &Ctx, name: &str, made: &ScriptVersion, form: &[(String, String)]) -> Answer {
+    let number = made.version;
     let tab = match field(form, "do") {
         Some("try") if ctx.viewer.tries() => "console".to_owned(),
         _ => format!("source?version={number}"),
     };
     let version = format!("{name}@{number}");
-    let world = made["world"].as_str().unwrap_or_default();
     Answer::Go {
         to: format!("/scripts/{}/{tab}", segment(name)),
-        said: Some(t!(ctx, "said-uploaded", name = version, world = world)),
+        said: Some(t!(ctx, "said-uploaded", name = version, world = &made.world)),
     }
 }
 
@@ -125,7 +124,11 @@ pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
     let name = field(&form, "name").unwrap_or_default().trim().to_owned();
     let mut wrong = None;
     if ctx.posts() {
-        let there = !name.is_empty() && ctx.get(&format!("/v1/scripts/{}", segment(&name))).await.is_ok();
+        let there = !name.is_empty()
+            && ctx
+                .get::<Script>(&format!("/v1/scripts/{}", segment(&name)))
+                .await
+                .is_ok();
         let text = written(&form).unwrap_or_default();
         let answered = match there {
             true => Err(Trouble::new(409, t!(ctx, "script-there", name = &name))),
@@ -169,12 +172,12 @@ pub(super) enum Tab {
 }
 
 /// The text of a version, to be read, and to be changed by authors.
-pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Tab, Trouble> {
+pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Tab, Trouble> {
     ctx.beats_with(Beat::Still);
-    let asked = ctx.q("version").and_then(|n| n.parse::<i64>().ok());
-    let number = asked.or(script["version"].as_i64()).unwrap_or_default();
-    let version = ctx.get(&format!("{api}/versions/{number}")).await?;
-    let language = of_world(version["world"].as_str().unwrap_or_default()).ok_or_else(Trouble::not_found)?;
+    let asked = ctx.q("version").and_then(|n| n.parse::<i32>().ok());
+    let number = asked.unwrap_or(script.version.version);
+    let version: ScriptVersion = ctx.get(&format!("{api}/versions/{number}")).await?;
+    let language = of_world(&version.world).ok_or_else(Trouble::not_found)?;
     let form = ctx.form();
     let mut wrong = None;
     if ctx.posts() {

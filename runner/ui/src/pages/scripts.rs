@@ -7,8 +7,8 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{Method, header};
 use bytes::Bytes;
+use heddle_api::{AttemptState, Invocation, List, Script, ScriptVersion};
 use heddle_domain::schema::changes::{Change, SchemaChange, changes, short};
-use heddle_domain::state::AttemptState;
 use heddle_store::pages::group::AttemptEnd;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{Answer, script_text};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, parse, prose, state, tabs, time};
+use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, tabs, time};
 use crate::form::{self, field, fields, object, read};
 use crate::frame::Page;
 use crate::words::t;
@@ -40,16 +40,15 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         .q("cursor")
         .map(|cursor| format!("&cursor={}", segment(cursor)))
         .unwrap_or_default();
-    let found = ctx.get(&format!("/v1/scripts?limit=100{cursor}")).await?;
-    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found: List<Script> = ctx.get(&format!("/v1/scripts?limit=100{cursor}")).await?;
     let title = t!(ctx, "nav-scripts");
     let shown = html! {
         section.panel {
-            @if items.is_empty() { (empty(&t!(ctx, "no-scripts"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-scripts"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "script")) } th { (t!(ctx, "active-version")) } th { (t!(ctx, "world")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "changed")) } th { (t!(ctx, "description")) } } }
-                    tbody { @for one in items { (row(ctx, one)) } }
+                    tbody { @for one in &found.items { (row(ctx, one)) } }
                 }
             }
         }
@@ -61,21 +60,21 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
         @if ctx.viewer.authors() { (upload_form(ctx, "")) }
         (ctx.live("scripts", shown))
-        (more(ctx, found["next_cursor"].as_str()))
+        (more(ctx, found.next_cursor.as_deref()))
     };
     Answer::page(Page::new("scripts", title, body))
 }
 
-fn row(ctx: &Ctx, one: &Value) -> Markup {
-    let text = |name: &str| one[name].as_str().unwrap_or_default();
+fn row(ctx: &Ctx, one: &Script) -> Markup {
+    let version = &one.version;
     html! {
         tr {
-            td { strong { a href={ "/scripts/" (segment(text("name"))) } { bdi { (text("name")) } } } }
-            td.tight.side { "@" (one["active_version"]) @if one["active_version"] != one["latest_version"] { " " span.muted { (t!(ctx, "newest-is", n = one["latest_version"].as_i64().unwrap_or_default())) } } }
-            td.tight { span.tag { (text("world")) } }
-            td.num.side { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
-            td.tight.muted { @if let Some(at) = one["updated_at"].as_str().and_then(parse) { (ago(ctx, at)) } }
-            td.wide { (prose(&line(text("description")))) }
+            td { strong { a href={ "/scripts/" (segment(&version.name)) } { bdi { (version.name) } } } }
+            td.tight.side { @match one.active_version { Some(n) => { "@" (n) }, None => span.muted { "–" } } @if one.active_version != Some(one.latest_version) { " " span.muted { (t!(ctx, "newest-is", n = i64::from(one.latest_version))) } } }
+            td.tight { span.tag { (version.world) } }
+            td.num.side { (span::bytes(version.size)) }
+            td.tight.muted { (ago(ctx, one.updated_at)) }
+            td.wide { (prose(&line(&version.description))) }
         }
     }
 }
@@ -164,21 +163,17 @@ pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
             segment(&script),
             if keep { "?activate=false" } else { "" }
         );
-        let made = ctx
-            .send_as(Method::PUT, &target, media(&file), bytes)
+        let made: ScriptVersion = ctx
+            .ask_as(Method::PUT, &target, media(&file), bytes)
             .await
             .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.sentence())))?;
-        let (version, world) = (
-            made["version"].as_i64().unwrap_or_default(),
-            made["world"].as_str().unwrap_or_default(),
-        );
         let mut line = t!(
             ctx,
             "said-uploaded",
-            name = format!("{script}@{version}"),
-            world = world
+            name = format!("{script}@{}", made.version),
+            world = made.world
         );
-        if let Some(took) = made["compile_ms"].as_i64() {
+        if let Some(took) = made.compile_ms {
             line.push(' ');
             line.push_str(&t!(ctx, "said-compiled", span = millis(ctx, took)));
         }
@@ -207,7 +202,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
             .await?;
         return Answer::back(ctx, Some(t!(ctx, "said-activated", n = version)));
     }
-    let script = ctx.get(&api).await?;
+    let script: Script = ctx.get(&api).await?;
     let mut status = 200;
     let (tab, inside) = match rest {
         [] => ("", versions(ctx, name, &script, &api).await?),
@@ -221,10 +216,10 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
         },
         _ => return Err(Trouble::not_found()),
     };
-    let text = |name: &str| script[name].as_str().unwrap_or_default();
+    let version = &script.version;
     let base = format!("/scripts/{}", segment(name));
     let mut all = vec![(String::new(), base.clone(), t!(ctx, "versions"))];
-    if script_text::is_text(text("world")) {
+    if script_text::is_text(&version.world) {
         all.push(("source".into(), format!("{base}/source"), t!(ctx, "script-source")));
     }
     if ctx.viewer.tries() {
@@ -232,8 +227,8 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     }
     let body = html! {
         div.heading { div.grow {
-            h1 { bdi { (name) } span.tag title=[script["runtime"].as_str()] { (text("world")) } }
-            p { (prose(text("description"))) }
+            h1 { bdi { (name) } span.tag title=[version.runtime.as_deref()] { (version.world) } }
+            p { (prose(&version.description)) }
         } }
         (tabs(name, tab, &all))
         (inside)
@@ -245,15 +240,16 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     Answer::page(Page { status, ..page })
 }
 
-async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Markup, Trouble> {
-    let found = ctx.get(&format!("{api}/versions?limit={VERSIONS}")).await?;
-    let items = found["items"].as_array().cloned().unwrap_or_default();
+async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Markup, Trouble> {
+    let found: List<ScriptVersion> = ctx.get(&format!("{api}/versions?limit={VERSIONS}")).await?;
+    let items = found.items;
     let uses = ctx.store().page_script_uses(name, 50).await?;
     let lately = lately(ctx, name, &uses).await?;
-    let active = match script["active_version"].as_i64() {
-        Some(n) => ctx.get(&format!("{api}/versions/{n}")).await.unwrap_or_default(),
-        None => Value::Null,
+    let active: Option<ScriptVersion> = match script.active_version {
+        Some(n) => ctx.get(&format!("{api}/versions/{n}")).await.ok(),
+        None => None,
     };
+    let imported = active.and_then(|active| active.imports);
     Ok(html! {
         @if ctx.viewer.authors() { (upload_form(ctx, name)) }
         (lately_shown(ctx, &lately))
@@ -266,7 +262,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
                 }
             }
             div.stack {
-                (imports(ctx, &active["imports"]))
+                @if let Some(names) = &imported { (imports(ctx, names)) }
                 section.panel {
                     h2 { (t!(ctx, "used-by")) }
                     @if uses.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
@@ -274,8 +270,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Ma
                 }
                 section.panel {
                     h2 { (t!(ctx, "params-schema")) }
-                    @if script["params_schema"].is_null() { (empty(&t!(ctx, "none"))) }
-                    @else { (yaml::highlighted(&yaml::text(&script["params_schema"]))) }
+                    @match &script.version.params_schema { Some(schema) => (yaml::highlighted(&yaml::text(schema))), None => (empty(&t!(ctx, "none"))) }
                 }
             }
         }
@@ -293,11 +288,7 @@ const NEEDS: [(&str, &str); 6] = [
 ];
 
 /// What the active version asks of Heddle, and what a task has to grant for that.
-fn imports(ctx: &Ctx, imports: &Value) -> Markup {
-    let Some(names) = imports.as_array() else {
-        return html! {};
-    };
-    let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+fn imports(ctx: &Ctx, names: &[String]) -> Markup {
     let needs: Vec<&str> = NEEDS
         .iter()
         .filter(|(part, _)| names.iter().any(|name| name.starts_with(part)))
@@ -308,7 +299,7 @@ fn imports(ctx: &Ctx, imports: &Value) -> Markup {
             h2 { (t!(ctx, "needs")) }
             @if needs.is_empty() { (empty(&t!(ctx, "needs-nothing"))) }
             ul.sentences { @for sentence in &needs { li { (prose(&t!(ctx, sentence))) } } }
-            details { summary { (t!(ctx, "imports-count", n = names.len())) } ul.mono { @for name in &names { li { (name) } } } }
+            details { summary { (t!(ctx, "imports-count", n = names.len())) } ul.mono { @for name in names { li { (name) } } } }
         }
     }
 }
@@ -330,7 +321,7 @@ impl Lately {
             .map(|one| (one.finished_at - one.started_at).num_milliseconds().max(0))
             .collect();
         spans.sort_unstable();
-        let count = |state: AttemptState| ends.iter().filter(|one| one.state == state.number()).count();
+        let count = |state: AttemptState| ends.iter().filter(|one| one.state == state).count();
         Self {
             attempts: ends.len(),
             failed: count(AttemptState::Failed),
@@ -426,8 +417,9 @@ fn change_in_words(ctx: &Ctx, one: &SchemaChange) -> Markup {
 }
 
 /// In what the params are others than those of the version before.
-fn params_changed(ctx: &Ctx, one: &Value, before: &Value) -> Markup {
-    let changed = changes(&before["params_schema"], &one["params_schema"]);
+fn params_changed(ctx: &Ctx, one: &ScriptVersion, before: &ScriptVersion) -> Markup {
+    let schema = |version: &ScriptVersion| version.params_schema.clone().unwrap_or_default();
+    let changed = changes(&schema(before), &schema(one));
     html! {
         @if !changed.is_empty() {
             @let title = t!(ctx, "params-changed", n = changed.len());
@@ -439,33 +431,33 @@ fn params_changed(ctx: &Ctx, one: &Value, before: &Value) -> Markup {
     }
 }
 
-fn version_row(ctx: &Ctx, name: &str, one: &Value, before: Option<&Value>) -> Markup {
-    let active = one["active"].as_bool().unwrap_or_default();
-    let n = one["version"].as_i64().unwrap_or_default();
-    let source = script_text::is_text(one["world"].as_str().unwrap_or_default());
+fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&ScriptVersion>) -> Markup {
+    let (active, n) = (one.active, one.version);
+    let source = script_text::is_text(&one.world);
     let what = if source { "source" } else { "wasm" };
     html! {
         tr {
             td.tight { @if source { a href={ "/scripts/" (segment(name)) "/source?version=" (n) } { "@" (n) } } @else { "@" (n) } }
             td.tight.side { @if active { (state(ctx, "active")) } }
-            td.num { (span::bytes(one["size"].as_i64().unwrap_or_default())) }
-            td.tight.side { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (time(ctx, at)) } }
-            td.wide { code title=(one["digest"].as_str().unwrap_or_default()) { (one["digest"].as_str().unwrap_or_default().chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/" (what) } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }
+            td.num { (span::bytes(one.size)) }
+            td.tight.side { (time(ctx, one.created_at)) }
+            td.wide { code title=(one.digest) { (one.digest.chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/" (what) } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }
             td.tight.side { @if !active && ctx.viewer.authors() { (button(Button { kind: "small", fields: vec![("version", n.to_string())], ..Button::new(format!("/scripts/{}/activate", segment(name)), t!(ctx, "activate"), t!(ctx, "activate-will")) })) } }
         }
     }
 }
 
 /// Trying a script without a run.
-async fn console(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Markup, Trouble> {
+async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Markup, Trouble> {
     if !ctx.viewer.tries() {
         return Err(Trouble::new(403, ""));
     }
     let none = Map::new();
-    let properties = form::properties(&script["params_schema"]);
-    let defaults = script["defaults"].as_object().unwrap_or(&none);
+    let version = &script.version;
+    let properties = version.params_schema.as_ref().map(form::properties).unwrap_or_default();
+    let defaults = version.defaults.as_object().unwrap_or(&none);
     let form = ctx.form();
-    let mut done: Option<Result<Value, Trouble>> = None;
+    let mut done: Option<Result<Invocation, Trouble>> = None;
     if ctx.posts() {
         done = Some(invoke(ctx, &properties, &form, api).await);
     }
@@ -478,7 +470,7 @@ async fn console(ctx: &Ctx, name: &str, script: &Value, api: &str) -> Result<Mar
                     (fields(ctx, &properties, defaults, &form))
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "console-json-hint")) } }
                     div.field-row {
-                        label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=(script["active_version"]); }
+                        label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=[script.active_version]; }
                         label.field { span { (t!(ctx, "timeout")) } input type="text" name="timeout" value=[written("timeout")] placeholder="30s"; }
                     }
                     div.row { button.primary type="submit" { (t!(ctx, "console-run")) } span.muted data-hint hidden { (t!(ctx, "console-kept")) } }
@@ -501,7 +493,7 @@ async fn invoke(
     properties: &Map<String, Value>,
     form: &[(String, String)],
     api: &str,
-) -> Result<Value, Trouble> {
+) -> Result<Invocation, Trouble> {
     let mut params = read(properties, form)?;
     params.extend(object(form, "params")?);
     let mut body = json!({ "params": params });
@@ -511,19 +503,18 @@ async fn invoke(
     if let Some(timeout) = field(form, "timeout") {
         body["timeout"] = json!(timeout.trim());
     }
-    ctx.send(Method::POST, &format!("{api}/invoke"), &body).await
+    ctx.ask(Method::POST, &format!("{api}/invoke"), &body).await
 }
 
-fn result(ctx: &Ctx, done: &Value) -> Markup {
-    let logs = done["logs"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn result(ctx: &Ctx, done: &Invocation) -> Markup {
     html! {
         p.row {
-            (state(ctx, done["state"].as_str().unwrap_or_default()))
-            span.muted { (millis(ctx, done["duration_ms"].as_f64().unwrap_or_default().ceil() as i64)) " · " (span::bytes(done["memory_bytes"].as_i64().unwrap_or_default())) }
+            (state(ctx, done.state))
+            span.muted { (millis(ctx, done.duration_ms.ceil() as i64)) " · " (span::bytes(done.memory_bytes as i64)) }
         }
-        @if let Some(message) = done["error"]["message"].as_str() { pre.error { (done["error"]["kind"].as_str().unwrap_or_default()) ": " (message) @if let Some(trace) = done["error"]["trace"].as_str() { "\n\n" (trace) } } }
-        @if !done["output"].is_null() { h3 { (t!(ctx, "outputs")) } (yaml::highlighted(&serde_json::to_string_pretty(&done["output"]).unwrap_or_default())) }
-        @if !logs.is_empty() { h3 { (t!(ctx, "tab-log")) } ol.log { @for one in logs { li { span.level { (one["level"].as_str().unwrap_or_default()) } span.message { (one["message"].as_str().unwrap_or_default()) } } } } }
+        @if let Some(error) = &done.error { pre.error { (error.kind) ": " (error.message) @if let Some(trace) = &error.trace { "\n\n" (trace) } } }
+        @if let Some(output) = &done.output { h3 { (t!(ctx, "outputs")) } (yaml::highlighted(&serde_json::to_string_pretty(output).unwrap_or_default())) }
+        @if !done.logs.is_empty() { h3 { (t!(ctx, "tab-log")) } ol.log { @for one in &done.logs { li { span.level { (one.level) } span.message { (one.message) } } } } }
     }
 }
 
@@ -537,7 +528,7 @@ mod tests {
         let ends = |state: AttemptState, millis: i64| AttemptEnd {
             run: Uuid::nil(),
             task: 0,
-            state: state.number(),
+            state,
             started_at: begins,
             finished_at: begins + chrono::TimeDelta::milliseconds(millis),
         };

@@ -1,5 +1,6 @@
 //! Finds groups, scripts, queues and topics, runs by id or key, pages, and what one may do.
 
+use heddle_api::{List, Queue};
 use maud::{Markup, html};
 use uuid::Uuid;
 
@@ -88,19 +89,18 @@ async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<(), Tr
     if lower.is_empty() {
         return Ok(());
     }
-    let listed = ctx.get("/v1/queues?limit=500").await?;
-    let names = listed["items"].as_array().into_iter().flatten();
-    let names = names.filter_map(|queue| queue["queue"].as_str().or(queue["name"].as_str()));
+    let listed: List<Queue> = ctx.get("/v1/queues?limit=500").await?;
+    let names = listed.items.into_iter().map(|queue| queue.name);
     let mut shown = 0;
     for name in names.filter(|name| name.to_lowercase().contains(lower)) {
-        let address = format!("/queues/{}", segment(name));
+        let address = format!("/queues/{}", segment(&name));
         if shown < SHOWN && found.iter().all(|one| one.address != address) {
             shown += 1;
             found.push(Found {
                 glyph: "queues",
                 kind: t!(ctx, "queue"),
                 address,
-                name: name.to_owned(),
+                name,
             });
         }
     }

@@ -3,31 +3,22 @@
 use std::collections::BTreeMap;
 
 use axum::http::Method;
+use heddle_api::{AuditEntry, Connection, List, MadeToken, Node, Pool, Role, Secret, SignedIn, Token};
 use heddle_store::pages::pool::PoolLine;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::{Answer, retention};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, more, number, parse, prose, state, tabs, time_exact};
+use crate::elements::{Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, yaml};
 
-const ROLES: [&str; 5] = ["viewer", "operator", "author", "worker", "admin"];
-
 /// Longer changes are not shown in the audit: a page has fifty of them, and a spec may have thousands of lines. The page of
 /// the thing has them.
 const CHANGED_BYTES_MAX: usize = 16_000;
-
-fn items(found: &Value) -> &[Value] {
-    found["items"].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn at(value: &Value) -> Option<heddle_domain::Time> {
-    value.as_str().and_then(parse)
-}
 
 pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     let admin = ctx.viewer.administers();
@@ -85,21 +76,21 @@ fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, T
 
 async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let found = ctx.get("/v1/nodes?limit=500").await?;
+    let found: List<Node> = ctx.get("/v1/nodes?limit=500").await?;
     let shown = html! {
         section.panel {
             table.cards {
                 thead { tr { th { (t!(ctx, "node")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "in-hand")) } th { (t!(ctx, "address")) } th { (t!(ctx, "version")) } th { (t!(ctx, "started")) } th.num { (t!(ctx, "behind")) } } }
-                tbody { @for one in items(&found) {
-                    @let behind = one["position_newest"].as_i64().unwrap_or_default() - one["position"].as_i64().unwrap_or_default();
+                tbody { @for one in &found.items {
+                    @let behind = one.position_newest - one.position;
                     tr {
-                        td { strong { bdi { (one["name"].as_str().unwrap_or_default()) } } }
-                        td.tight.side { (state(ctx, one["state"].as_str().unwrap_or_default())) }
-                        td.num data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(&one["running"]), all = number(&one["slots"]))) }
-                        td.side { code { (one["address"].as_str().unwrap_or_default()) } }
-                        td.tight data-label=(t!(ctx, "version")) { (one["version"].as_str().unwrap_or_default()) }
-                        td.tight.muted.side data-label=(t!(ctx, "started")) { @if let Some(at) = at(&one["started_at"]) { (ago(ctx, at)) } }
-                        td.num data-label=(t!(ctx, "behind")) { @if one["state"] == "active" { (behind.max(0)) } }
+                        td { strong { bdi { (one.name) } } }
+                        td.tight.side { (state(ctx, one.state.as_str())) }
+                        td.num data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(one.running), all = number(one.slots))) }
+                        td.side { code { (one.address.as_deref().unwrap_or_default()) } }
+                        td.tight data-label=(t!(ctx, "version")) { (one.version) }
+                        td.tight.muted.side data-label=(t!(ctx, "started")) { (ago(ctx, one.started_at)) }
+                        td.num data-label=(t!(ctx, "behind")) { @if one.state == "active" { (behind.max(0)) } }
                     }
                 } }
             }
@@ -119,11 +110,8 @@ struct Around {
 pub(in crate::pages) const HOLDS_MAX: i64 = 500;
 const WAITS_MAX: i64 = 20;
 
-async fn around(ctx: &Ctx, pools: &[Value]) -> Result<BTreeMap<String, Around>, Trouble> {
-    let names: Vec<String> = pools
-        .iter()
-        .filter_map(|pool| pool["name"].as_str().map(str::to_owned))
-        .collect();
+async fn around(ctx: &Ctx, pools: &[Pool]) -> Result<BTreeMap<String, Around>, Trouble> {
+    let names: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
     let mut found: BTreeMap<String, Around> = BTreeMap::new();
     for hold in ctx.store().page_pool_holds(HOLDS_MAX).await? {
         found.entry(hold.pool.clone()).or_default().holds.push(hold);
@@ -157,18 +145,17 @@ async fn pool_lines(ctx: &Ctx, lines: &[PoolLine], most: usize) -> Result<Markup
 
 async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let found = ctx.get("/v1/pools?limit=500").await?;
-    let mut around = around(ctx, items(&found)).await?;
+    let found: List<Pool> = ctx.get("/v1/pools?limit=500").await?;
+    let mut around = around(ctx, &found.items).await?;
     let mut rows = Vec::new();
-    for one in items(&found) {
-        let name = one["name"].as_str().unwrap_or_default();
-        let slots = one["slots"].as_i64().unwrap_or_default();
-        let Around { holds, waits } = around.remove(name).unwrap_or_default();
+    for one in &found.items {
+        let slots = i64::from(one.slots);
+        let Around { holds, waits } = around.remove(&one.name).unwrap_or_default();
         let held: i64 = holds.iter().map(|hold| hold.slots).sum();
         let share = (held as f64 / slots.max(1) as f64).min(1.0) * 400.0;
         rows.push(html! {
             tr {
-                td { strong { bdi { (name) } } }
+                td { strong { bdi { (one.name) } } }
                 td.num data-label=(t!(ctx, "held")) { (t!(ctx, "of", n = crate::span::number(held), all = crate::span::number(slots))) }
                 td.wide {
                     svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = held, all = slots)) {
@@ -179,7 +166,7 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
                     @if holds.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &holds, WAITS_MAX as usize).await?) }
                 }
                 td.wide data-label=(t!(ctx, "waiters")) { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
-                td.tight.muted data-label=(t!(ctx, "changed")) { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
+                td.tight.muted data-label=(t!(ctx, "changed")) { (ago(ctx, one.updated_at)) }
             }
         });
     }
@@ -223,29 +210,28 @@ pub(super) async fn put_pool(ctx: &Ctx) -> Result<Answer, Trouble> {
 }
 
 /// Grants: to which groups and categories.
-fn grants(one: &Value) -> Markup {
+fn grants(groups: &[String], categories: &[String]) -> Markup {
     html! {
-        @for name in ["groups", "categories"] {
-            @for grant in one[name].as_array().into_iter().flatten() { span.tag { @if name == "categories" { "/" } (grant.as_str().unwrap_or_default()) } " " }
-        }
+        @for group in groups { span.tag { (group) } " " }
+        @for category in categories { span.tag { "/" (category) } " " }
     }
 }
 
 async fn connections(ctx: &Ctx) -> Result<Markup, Trouble> {
-    let found = ctx.get("/v1/connections?limit=500").await?;
+    let found: List<Connection> = ctx.get("/v1/connections?limit=500").await?;
     Ok(html! {
         section.panel {
-            @if items(&found).is_empty() { (empty(&t!(ctx, "no-connections"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-connections"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "granted-to")) } th.num { (t!(ctx, "connections-max")) } th { (t!(ctx, "access")) } th { (t!(ctx, "changed")) } } }
-                    tbody { @for one in items(&found) {
+                    tbody { @for one in &found.items {
                         tr {
-                            td { strong { bdi { (one["name"].as_str().unwrap_or_default()) } } }
-                            td { (grants(one)) }
-                            td.num data-label=(t!(ctx, "connections-max")) { (number(&one["max_connections"])) }
-                            td.tight { (if one["read_only"].as_bool().unwrap_or_default() { t!(ctx, "read-only") } else { t!(ctx, "read-write") }) }
-                            td.tight.muted { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } }
+                            td { strong { bdi { (one.name) } } }
+                            td { (grants(&one.groups, &one.categories)) }
+                            td.num data-label=(t!(ctx, "connections-max")) { (number(one.max_connections)) }
+                            td.tight { (if one.read_only { t!(ctx, "read-only") } else { t!(ctx, "read-write") }) }
+                            td.tight.muted { (ago(ctx, one.updated_at)) }
                         }
                     } }
                 }
@@ -255,16 +241,16 @@ async fn connections(ctx: &Ctx) -> Result<Markup, Trouble> {
 }
 
 async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
-    let found = ctx.get("/v1/secrets?limit=500").await?;
+    let found: List<Secret> = ctx.get("/v1/secrets?limit=500").await?;
     Ok(html! {
         section.panel {
             p.muted { (prose(&t!(ctx, "secrets-hint"))) }
-            @if items(&found).is_empty() { (empty(&t!(ctx, "no-secrets"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-secrets"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "granted-to")) } th { (t!(ctx, "changed")) } } }
-                    tbody { @for one in items(&found) {
-                        tr { td { strong { bdi { (one["name"].as_str().unwrap_or_default()) } } } td { (grants(one)) } td.tight.muted { @if let Some(at) = at(&one["updated_at"]) { (ago(ctx, at)) } } }
+                    tbody { @for one in &found.items {
+                        tr { td { strong { bdi { (one.name) } } } td { (grants(&one.groups, &one.categories)) } td.tight.muted { (ago(ctx, one.updated_at)) } }
                     } }
                 }
             }
@@ -274,7 +260,7 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
 
 async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let query = ctx.asks(50, &["kind", "name", "actor", "action", "cursor"]);
-    let found = ctx.get(&format!("/v1/audit?{}", query)).await?;
+    let found: List<AuditEntry> = ctx.get(&format!("/v1/audit?{query}")).await?;
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" {
@@ -286,31 +272,30 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
             }
         }
         section.panel {
-            @if items(&found).is_empty() { (empty(&t!(ctx, "none"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "none"))) }
             @else {
                 table.cards.audit {
                     thead { tr { th { (t!(ctx, "when")) } th { (t!(ctx, "actor")) } th { (t!(ctx, "action")) } th { (t!(ctx, "thing")) } th { (t!(ctx, "difference")) } } }
-                    tbody { @for one in items(&found) {
+                    tbody { @for one in &found.items {
                         tr {
-                            td.tight.muted { @if let Some(at) = at(&one["at"]) { (time_exact(ctx, at)) } }
-                            td.tight.side { bdi { (one["actor"].as_str().unwrap_or_default()) } }
-                            td.tight { (one["action"].as_str().unwrap_or_default()) }
-                            td.wide { span.tag { (one["kind"].as_str().unwrap_or_default()) } " " (thing(one)) }
-                            td.wide { @if !one["before"].is_null() || !one["after"].is_null() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
+                            td.tight.muted { (time_exact(ctx, one.at)) }
+                            td.tight.side { bdi { (one.actor) } }
+                            td.tight { (one.action) }
+                            td.wide { span.tag { (one.kind) } " " (thing(one)) }
+                            td.wide { @if one.before.is_some() || one.after.is_some() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }
                 }
             }
         }
-        (more(ctx, found["next_cursor"].as_str()))
+        (more(ctx, found.next_cursor.as_deref()))
     })
 }
 
 /// What an entry is about: a link, if it has a page. One that was deleted has a page that says so.
-fn thing(one: &Value) -> Markup {
-    let text = |name: &str| one[name].as_str().unwrap_or_default();
-    let name = text("name");
-    let page = match text("kind") {
+fn thing(one: &AuditEntry) -> Markup {
+    let name = &one.name;
+    let page = match one.kind.as_str() {
         "group" => Some("/groups/"),
         "run" => Some("/runs/"),
         "script" => Some("/scripts/"),
@@ -329,67 +314,60 @@ fn thing(one: &Value) -> Markup {
 }
 
 /// What an entry changed.
-fn changed(ctx: &Ctx, one: &Value) -> Markup {
-    let (before, after) = (text_of(&one["before"]), text_of(&one["after"]));
+fn changed(ctx: &Ctx, one: &AuditEntry) -> Markup {
+    let text = |value: &Option<Value>| value.as_ref().map(yaml::text).unwrap_or_default();
+    let (before, after) = (text(&one.before), text(&one.after));
     if before.len().max(after.len()) > CHANGED_BYTES_MAX {
         return html! { p.muted { (t!(ctx, "compare-long")) } };
     }
     yaml::difference(&before, &after)
 }
 
-fn text_of(value: &Value) -> String {
-    if value.is_null() {
-        String::new()
-    } else {
-        yaml::text(value)
-    }
-}
-
-async fn tokens(ctx: &Ctx, new: Option<&Value>) -> Result<Markup, Trouble> {
+async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
     if !ctx.viewer.administers() {
         return Err(Trouble::new(403, ""));
     }
-    let found = ctx.get("/v1/tokens?limit=500").await?;
-    let signed_in = ctx.get("/v1/sessions?limit=500").await?;
+    let found: List<Token> = ctx.get("/v1/tokens?limit=500").await?;
+    let signed_in: List<SignedIn> = ctx.get("/v1/sessions?limit=500").await?;
     Ok(html! {
         @if let Some(new) = new {
             section.panel role="status" {
                 h2 { (t!(ctx, "token-new")) }
                 p { (t!(ctx, "token-once")) }
-                p.row { code { (new["token"].as_str().unwrap_or_default()) } button type="button" data-copy=(new["token"].as_str().unwrap_or_default()) { (t!(ctx, "copy")) } }
+                p.row { code { (new.token) } button type="button" data-copy=(new.token) { (t!(ctx, "copy")) } }
             }
         }
         form.panel.filters method="post" action="/system/tokens" {
             label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required maxlength="63" placeholder=(t!(ctx, "name"));
-            label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in ROLES { option value=(role) { (role) } } }
+            label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) { (role.as_str()) } } }
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }
         section.panel {
-            @if items(&found).is_empty() { (empty(&t!(ctx, "no-tokens"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-tokens"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "role")) } th { (t!(ctx, "bound-to")) } th { (t!(ctx, "created")) } th { (t!(ctx, "last-used")) } th { (t!(ctx, "expires")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for one in items(&found) {
-                        @let name = one["name"].as_str().unwrap_or_default();
+                    tbody { @for one in &found.items {
+                        @let name = &one.name;
                         tr {
                             td { strong { bdi { (name) } } }
-                            td.tight.side { span.tag { (one["role"].as_str().unwrap_or_default()) } }
-                            td { @for list in ["queues", "uids"] { @for bound in one[list].as_array().into_iter().flatten() { span.tag { (bound.as_str().unwrap_or_default()) } " " } } }
-                            td.tight.muted data-label=(t!(ctx, "created")) { @if let Some(at) = at(&one["created_at"]) { (ago(ctx, at)) } }
-                            td.tight.muted.side data-label=(t!(ctx, "last-used")) { @if let Some(at) = at(&one["last_used_at"]) { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
-                            td.tight.muted data-label=(t!(ctx, "expires")) { @if let Some(at) = at(&one["expires_at"]) { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
+                            td.tight.side { span.tag { (one.role) } }
+                            td { @for bound in one.queues.iter().chain(&one.uids) { span.tag { (bound) } " " } }
+                            td.tight.muted data-label=(t!(ctx, "created")) { (ago(ctx, one.created_at)) }
+                            td.tight.muted.side data-label=(t!(ctx, "last-used")) { @if let Some(at) = one.last_used_at { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
+                            td.tight.muted data-label=(t!(ctx, "expires")) { @if let Some(at) = one.expires_at { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
                             td.tight.side { (button(Button { kind: "small danger", confirm: Some(t!(ctx, "token-revoke-sure")), ..Button::new(format!("/system/tokens/{}/revoke", segment(name)), t!(ctx, "revoke"), t!(ctx, "token-revoke-will")) })) }
                         }
                     } }
                 }
             }
         }
-        (people(ctx, items(&signed_in)))
+        (people(ctx, &signed_in.items))
     })
 }
 
 /// Who is signed in, with tokens and with accounts at a provider.
-fn people(ctx: &Ctx, signed_in: &[Value]) -> Markup {
+fn people(ctx: &Ctx, signed_in: &[SignedIn]) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "signed-in")) }
@@ -398,14 +376,14 @@ fn people(ctx: &Ctx, signed_in: &[Value]) -> Markup {
                 table.cards {
                     thead { tr { th { (t!(ctx, "actor")) } th { (t!(ctx, "role")) } th.num { (t!(ctx, "sessions")) } th { (t!(ctx, "signed-in-at")) } th { (t!(ctx, "sessions-until")) } th { span.hidden { (t!(ctx, "action")) } } } }
                     tbody { @for one in signed_in {
-                        @let actor = one["actor"].as_str().unwrap_or_default();
-                        @let by_token = one["issuer"].is_null();
+                        @let actor = one.actor.as_str();
+                        @let by_token = one.issuer.is_none();
                         tr {
-                            td { strong { bdi { (actor.strip_prefix("person:").unwrap_or(actor)) } } " " span.tag title=[one["issuer"].as_str()] { @if by_token { (t!(ctx, "token")) } @else { (t!(ctx, "person")) } } }
-                            td.tight.side { span.tag { (one["role"].as_str().unwrap_or_default()) } }
-                            td.num data-label=(t!(ctx, "sessions")) { (number(&one["sessions"])) }
-                            td.tight.muted.side data-label=(t!(ctx, "signed-in-at")) { @if let Some(at) = at(&one["signed_in_at"]) { (ago(ctx, at)) } }
-                            td.tight.muted data-label=(t!(ctx, "sessions-until")) { @if let Some(at) = at(&one["expires_at"]) { (ago(ctx, at)) } }
+                            td { strong { bdi { (actor.strip_prefix("person:").unwrap_or(actor)) } } " " span.tag title=[one.issuer.as_deref()] { @if by_token { (t!(ctx, "token")) } @else { (t!(ctx, "person")) } } }
+                            td.tight.side { span.tag { (one.role) } }
+                            td.num data-label=(t!(ctx, "sessions")) { (number(one.sessions)) }
+                            td.tight.muted.side data-label=(t!(ctx, "signed-in-at")) { (ago(ctx, one.signed_in_at)) }
+                            td.tight.muted data-label=(t!(ctx, "sessions-until")) { (ago(ctx, one.expires_at)) }
                             td.tight.side { (button(Button { kind: "small danger", confirm: Some(t!(ctx, "sessions-end-sure")), ..Button::new(format!("/system/sessions/{}/end", segment(actor)), t!(ctx, "sessions-end"), t!(ctx, "sessions-end-will")) })) }
                         }
                     } }
@@ -426,7 +404,7 @@ pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Troub
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let body = json!({ "name": field(&form, "name").unwrap_or_default().trim(), "role": field(&form, "role").unwrap_or("viewer") });
-    let made = ctx.send(Method::POST, "/v1/tokens", &body).await?;
+    let made: MadeToken = ctx.ask(Method::POST, "/v1/tokens", &body).await?;
     let inside = tokens(ctx, Some(&made)).await?;
     framed(ctx, "tokens", inside, true)
 }

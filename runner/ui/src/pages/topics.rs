@@ -3,13 +3,15 @@
 use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
 use chrono_tz::Tz;
+use heddle_api::{Cancelled, Day, List, MessageView, Topic};
+use heddle_domain::topic::Granularity;
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, empty, legend_of_messages, line, more, number, parse, script_link, state_of, with_query};
+use crate::elements::{ago, empty, legend_of_messages, line, more, number, script_link, state_of, with_query};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -21,23 +23,21 @@ const SIDE: usize = 100;
 
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let found = ctx.get("/v1/topics?limit=100").await?;
-    let items = found["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let found: List<Topic> = ctx.get("/v1/topics?limit=100").await?;
     let title = t!(ctx, "nav-topics");
     let shown = html! {
         section.panel {
-            @if items.is_empty() { (empty(&t!(ctx, "no-topics"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, "no-topics"))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "topic")) } th { (t!(ctx, "sent-to")) } th { (t!(ctx, "granularity")) } th { (t!(ctx, "time-zone")) } th.num { (t!(ctx, "batch")) } } }
-                    tbody { @for one in items {
-                        @let name = one["name"].as_str().unwrap_or_default();
+                    tbody { @for one in &found.items {
                         tr {
-                            td { strong { a href={ "/topics/" (segment(name)) } { bdi { (name) } } } }
+                            td { strong { a href={ "/topics/" (segment(&one.name)) } { bdi { (one.name) } } } }
                             td.side { (target(ctx, one)) }
-                            td.tight data-label=(t!(ctx, "granularity")) { (one["granularity"].as_str().unwrap_or("day")) }
-                            td.tight.side { (one["timezone"].as_str().unwrap_or("UTC")) }
-                            td.num data-label=(t!(ctx, "batch")) { (number(&one["batch"])) }
+                            td.tight data-label=(t!(ctx, "granularity")) { (granularity_word(one.spec.granularity)) }
+                            td.tight.side { (one.spec.timezone.as_deref().unwrap_or("UTC")) }
+                            td.num data-label=(t!(ctx, "batch")) { (number(one.spec.batch)) }
                         }
                     } }
                 }
@@ -45,14 +45,23 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
     };
     let body =
-        html! { div.heading { h1 { (title) } } (ctx.live("topics", shown)) (more(ctx, found["next_cursor"].as_str())) };
+        html! { div.heading { h1 { (title) } } (ctx.live("topics", shown)) (more(ctx, found.next_cursor.as_deref())) };
     Answer::page(Page::new("topics", title, body))
 }
 
-fn target(ctx: &Ctx, one: &Value) -> Markup {
-    match (one["script"].as_str(), one["queue"].as_str()) {
+fn granularity_word(granularity: Granularity) -> &'static str {
+    match granularity {
+        Granularity::Day => "day",
+        Granularity::Instant => "instant",
+    }
+}
+
+fn target(ctx: &Ctx, one: &Topic) -> Markup {
+    match (&one.spec.script, &one.spec.queue) {
         (Some(script), _) => script_link(script),
-        (_, Some(queue)) => html! { a href={ "/queues/" (segment(queue)) } { (t!(ctx, "queue-named", name = queue)) } },
+        (_, Some(queue)) => {
+            html! { a href={ "/queues/" (segment(queue.as_str())) } { (t!(ctx, "queue-named", name = queue.as_str())) } }
+        }
         _ => html! {},
     }
 }
@@ -85,26 +94,14 @@ fn month(ctx: &Ctx, zone: Tz) -> NaiveDate {
 
 async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let one = ctx.get(api).await?;
-    let zone = one["timezone"]
-        .as_str()
-        .and_then(|zone| zone.parse().ok())
-        .unwrap_or(Tz::UTC);
+    let one: Topic = ctx.get(api).await?;
+    let zone = one.spec.timezone.as_ref().and_then(|zone| zone.parse().ok());
+    let zone = zone.unwrap_or(Tz::UTC);
     let month = month(ctx, zone);
-    let found = ctx.get(&format!("{api}/days?limit=31&cursor={month}")).await?;
+    let found: List<Day> = ctx.get(&format!("{api}/days?limit=31&cursor={month}")).await?;
     let behind = month.checked_add_months(Months::new(1)).unwrap_or(month);
-    let of_month = |day: &&Value| {
-        day["day"]
-            .as_str()
-            .and_then(|day| day.parse::<NaiveDate>().ok())
-            .is_some_and(|day| day < behind)
-    };
-    let items: Vec<&Value> = found["items"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(of_month)
-        .collect();
+    let mut items = found.items;
+    items.retain(|one| one.day < behind);
     let looked = look_up(ctx, api).await?;
     let asked = asked_cancel(ctx, api).await?;
     let shown = html! {
@@ -116,7 +113,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         @if !items.is_empty() { (days_table(ctx, topic, &items)) }
     };
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) @if let Some(text) = one["description"].as_str() { br; (text) } } } }
+        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) @if let Some(text) = &one.spec.description { br; (text) } } } }
         (ctx.live("days", html! { div.stack { (shown) } }))
         section.panel {
             h2 { (t!(ctx, "look-up")) }
@@ -150,7 +147,7 @@ fn month_choice(ctx: &Ctx, month: NaiveDate) -> Markup {
 }
 
 /// A month, weeks below one another, Mondays first: how many messages each day has, and how far they are.
-fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items: &[&Value]) -> Markup {
+fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items: &[Day]) -> Markup {
     let lead = month.weekday().num_days_from_monday();
     let days = month.iter_days().take_while(|day| day.month() == month.month());
     let words = t!(ctx, "weekdays");
@@ -159,13 +156,12 @@ fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items:
             @for word in words.split(' ') { span.weekday aria-hidden="true" { (word) } }
             @for _ in 0..lead { span {} }
             @for day in days {
-                @let date = day.to_string();
-                @let found = items.iter().find(|one| one["day"].as_str() == Some(&date));
-                @match found {
+                @match items.iter().find(|one| one.day == day) {
                     Some(one) => {
-                        a.day-cell.today[day == today] href={ "/topics/" (segment(topic)) "/" (date) } aria-label=(format!("{date}: {}", t!(ctx, "of", n = number(&one["sent"]), all = number(&one["total"])))) {
+                        @let date = day.to_string();
+                        a.day-cell.today[day == today] href={ "/topics/" (segment(topic)) "/" (date) } aria-label=(format!("{date}: {}", t!(ctx, "of", n = number(one.sent), all = number(one.total)))) {
                             span { (day.day()) }
-                            b { (span::short(one["total"].as_i64().unwrap_or_default())) }
+                            b { (span::short(one.total)) }
                             (bar(ctx, one))
                         }
                     }
@@ -176,23 +172,22 @@ fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items:
     }
 }
 
-fn days_table(ctx: &Ctx, topic: &str, items: &[&Value]) -> Markup {
-    let counts = [
-        ("total", "messages"),
-        ("sent", "state-sent"),
-        ("failed", "state-failed"),
-        ("cancelled", "state-cancelled"),
+fn days_table(ctx: &Ctx, topic: &str, items: &[Day]) -> Markup {
+    let counts: [(&str, fn(&Day) -> i64); 4] = [
+        ("messages", |day| day.total),
+        ("state-sent", |day| day.sent),
+        ("state-failed", |day| day.failed),
+        ("state-cancelled", |day| day.cancelled),
     ];
     html! {
         section.panel {
             table.cards {
-                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } @for (_, word) in counts { th.num { (t!(ctx, word)) } } } }
+                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } @for (word, _) in counts { th.num { (t!(ctx, word)) } } } }
                 tbody { @for day in items {
-                    @let date = day["day"].as_str().unwrap_or_default();
                     tr {
-                        td.tight { a href={ "/topics/" (segment(topic)) "/" (date) } { (date) } }
+                        td.tight { a href={ "/topics/" (segment(topic)) "/" (day.day) } { (day.day) } }
                         td.wide { (bar(ctx, day)) }
-                        @for (name, word) in counts { td.num data-label=(t!(ctx, word)) { (number(&day[name])) } }
+                        @for (word, count) in counts { td.num data-label=(t!(ctx, word)) { (number(count(day))) } }
                     }
                 } }
             }
@@ -204,27 +199,27 @@ fn number_field(ctx: &Ctx, name: &'static str) -> Markup {
     html! { label.hidden for=(name) { (t!(ctx, name)) } input id=(name) type="search" inputmode="numeric" name=(name) value=[ctx.q(name)] placeholder=(t!(ctx, name)); }
 }
 
-async fn look_up(ctx: &Ctx, api: &str) -> Result<Option<Value>, Trouble> {
+async fn look_up(ctx: &Ctx, api: &str) -> Result<Option<Vec<MessageView>>, Trouble> {
     if ctx.q("sender").is_none() && ctx.q("receiver").is_none() {
         return Ok(None);
     }
     let query = ctx.asks(50, &["sender", "receiver", "day"]);
-    Ok(Some(ctx.get(&format!("{api}/messages?{query}")).await?))
+    let found: List<MessageView> = ctx.get(&format!("{api}/messages?{query}")).await?;
+    Ok(Some(found.items))
 }
 
-fn messages_table(ctx: &Ctx, messages: &Value) -> Markup {
-    let items = messages["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
     html! {
-        @if items.is_empty() { (empty(&t!(ctx, "no-messages"))) }
+        @if messages.is_empty() { (empty(&t!(ctx, "no-messages"))) }
         @else {
             table.cards {
                 thead { tr { th { (t!(ctx, "due")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "sender")) } th.num { (t!(ctx, "receiver")) } th { (t!(ctx, "payload")) } } }
-                tbody { @for one in items {
+                tbody { @for one in messages {
                     tr {
-                        td.tight { (one["due"].as_str().unwrap_or_default()) }
-                        td.tight.side { (state_of(ctx, "message", one["state"].as_str().unwrap_or("pending"))) }
-                        td.num data-label=(t!(ctx, "sender")) { (one["sender"]) } td.num data-label=(t!(ctx, "receiver")) { (one["receiver"]) }
-                        td.wide { code { (line(&one["payload"].to_string())) } }
+                        td.tight { (one.due) }
+                        td.tight.side { (state_of(ctx, "message", one.state.as_str())) }
+                        td.num data-label=(t!(ctx, "sender")) { (one.sender) } td.num data-label=(t!(ctx, "receiver")) { (one.receiver) }
+                        td.wide { code { (line(&one.payload.to_string())) } }
                     }
                 } }
             }
@@ -233,23 +228,22 @@ fn messages_table(ctx: &Ctx, messages: &Value) -> Markup {
 }
 
 /// A day's messages as one bar.
-fn bar(ctx: &Ctx, day: &Value) -> Markup {
-    let count = |name: &str| day[name].as_i64().unwrap_or_default();
-    let total = count("total").max(1) as f64;
+fn bar(ctx: &Ctx, day: &Day) -> Markup {
+    let total = day.total.max(1) as f64;
     let mut x = 0.0;
     let parts = [
-        ("sent", "succeeded"),
-        ("failed", "failed"),
-        ("cancelled", "cancelled"),
-        ("in_hand", "running"),
+        (day.sent, "succeeded"),
+        (day.failed, "failed"),
+        (day.cancelled, "cancelled"),
+        (day.in_hand, "running"),
     ]
-    .map(|(name, class)| {
-        let (from, width) = (x, count(name) as f64 / total * 400.0);
+    .map(|(count, class)| {
+        let (from, width) = (x, count as f64 / total * 400.0);
         x += width;
         (class, from, width)
     });
     html! {
-        svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = span::number(count("sent")), all = span::number(count("total")))) {
+        svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = number(day.sent), all = number(day.total))) {
             rect.f-ready x="0" y="0" width="400" height="8" {}
             @for (class, from, width) in parts {
                 @if width > 0.0 { rect class=(fill(class)) x=(format!("{from:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} }
@@ -260,19 +254,19 @@ fn bar(ctx: &Ctx, day: &Value) -> Markup {
 
 async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let one = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
+    let one: Day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
     let asked = asked_cancel(ctx, api).await?;
     let shown = html! { div.stack {
         section.panel {
             p.params { (bar(ctx, &one)) }
             dl.stats {
-                // The page computes the rate from one update to the next.
-                @if one["state"] == "draining" { div hidden data-rate=(one["sent"]) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
-                @for (name, word) in [("total", "messages"), ("sent", "state-sent"), ("failed", "state-failed"), ("cancelled", "state-cancelled"), ("in_hand", "in-hand"), ("retrying", "state-retrying")] {
-                    div { dd { b { (number(&one[name])) } } dt { span { (t!(ctx, word)) } } }
+                // How fast it goes is reckoned by the page from one look to the next.
+                @if one.state == "draining" { div hidden data-rate=(one.sent) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
+                @for (count, word) in [(one.total, "messages"), (one.sent, "state-sent"), (one.failed, "state-failed"), (one.cancelled, "state-cancelled"), (one.in_hand, "in-hand"), (one.retrying, "state-retrying")] {
+                    div { dd { b { (number(count)) } } dt { span { (t!(ctx, word)) } } }
                 }
             }
-            @if let Some(at) = one["drained_at"].as_str().and_then(parse) { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
+            @if let Some(at) = one.drained_at { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
         }
         section.panel {
             h2 { (t!(ctx, "buckets")) }
@@ -289,19 +283,18 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
 }
 
 /// A hundred rows of a hundred: which buckets are sent. One path for each state.
-fn buckets(ctx: &Ctx, day: &Value) -> Markup {
+fn buckets(ctx: &Ctx, day: &Day) -> Markup {
     let mut paths: std::collections::BTreeMap<String, String> = Default::default();
-    for one in day["buckets"].as_array().into_iter().flatten() {
-        let bucket = one["bucket"].as_u64().unwrap_or_default() as usize % BUCKETS;
-        let count = |name: &str| one[name].as_i64().unwrap_or_default();
-        let (total, done) = (count("total"), count("sent") + count("failed") + count("cancelled"));
-        let class = if count("failed") > 0 {
+    let all = day.buckets.as_deref().unwrap_or_default();
+    for one in all {
+        let bucket = usize::try_from(one.bucket).unwrap_or_default() % BUCKETS;
+        let class = if one.failed > 0 {
             "failed"
-        } else if total > 0 && count("cancelled") == total {
+        } else if one.total > 0 && one.cancelled == one.total {
             "cancelled"
-        } else if done >= total {
+        } else if one.sent + one.cancelled >= one.total {
             "succeeded"
-        } else if count("sent") > 0 {
+        } else if one.sent > 0 {
             "running"
         } else {
             "ready"
@@ -314,7 +307,7 @@ fn buckets(ctx: &Ctx, day: &Value) -> Markup {
     }
     html! {
         div.scroll tabindex="0" role="group" aria-label=(t!(ctx, "buckets")) {
-            svg.picture.buckets viewBox="0 0 600 600" width="600" height="600" role="img" aria-label=(t!(ctx, "buckets-label", n = day["buckets"].as_array().map_or(0, Vec::len))) {
+            svg.picture.buckets viewBox="0 0 600 600" width="600" height="600" role="img" aria-label=(t!(ctx, "buckets-label", n = all.len())) {
                 rect.ground x="0" y="0" width="600" height="600" {}
                 @for (class, path) in &paths { path class=(class) d=(path) {} }
             }
@@ -351,23 +344,22 @@ async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Option<AskedCancel>, Troub
     }
     let (mut count, mut more) = (0, false);
     if let [("day", day)] = fields.as_slice() {
-        let day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
-        let of = |name: &str| day[name].as_i64().unwrap_or_default();
-        count = (of("total") - of("sent") - of("failed") - of("cancelled") - of("in_hand")).max(0);
+        let day: Day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
+        count = (day.total - day.sent - day.failed - day.cancelled - day.in_hand).max(0);
     } else {
         let query = url::form_urlencoded::Serializer::new(format!("limit={COUNTED_EACH}"))
             .extend_pairs(&fields)
             .finish();
         let mut cursor = String::new();
         for _ in 0..COUNTED_PAGES {
-            let page = ctx.get(&format!("{api}/messages?{query}{cursor}")).await?;
-            let waits = |one: &&Value| matches!(one["state"].as_str(), Some("scheduled" | "retrying"));
-            count += page["items"].as_array().into_iter().flatten().filter(waits).count() as i64;
-            more = page["next_cursor"].is_string();
-            let Some(next) = page["next_cursor"].as_str() else {
+            let page: List<MessageView> = ctx.get(&format!("{api}/messages?{query}{cursor}")).await?;
+            let waits = |one: &&MessageView| matches!(one.state.as_str(), "scheduled" | "retrying");
+            count += page.items.iter().filter(waits).count() as i64;
+            more = page.next_cursor.is_some();
+            let Some(next) = page.next_cursor else {
                 break;
             };
-            cursor = format!("&cursor={}", segment(next));
+            cursor = format!("&cursor={}", segment(&next));
         }
     }
     Ok(Some(AskedCancel { fields, count, more }))
@@ -418,12 +410,8 @@ async fn cancel(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
             };
         }
     }
-    let done = ctx.send(Method::POST, &format!("{api}/cancel"), &body).await?;
-    let said = t!(
-        ctx,
-        "said-cancelled-messages",
-        n = span::number(done["cancelled"].as_i64().unwrap_or_default())
-    );
+    let done: Cancelled = ctx.ask(Method::POST, &format!("{api}/cancel"), &body).await?;
+    let said = t!(ctx, "said-cancelled-messages", n = span::number(done.cancelled as i64));
     let day = field(&form, "day")
         .map(|day| format!("/{}", segment(day.trim())))
         .unwrap_or_default();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
+use heddle_api::{BackfillPlan, BackfillStarted, RunState};
 use heddle_domain::Time;
 use maud::{Markup, html};
 use serde_json::{Value, json};
@@ -31,11 +32,10 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     if ctx.posts() {
         let preview = field(&form, "do") != Some("start");
         match send(ctx, here, &form, preview).await {
-            Ok(answer) if preview => planned = Some(answer),
-            Ok(answer) => {
-                let id = answer["id"].as_str().unwrap_or_default();
+            Ok(BackfillStarted::Planned(plan)) => planned = Some(plan),
+            Ok(BackfillStarted::Made(made)) => {
                 return Ok(Answer::Go {
-                    to: format!("/backfills/{id}"),
+                    to: format!("/backfills/{}", made.id),
                     said: Some(t!(ctx, "said-backfill")),
                 });
             }
@@ -88,11 +88,10 @@ async fn preview(
     ctx: &Ctx,
     here: &Here,
     form: &[(String, String)],
-    planned: &Value,
+    planned: &BackfillPlan,
     took: Option<i64>,
 ) -> Result<Markup, Trouble> {
-    let instants = planned["instants"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let instants: Vec<Time> = instants.iter().filter_map(Value::as_str).filter_map(parse).collect();
+    let instants: Vec<Time> = planned.instants.iter().map(|at| at.0).collect();
     let at_once = field(form, "max_active").and_then(|text| text.trim().parse::<i64>().ok());
     let at_once = usize::try_from(at_once.unwrap_or(1)).unwrap_or(1).max(1);
     let rounds = instants.len().div_ceil(at_once) as i64;
@@ -150,14 +149,14 @@ fn drawn(ctx: &Ctx, here: &Here, months: &[NaiveDate], days: &BTreeMap<NaiveDate
     html! {
         div.row {
             span.legend { span.state.s-running { svg.key.picture width="16" height="12" aria-hidden="true" { rect.planned x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "planned")) } } }
-            (legend(ctx, &["succeeded", "failed", "running", "cancelled"]))
+            (legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Cancelled]))
         }
         div.calendar { @for month in months { (month_of(ctx, here, *month, &month_and_year(ctx.lang, *month), days)) } }
         @if more { p.muted { (t!(ctx, "backfill-months", n = MONTHS as usize)) } }
     }
 }
 
-async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) -> Result<Value, Trouble> {
+async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) -> Result<BackfillStarted, Trouble> {
     let mut body = json!({ "dry_run": dry_run });
     for name in ["from", "to", "step", "on_existing", "order"] {
         if let Some(text) = field(form, name) {
@@ -174,7 +173,7 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) 
     if !params.is_empty() {
         body["params"] = Value::Object(params);
     }
-    ctx.send(Method::POST, &here.api("/backfills"), &body).await
+    ctx.ask(Method::POST, &here.api("/backfills"), &body).await
 }
 
 /// A day that was written without a time means its midnight in UTC.

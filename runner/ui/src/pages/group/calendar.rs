@@ -36,24 +36,24 @@ pub(super) struct Day {
 }
 
 impl Day {
-    fn add(&mut self, state: i16, count: usize) {
+    fn add(&mut self, state: RunState, count: usize) {
         self.runs += count;
-        match RunState::from_number(state) {
-            Some(RunState::Failed) => self.failed += count,
-            Some(RunState::Cancelled) => self.cancelled += count,
-            Some(RunState::Succeeded) => {}
-            _ => self.open += count,
+        match state {
+            RunState::Failed => self.failed += count,
+            RunState::Cancelled => self.cancelled += count,
+            RunState::Succeeded => {}
+            RunState::Waiting | RunState::Running | RunState::Paused => self.open += count,
         }
     }
 
-    /// The state in which the day is drawn; failures first, because people search for them.
-    fn state(&self) -> &'static str {
+    /// The state that the day is drawn as, if it has runs; failures go first, since they are what one looks for.
+    fn state(&self) -> Option<RunState> {
         match self {
-            Self { runs: 0, .. } => "none",
-            Self { failed: 1.., .. } => "failed",
-            Self { open: 1.., .. } => "running",
-            Self { runs, cancelled, .. } if runs == cancelled => "cancelled",
-            _ => "succeeded",
+            Self { runs: 0, .. } => None,
+            Self { failed: 1.., .. } => Some(RunState::Failed),
+            Self { open: 1.., .. } => Some(RunState::Running),
+            Self { runs, cancelled, .. } if runs == cancelled => Some(RunState::Cancelled),
+            _ => Some(RunState::Succeeded),
         }
     }
 }
@@ -124,7 +124,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     a href=(with_query(ctx, &[("year", Some(&(year + 1).to_string()))])) { (year + 1) }
                 }
                 span.grow {}
-                (legend(ctx, &["succeeded", "failed", "running", "cancelled"]))
+                (legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Cancelled]))
                 span.legend { span.state.s-ready { svg.key.picture width="16" height="12" aria-hidden="true" { rect.to-come x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "to-come")) } } }
             }
             (ctx.live("calendar", html! {
@@ -191,8 +191,8 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
     let state = how.state();
     let drawn = html! {
         @if how.runs == 0 && how.to_come > 0 { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
-        @else if how.runs == 0 { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
-        @else { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
+        @else if let Some(state) = state { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
+        @else { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
         // How much of a day failed is told by how much of it is red.
         @if how.failed > 0 && how.failed < how.runs {
             @let good = (f64::from(SIDE) * (1.0 - (how.failed as f64 / how.runs as f64)).clamp(0.15, 0.7)).round();
@@ -201,7 +201,7 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
         @if how.planned > 0 { rect.planned x=(f64::from(x) + 1.0) y=(f64::from(y) + 1.0) width=(f64::from(SIDE) - 2.0) height=(f64::from(SIDE) - 2.0) rx="4" {} }
         @if is_today { rect.here x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
         @if how.failed > 0 { path.cell-mark d=(format!("M{} {}l6 6m0 -6l-6 6", x + 7, y + 7)) {} }
-        @else { text class=(format!("date on-{state}")) x=(x + SIDE / 2) y=(y + 14) text-anchor="middle" { (day.day()) } }
+        @else { text class=(format!("date on-{}", state.map_or("none", RunState::as_str))) x=(x + SIDE / 2) y=(y + 14) text-anchor="middle" { (day.day()) } }
     };
     if how.runs == 0 && how.to_come == 0 && how.planned == 0 {
         return html! { g { title { (said(ctx, day, how)) } (drawn) } };
@@ -257,15 +257,17 @@ mod tests {
     #[test]
     fn a_day_is_what_one_looks_for_in_it() {
         let mut day = Day::default();
-        assert_eq!(day.state(), "none");
-        day.add(RunState::Cancelled.number(), 1);
-        assert_eq!(day.state(), "cancelled");
-        day.add(RunState::Succeeded.number(), 1);
-        assert_eq!(day.state(), "succeeded");
-        day.add(RunState::Running.number(), 1);
-        assert_eq!(day.state(), "running");
-        day.add(RunState::Failed.number(), 1);
-        assert_eq!((day.state(), day.runs, day.failed), ("failed", 4, 1));
+        assert_eq!(day.state(), None);
+        for (state, shown) in [
+            (RunState::Cancelled, RunState::Cancelled),
+            (RunState::Succeeded, RunState::Succeeded),
+            (RunState::Running, RunState::Running),
+            (RunState::Failed, RunState::Failed),
+        ] {
+            day.add(state, 1);
+            assert_eq!(day.state(), Some(shown));
+        }
+        assert_eq!((day.runs, day.failed), (4, 1));
     }
 
     #[test]

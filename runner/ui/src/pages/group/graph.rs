@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use heddle_api::{Graph, GraphLink, TaskState};
 use heddle_domain::plan::{Plan, TaskIndex};
 use heddle_domain::run::Progress;
-use heddle_domain::state::TaskState;
 use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::ctx::segment;
-use crate::elements::{glyph, group_link, legend, state_glyph, state_word, time};
+use crate::elements::{Shown, glyph, group_link, legend, state_word, time};
 use crate::layout::layered;
 use crate::pages::Answer;
 use crate::words::t;
@@ -33,15 +33,9 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         .await?
         .into_iter()
         .next();
-    let around = ctx.get(&here.api("/graph")).await?;
-    let names = |side: &str| -> Vec<String> {
-        let links = around[side].as_array().map(Vec::as_slice).unwrap_or_default();
-        links
-            .iter()
-            .filter_map(|link| link["group"].as_str().map(str::to_owned))
-            .collect()
-    };
-    let (upstream, downstream) = (names("upstream"), names("downstream"));
+    let around: Graph = ctx.get(&here.api("/graph")).await?;
+    let names = |links: Vec<GraphLink>| -> Vec<String> { links.into_iter().map(|link| link.group).collect() };
+    let (upstream, downstream) = (names(around.upstream), names(around.downstream));
     let plan = &here.group.revision.plan;
     let mut states = BTreeMap::new();
     if let Some(run) = &newest {
@@ -64,7 +58,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 @if !upstream.is_empty() { p { span.muted { (t!(ctx, "waits-for")) } " " @for (index, name) in upstream.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } } }
                 @if !downstream.is_empty() { p { span.muted { (t!(ctx, "followed-by")) } " " @for (index, name) in downstream.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } } }
                 span.grow {}
-                @if is_drawn(plan) { (legend(ctx, &["succeeded", "running", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) }
+                @if is_drawn(plan) { (legend(ctx, &[TaskState::Succeeded, TaskState::Running, TaskState::Failed, TaskState::UpstreamFailed, TaskState::Skipped])) (zoom_buttons(ctx)) }
             }
             (ctx.live("graph", picture))
         }
@@ -163,9 +157,9 @@ pub(in crate::pages) fn draw(
                     @let task = &plan.tasks[order[index] as usize];
                     @let name = task.name.to_string();
                     @let now = state_of(index);
-                    @let word = now.map(|now| state_word(ctx, now.as_str())).unwrap_or_default();
+                    @let word = now.map(|now| state_word(ctx, now)).unwrap_or_default();
                     @let (x, y) = (at.x - wide / 2.0, at.y - HEIGHT / 2.0);
-                    @let inside = node(&name, now.map(TaskState::as_str), (x, y), wide);
+                    @let inside = node(&name, now, (x, y), wide);
                     @match log {
                         Some(log) => a.node #{ "task-" (segment(&name)) } href={ (log) "?task=" (segment(&name)) } aria-label=(format!("{name}: {word}")) { (inside) },
                         None => g.node #{ "task-" (segment(&name)) } role="img" aria-label=(name) { (inside) },
@@ -177,14 +171,14 @@ pub(in crate::pages) fn draw(
 }
 
 /// A box with a name and, at its edges, a state; from far away, the box is the state's.
-pub(in crate::pages) fn node(name: &str, now: Option<&str>, (x, y): (f64, f64), wide: f64) -> Markup {
-    let fill = now.map(crate::chart::fill).unwrap_or_default();
+pub(in crate::pages) fn node(name: &str, now: Option<impl Shown>, (x, y): (f64, f64), wide: f64) -> Markup {
+    let fill = now.as_ref().map(crate::chart::fill).unwrap_or_default();
     html! {
         title { (name) }
         rect class={ "box " (fill) } x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(format!("{wide:.0}")) height=(HEIGHT) rx="6" {}
         @if let Some(now) = now {
             rect class={ "edge-mark " (fill) } x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
-            g class={ "mark s-" (state_glyph(now)) } transform=(format!("translate({:.0} {:.0})", x + wide - 26.0, y + 9.0)) { (glyph(state_glyph(now))) }
+            g class={ "mark s-" (now.glyph()) } transform=(format!("translate({:.0} {:.0})", x + wide - 26.0, y + 9.0)) { (glyph(now.glyph())) }
         }
         text.name x=(format!("{:.0}", x + 14.0)) y=(format!("{:.0}", y + 21.0)) { (short(name)) }
     }

@@ -10,18 +10,17 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
+use heddle_api::{RunState, TaskDetail, TaskState};
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::Progress;
-use heddle_domain::state::{RunState, TaskState};
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Here, framed, millis};
-use crate::chart::fill_of;
+use crate::chart::fill;
 use crate::ctx::segment;
-use crate::elements::{self, Button, ago, button, choice, empty, legend, line, parse, state, time, took};
+use crate::elements::{Button, TASK_STATES, ago, button, choice, empty, legend, line, number, state, time, took};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
@@ -94,7 +93,7 @@ impl Grid {
                 if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
                     now = TaskState::Running;
                 }
-                if now == TaskState::Paused && run.state == RunState::Waiting.number() {
+                if now == TaskState::Paused && run.state == RunState::Waiting {
                     now = TaskState::Pending;
                 }
                 cells[*row][column] = Some(now);
@@ -133,7 +132,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 div.row {
                     span { (t!(ctx, "runs")) " " (choice(ctx, &t!(ctx, "runs-shown"), "n", &columns.to_string(), &among)) }
                     span.grow {}
-                    (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"]))
+                    (legend(ctx, &TASK_STATES))
                 }
                 (ctx.live("grid", picture(ctx, here, &grid)))
             }
@@ -204,7 +203,7 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
                     }
                     a href={ "/runs/" (run.id) } {
                         title { (labels[column]) }
-                        rect class=(fill_of(run.state)) x=(x + 3) y=(format!("{:.1}", 78.0 - bar)) width="14" height=(format!("{bar:.1}")) rx="2" {}
+                        rect class=(fill(run.state)) x=(x + 3) y=(format!("{:.1}", 78.0 - bar)) width="14" height=(format!("{bar:.1}")) rx="2" {}
                     }
                 }
                 @for (row, cells) in grid.cells.iter().enumerate() {
@@ -230,7 +229,7 @@ fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     let mut first = 0;
     for alike in cells.chunk_by(|left, right| left == right) {
         if let Some(state) = alike[0].filter(|state| is_solid(*state)) {
-            let path = paths.entry(crate::chart::fill(state.as_str())).or_default();
+            let path = paths.entry(fill(state)).or_default();
             let (x, y, width) = (first * SIZE + 3, y + 3, alike.len() * SIZE - 6);
             let _ = write!(path, "M{x} {y}h{width}v14h-{width}z");
         }
@@ -253,7 +252,7 @@ fn shapes(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for (column, cell) in cells.iter().enumerate() {
         if let Some(state) = cell.filter(|state| !is_solid(*state)) {
-            let path = paths.entry(crate::chart::fill(state.as_str())).or_default();
+            let path = paths.entry(fill(state)).or_default();
             shape(path, state, column * SIZE, y);
         }
     }
@@ -290,47 +289,44 @@ pub(super) async fn cell(ctx: &Ctx) -> Result<Answer, Trouble> {
 /// A short text for the cell under the pointer: state, duration, attempts, the error's first line.
 async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
-    let one = ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await?;
-    let at = |name: &str| one[name].as_str().and_then(parse);
-    let attempts = one["attempts"].as_array().map_or(0, Vec::len);
-    Ok(html! {
+    Ok(standing(ctx, &task_of(ctx, run, task).await?))
+}
+
+async fn task_of(ctx: &Ctx, run: Uuid, task: &str) -> Result<TaskDetail, Trouble> {
+    ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await
+}
+
+/// How a task stands, how long it took, how often it was tried, and what it failed with.
+fn standing(ctx: &Ctx, one: &TaskDetail) -> Markup {
+    let (task, attempts) = (&one.task, one.attempts.len());
+    html! {
         p.row {
-            (state(ctx, one["state"].as_str().unwrap_or_default()))
-            @if let Some(from) = at("started_at") { span.muted { (took(ctx, from, at("finished_at"))) } }
+            (state(ctx, task.state))
+            @if let Some(from) = task.started_at { span.muted { (took(ctx, from, task.finished_at)) } }
             @if attempts > 1 { span.muted { (t!(ctx, "attempts-count", n = attempts)) } }
         }
-        @if let Some(message) = one["error"]["message"].as_str() { p.error { (line(message)) } }
-    })
+        @if let Some(error) = &task.error { p.error { (line(&error.message)) } }
+    }
 }
 
 async fn detail(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
-    let one = ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let now = text(&one["state"]);
-    let attempts = one["attempts"].as_array().cloned().unwrap_or_default();
-    let (from, to) = (
-        one["started_at"].as_str().and_then(parse),
-        one["finished_at"].as_str().and_then(parse),
-    );
-    // Ended task runs in an ended run; the API refuses the others.
+    let one = task_of(ctx, run, task).await?;
+    // What has ended, in a run that has; the API says no to the rest.
     let whole = ctx.store().run(heddle_domain::id::RunId(run)).await?;
     let clears = whole.is_some_and(|run| run.finished_at.is_some());
-    let failed = matches!(now.as_str(), "failed" | "upstream_failed");
+    let failed = matches!(one.task.state, TaskState::Failed | TaskState::UpstreamFailed);
     Ok(html! {
         section.panel aria-label=(task) {
             div.row { h2.grow { bdi { (task) } } a href={ "/runs/" (run) } { (t!(ctx, "open-run")) } }
-            p.row { (state(ctx, &now))
-                @if let Some(from) = from { span.muted { (took(ctx, from, to)) } }
-                @if attempts.len() > 1 { span.muted { (t!(ctx, "attempts-count", n = attempts.len())) } } }
-            @if let Some(message) = one["error"]["message"].as_str() { p.error { (line(message)) } }
-            @if !attempts.is_empty() {
-                table { tbody { @for attempt in attempts.iter().rev().take(8) {
+            (standing(ctx, &one))
+            @if !one.attempts.is_empty() {
+                table { tbody { @for attempt in one.attempts.iter().rev().take(8) {
                     tr {
-                        td.tight.muted { (elements::number(&attempt["attempt"])) }
-                        td.tight { (state(ctx, &text(&attempt["state"]))) }
-                        td.num { @if let Some(from) = attempt["started_at"].as_str().and_then(parse) { (took(ctx, from, attempt["finished_at"].as_str().and_then(parse))) } }
-                        td.muted { @if let Some(at) = attempt["started_at"].as_str().and_then(parse) { (time(ctx, at)) } }
+                        td.tight.muted { (number(attempt.attempt)) }
+                        td.tight { (state(ctx, attempt.state)) }
+                        td.num { (took(ctx, attempt.started_at, attempt.finished_at)) }
+                        td.muted { (time(ctx, attempt.started_at)) }
                     }
                 } } }
             }
@@ -345,7 +341,7 @@ async fn detail(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
                     a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }
-            @if let Some(at) = to { p.muted.under { (t!(ctx, "ended")) " " (ago(ctx, at)) } }
+            @if let Some(at) = one.task.finished_at { p.muted.under { (t!(ctx, "ended")) " " (ago(ctx, at)) } }
         }
     })
 }

@@ -174,7 +174,7 @@ fn millis(run: &GroupRunRow) -> Option<i64> {
 
 /// The median duration of runs that succeeded.
 pub(super) fn median(runs: &[GroupRunRow]) -> Option<i64> {
-    let good = runs.iter().filter(|run| run.state == RunState::Succeeded.number());
+    let good = runs.iter().filter(|run| run.state == RunState::Succeeded);
     let mut spans: Vec<i64> = good.filter_map(millis).collect();
     spans.sort_unstable();
     spans.get(spans.len() / 2).copied()

@@ -1,8 +1,10 @@
 //! Starting a run: fields made of the schemas of the group's scripts.
 
 use axum::http::Method;
+use heddle_api::{Run, ScriptVersion};
 use maud::html;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::{Here, framed};
 use crate::ctx::segment;
@@ -26,8 +28,10 @@ async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value
         values.extend(script.defaults.clone());
         let target = format!("/v1/scripts/{}/versions/{}", segment(&script.name), script.version);
         // A form without this script's fields is better than none.
-        let Ok(version) = ctx.get(&target).await else { continue };
-        for (name, schema) in form::properties(&version["params_schema"]) {
+        let Ok(version) = ctx.get::<ScriptVersion>(&target).await else {
+            continue;
+        };
+        for (name, schema) in form::properties(&version.params_schema.unwrap_or_default()) {
             properties.entry(name).or_insert(schema);
         }
     }
@@ -111,7 +115,7 @@ async fn submit(
     here: &Here,
     properties: &Map<String, Value>,
     form: &[(String, String)],
-) -> Result<String, Trouble> {
+) -> Result<Uuid, Trouble> {
     let mut params = read(properties, form)?;
     params.extend(object(form, "params")?);
     let mut body = json!({ "params": params });
@@ -134,6 +138,6 @@ async fn submit(
     if field(form, "force").is_some() {
         body["force"] = json!(true);
     }
-    let run = ctx.send(Method::POST, &here.api("/runs"), &body).await?;
-    Ok(run["id"].as_str().unwrap_or_default().to_owned())
+    let run: Run = ctx.ask(Method::POST, &here.api("/runs"), &body).await?;
+    Ok(run.id)
 }

@@ -1,12 +1,13 @@
 //! A group's runs: how long each took, by logical time, and the list.
 
+use heddle_api::RunState;
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
 
 use super::{Here, framed, median, millis};
-use crate::chart::fill_of;
-use crate::elements::{self, choice, empty, line, more, state, time, took};
+use crate::chart::fill;
+use crate::elements::{self, choice, empty, line, more, state, time, took, trigger_word};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -80,8 +81,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
                     @if let Some(took) = millis(run) {
                         @let (x, height) = (format!("{:.2}%", axis.x(stands(run, by_start)) + 1.0), y(took));
                         a href={ "/runs/" (run.id) } tabindex="-1" aria-hidden="true" {
-                            @if run.state == 4 { svg x=(x) overflow="visible" { rect class=(fill_of(run.state)) x="-4" y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} } }
-                            @else { circle class=(fill_of(run.state)) cx=(x) cy=(format!("{height:.1}")) r="4" {} }
+                            @if run.state == RunState::Failed { svg x=(x) overflow="visible" { rect class=(fill(run.state)) x="-4" y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} } }
+                            @else { circle class=(fill(run.state)) cx=(x) cy=(format!("{height:.1}")) r="4" {} }
                         }
                     }
                 }
@@ -108,16 +109,12 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
 }
 
 fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
-    let word = heddle_domain::state::RunState::from_number(run.state)
-        .map_or("running", heddle_domain::state::RunState::as_str);
-    let trigger =
-        heddle_domain::state::Trigger::from_number(run.trigger).map_or("manual", heddle_domain::state::Trigger::as_str);
     html! {
         tr {
             td.pick { input type="checkbox" name="run" value=(run.id) data-pick aria-label=(t!(ctx, "compare-this", at = crate::span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true))); }
             td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
-            td.tight.side { (state(ctx, word)) }
-            td.tight.muted { (t!(ctx, &format!("trigger-{trigger}"))) }
+            td.tight.side { (state(ctx, run.state)) }
+            td.tight.muted { (trigger_word(ctx, run.trigger)) }
             td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
             td.tight.muted.drop { (time(ctx, run.created_at)) }
             td.wide { @if let Some(error) = &run.error { span.error { (line(error)) } } }

@@ -1,7 +1,8 @@
 //! A group's schedules: each with its next instants, its window, on and off.
 
+use heddle_domain::spec::{Misfire, ScheduleSpec};
 use maud::{Markup, html};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::{Here, framed};
 use crate::ctx::segment;
@@ -15,12 +16,12 @@ const NEXT: usize = 10;
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let schedules = &here.group.revision.schedules;
-    let spec = serde_json::to_value(&here.group.revision.plan.spec.schedules).unwrap_or_default();
+    let written = &here.group.revision.plan.spec.schedules;
     let inside = html! {
         div.stack {
             @if schedules.is_empty() { section.panel { (empty(&t!(ctx, "no-schedules"))) } }
             @for (name, schedule) in schedules {
-                @let written = &spec[name.as_str()];
+                @let written = written.get(name.as_str());
                 @let enabled = schedule.enabled();
                 section.panel {
                     div.row {
@@ -30,11 +31,11 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     }
                     div.two {
                         dl.facts {
-                            (facts(ctx, written))
+                            @if let Some(written) = written { (facts(ctx, written)) }
                             dt { (t!(ctx, "time-zone")) } dd { (schedule.zone().name()) }
                             @if let (Some(from), _) = schedule.window() { dt { (t!(ctx, "starts")) } dd { (time_exact(ctx, from)) } }
                             @if let (_, Some(to)) = schedule.window() { dt { (t!(ctx, "ends")) } dd { (time_exact(ctx, to)) } }
-                            dt { (t!(ctx, "missed-instants")) } dd { (t!(ctx, &format!("misfire-{}", written["misfire"].as_str().unwrap_or("once")))) }
+                            dt { (t!(ctx, "missed-instants")) } dd { (t!(ctx, misfire(written.map(|written| written.misfire).unwrap_or_default()))) }
                         }
                         (instants(ctx, here, schedule))
                     }
@@ -46,12 +47,29 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
 }
 
 /// What kind of schedule it is, as it was written.
-fn facts(ctx: &Ctx, written: &Value) -> Markup {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+fn facts(ctx: &Ctx, written: &ScheduleSpec) -> Markup {
+    let kinds = [
+        (t!(ctx, "schedule-cron"), written.cron.clone()),
+        (t!(ctx, "schedule-every"), written.every.map(|span| span.to_string())),
+        (t!(ctx, "schedule-after"), written.after.map(|span| span.to_string())),
+        (t!(ctx, "schedule-once"), written.once.as_ref().map(json)),
+        (t!(ctx, "schedule-daily"), written.daily.as_ref().map(json)),
+    ];
     html! {
-        @for kind in ["cron", "every", "after", "once", "daily"] {
-            @if !written[kind].is_null() { dt { (t!(ctx, &format!("schedule-{kind}"))) } dd { code { (text(&written[kind])) } } }
-        }
+        @for (word, text) in kinds { @if let Some(text) = text { dt { (word) } dd { code { (text) } } } }
+    }
+}
+
+fn json(part: &impl Serialize) -> String {
+    serde_json::to_value(part).unwrap_or_default().to_string()
+}
+
+/// The key of what is done about instants that were missed.
+fn misfire(what: Misfire) -> &'static str {
+    match what {
+        Misfire::Once => "misfire-once",
+        Misfire::Skip => "misfire-skip",
+        Misfire::All => "misfire-all",
     }
 }
 

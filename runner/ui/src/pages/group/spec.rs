@@ -1,12 +1,14 @@
 //! A group's spec: as YAML, to be changed; its revisions, and what differs between two.
 
 use axum::http::Method;
+use heddle_api::{Group, List, Revision};
 use maud::{Markup, html};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{Here, framed};
 use crate::ctx::{Beat, segment};
-use crate::elements::{glyph, parse, time};
+use crate::elements::{glyph, time};
 use crate::form::field;
 use crate::frame::Page;
 use crate::pages::Answer;
@@ -31,7 +33,10 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             (Method::PUT, here.api(""))
         };
         let puts = method == Method::PUT;
-        match ctx.send_as(method, &target, "application/yaml", text.into()).await {
+        match ctx
+            .ask_as::<IgnoredAny>(method, &target, "application/yaml", text.into())
+            .await
+        {
             Ok(_) if puts => {
                 return Ok(Answer::Go {
                     to: here.address("spec"),
@@ -42,10 +47,10 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             Err(trouble) => wrong = Some(trouble),
         }
     }
-    let revisions = ctx.get(&here.api("/revisions?limit=50")).await?;
-    let revisions = revisions["items"].as_array().cloned().unwrap_or_default();
-    let number = |name: &str| ctx.q(name).and_then(|n| n.parse::<i64>().ok());
-    let current = i64::from(here.group.revision.number);
+    let revisions: List<Revision> = ctx.get(&here.api("/revisions?limit=50")).await?;
+    let revisions = revisions.items;
+    let number = |name: &str| ctx.q(name).and_then(|n| n.parse::<i32>().ok());
+    let current = here.group.revision.number;
     let shown = number("revision").unwrap_or(current);
     let now = spec_of(ctx, here, &revisions, shown).await?;
     let before = match number("against") {
@@ -64,7 +69,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             div.two {
                 section.panel {
                     div.row {
-                        h2.grow { (t!(ctx, "revision-n", n = shown)) @if let Some((n, _)) = &before { " " (t!(ctx, "against-n", n = *n)) } }
+                        h2.grow { (t!(ctx, "revision-n", n = i64::from(shown))) @if let Some((n, _)) = &before { " " (t!(ctx, "against-n", n = i64::from(*n))) } }
                         @if !edits && ctx.viewer.operates() && shown == current { a.button href={ (here.address("spec")) "?edit=1" } { (t!(ctx, "edit")) } }
                     }
                     @if edits {
@@ -85,17 +90,20 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(page)
 }
 
-async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Value], number: i64) -> Result<Value, Trouble> {
-    if let Some(found) = revisions.iter().find(|one| one["revision"].as_i64() == Some(number)) {
-        return Ok(found["spec"].clone());
+async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Revision], number: i32) -> Result<Value, Trouble> {
+    if let Some(found) = revisions.iter().find(|one| one.revision == number) {
+        return Ok(found.spec.clone());
     }
-    Ok(ctx.get(&here.api(&format!("/revisions/{number}"))).await?["spec"].clone())
+    let one: Revision = ctx.get(&here.api(&format!("/revisions/{number}"))).await?;
+    Ok(one.spec)
 }
 
 /// What is wrong with a spec that is being written, and nothing else: for a script that asks while somebody types.
 async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Result<Answer, Trouble> {
     let text = field(form, "spec").unwrap_or_default().to_owned();
-    let answer = ctx.send_as(Method::POST, target, "application/yaml", text.into()).await;
+    let answer = ctx
+        .ask_as::<IgnoredAny>(Method::POST, target, "application/yaml", text.into())
+        .await;
     Ok(Answer::Piece(match answer {
         Ok(_) => html! { p.state.s-succeeded { (glyph("succeeded")) span { (t!(ctx, "spec-valid")) } } },
         Err(trouble) if trouble.status >= 500 => return Err(trouble),
@@ -136,16 +144,16 @@ fn editor(ctx: &Ctx, action: &str, text: &str) -> Markup {
     }
 }
 
-fn list(ctx: &Ctx, here: &Here, revisions: &[Value], shown: i64) -> Markup {
+fn list(ctx: &Ctx, here: &Here, revisions: &[Revision], shown: i32) -> Markup {
     html! {
         section.panel {
             h2 { (t!(ctx, "revisions")) }
             table { tbody {
                 @for one in revisions {
-                    @let n = one["revision"].as_i64().unwrap_or_default();
+                    @let n = one.revision;
                     tr aria-current=[(n == shown).then_some("true")] {
-                        td.tight { a href={ (here.address("spec")) "?revision=" (n) } { (t!(ctx, "revision-n", n = n)) } }
-                        td { bdi { (one["created_by"].as_str().unwrap_or_default()) } br; span.muted { @if let Some(at) = one["created_at"].as_str().and_then(parse) { (time(ctx, at)) } } }
+                        td.tight { a href={ (here.address("spec")) "?revision=" (n) } { (t!(ctx, "revision-n", n = i64::from(n))) } }
+                        td { bdi { (one.created_by) } br; span.muted { (time(ctx, one.created_at)) } }
                         td.tight { @if n > 1 { a href={ (here.address("spec")) "?revision=" (n) "&against=" (n - 1) } { (t!(ctx, "difference")) } } }
                     }
                 }
@@ -156,10 +164,10 @@ fn list(ctx: &Ctx, here: &Here, revisions: &[Value], shown: i64) -> Markup {
 }
 
 /// Which two revisions are to be compared.
-fn any_two(ctx: &Ctx, here: &Here, revisions: &[Value], shown: i64) -> Markup {
-    let numbers: Vec<i64> = revisions.iter().filter_map(|one| one["revision"].as_i64()).collect();
+fn any_two(ctx: &Ctx, here: &Here, revisions: &[Revision], shown: i32) -> Markup {
+    let numbers: Vec<i32> = revisions.iter().map(|one| one.revision).collect();
     let against = ctx.q("against").and_then(|n| n.parse().ok()).unwrap_or(shown - 1);
-    let select = |name: &str, label: String, chosen: i64| -> Markup {
+    let select = |name: &str, label: String, chosen: i32| -> Markup {
         html! {
             label.field { span { (label) }
                 select name=(name) { @for n in &numbers { option value=(n) selected[*n == chosen] { (n) } } }
@@ -197,11 +205,11 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
             "/v1/groups/{}",
             segment(if name.is_empty() { "unnamed" } else { &name })
         );
-        let there = !check && ctx.get(&target).await.is_ok();
+        let there = !check && ctx.get::<Group>(&target).await.is_ok();
         let answered = if there {
             Err(Trouble::new(409, t!(ctx, "group-there", name = &name)))
         } else if check {
-            ctx.send_as(
+            ctx.ask_as::<IgnoredAny>(
                 Method::POST,
                 &format!("{target}/validate"),
                 "application/yaml",
@@ -209,7 +217,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
             )
             .await
         } else {
-            ctx.send_as(Method::PUT, &target, "application/yaml", text.into()).await
+            ctx.ask_as(Method::PUT, &target, "application/yaml", text.into()).await
         };
         match answered {
             Ok(_) if check => valid = true,

@@ -1,11 +1,12 @@
 //! Running a run anew: with the same params, or with others.
 
 use axum::http::Method;
+use heddle_api::Run;
 use maud::{Markup, html};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::view::Run;
+use super::view;
 use crate::ctx::segment;
 use crate::form::{field, object};
 use crate::pages::Answer;
@@ -15,24 +16,23 @@ use crate::{Ctx, Trouble};
 /// A new run like this one; with other params it is a new submission of its group.
 pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
     let form = ctx.form();
-    let made = if field(&form, "params").is_some() {
-        let run = Run::read(ctx, id).await?;
+    let made: Run = if field(&form, "params").is_some() {
+        let run = view::read(ctx, id).await?;
         let params = object(&form, "params")?;
-        let body = json!({ "params": params, "task_params": run.raw["task_params"], "logical_time": run.raw["logical_time"], "labels": run.raw["labels"] });
-        ctx.send(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
+        let body = json!({ "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "labels": run.labels });
+        ctx.ask(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
             .await?
     } else {
         let scripts = field(&form, "scripts").unwrap_or("pinned");
-        ctx.send(
+        ctx.ask(
             Method::POST,
             &format!("/v1/runs/{id}/rerun"),
             &json!({ "scripts": scripts }),
         )
         .await?
     };
-    let to = format!("/runs/{}", made["id"].as_str().unwrap_or_default());
     Ok(Answer::Go {
-        to,
+        to: format!("/runs/{}", made.id),
         said: Some(t!(ctx, "said-started")),
     })
 }
@@ -46,7 +46,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
     let form = ctx.form();
     let params = match field(&form, "params") {
         Some(written) => written.to_owned(),
-        None => serde_json::to_string_pretty(&run.raw["params"]).unwrap_or_default(),
+        None => serde_json::to_string_pretty(&run.params).unwrap_or_default(),
     };
     html! {
         div.two {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use heddle_api::{List, Node, Run};
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
-use super::view::{Run, Whole};
+use super::view::Whole;
 use crate::ctx::segment;
 use crate::elements::{self, empty, line, state, time_exact, took};
 use crate::words::t;
@@ -17,13 +18,8 @@ const LISTED: usize = 500;
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let (run, detail) = (&whole.run, whole.detail(ctx).await?);
     let revision = ctx.ui.engine.catalog().revision(detail.run.revision_id).await?;
-    let nodes = ctx.get("/v1/nodes?limit=500").await?;
-    let names: BTreeMap<String, String> = nodes["items"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|node| Some((node["id"].as_str()?.to_owned(), node["name"].as_str()?.to_owned())))
-        .collect();
+    let nodes: List<Node> = ctx.get("/v1/nodes?limit=500").await?;
+    let names = nodes.items.into_iter().map(|node| (node.id, node.name)).collect();
     let mut attempts: Vec<&AttemptView> = detail.attempts.iter().collect();
     attempts.sort_by_key(|attempt| std::cmp::Reverse(attempt.started_at));
     let all = attempts.len();
@@ -48,14 +44,13 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
 }
 
 fn row(ctx: &Ctx, run: &Run, attempt: &AttemptView, name: &str, nodes: &BTreeMap<String, String>) -> Markup {
-    let word = attempt.state.as_str();
     let node = attempt.node.map(|node| node.to_string());
     let kind = attempt.error_kind;
     html! {
         tr {
             td.tight { a href={ "/runs/" (run.id) "/log?task=" (segment(name)) } { bdi { (name) } @if let Some(item) = attempt.key.item { "[" (item) "]" } } }
             td.tight.side data-label=(t!(ctx, "attempt")) { (attempt.attempt) }
-            td.tight { (state(ctx, word)) }
+            td.tight { (state(ctx, attempt.state)) }
             td.num.side { (took(ctx, attempt.started_at, attempt.finished_at)) }
             td.num.spare data-label=(t!(ctx, "memory")) { @if let Some(bytes) = attempt.memory_bytes { (span::bytes(bytes)) } }
             td.num.side.spare data-label=(t!(ctx, "processor")) { @if let Some(micros) = attempt.cpu_micros { (elements::millis(ctx, (micros + 999) / 1_000)) } }

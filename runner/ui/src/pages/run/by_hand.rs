@@ -1,13 +1,13 @@
 //! Setting the state of a run or of one of its task runs by hand, with a reason that the audit keeps.
 
 use axum::http::Method;
+use heddle_api::{Override, Run, RunState, TaskState};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::view::Run;
 use crate::ctx::segment;
-use crate::elements::state;
+use crate::elements::{Shown, state};
 use crate::form::field;
 use crate::pages::Answer;
 use crate::words::t;
@@ -17,11 +17,11 @@ use crate::{Ctx, Trouble};
 const REASON_CHARS_MAX: usize = 2_000;
 
 /// What a task run may be set to, and what a run.
-const OF_TASKS: [&str; 3] = ["succeeded", "skipped", "failed"];
-const OF_RUNS: [&str; 2] = ["succeeded", "failed"];
+const OF_TASKS: [TaskState; 3] = [TaskState::Succeeded, TaskState::Skipped, TaskState::Failed];
+const OF_RUNS: [RunState; 2] = [RunState::Succeeded, RunState::Failed];
 
 /// Where the form for a task run is.
-pub(in crate::pages) fn address(run: &str, task: &str, item: Option<i64>) -> String {
+pub(in crate::pages) fn address(run: &str, task: &str, item: Option<u32>) -> String {
     let item = item.map(|item| format!("&item={item}")).unwrap_or_default();
     format!("/runs/{run}/override?task={}{item}", segment(task))
 }
@@ -37,17 +37,21 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let posted = posted.and_then(|task| percent_encoding::percent_decode_str(task).decode_utf8().ok());
     let task = ctx.q("task").or(posted.as_deref());
     let form = ctx.form();
-    let (now, action) = match task {
+    let (now, action, among): (&dyn Shown, String, Vec<&dyn Shown>) = match task {
         Some(name) => {
-            let task = run.wholes().find(|task| task.name == name);
+            let task = run.wholes().find(|task| task.task == name);
             let task = task.ok_or_else(Trouble::not_found)?;
             let item = item.map(|item| format!("?item={}", segment(item))).unwrap_or_default();
             let action = format!("/runs/{}/tasks/{}/state{item}", run.id, segment(name));
-            (task.state.clone(), action)
+            let among = OF_TASKS.iter().map(|one| one as &dyn Shown).collect();
+            (&task.state, action, among)
         }
-        None => (run.state.clone(), format!("/runs/{}/state", run.id)),
+        None => {
+            let action = format!("/runs/{}/state", run.id);
+            let among = OF_RUNS.iter().map(|one| one as &dyn Shown).collect();
+            (&run.state, action, among)
+        }
     };
-    let among: &[&str] = if task.is_some() { &OF_TASKS } else { &OF_RUNS };
     Ok(html! {
         section.panel {
             h2 {
@@ -57,13 +61,13 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 }
             }
             form.fields method="post" action=(action) {
-                p.row { span.muted { (t!(ctx, "override-now")) } @if item.is_none() { (state(ctx, &now)) } }
+                p.row { span.muted { (t!(ctx, "override-now")) } @if item.is_none() { (state(ctx, now)) } }
                 fieldset.field {
                     legend { (t!(ctx, "override-to")) }
-                    @for one in among {
+                    @for one in &among {
                         label.option {
-                            input type="radio" name="state" value=(one) required checked[field(&form, "state") == Some(one)];
-                            span { (state(ctx, one)) br; small { (t!(ctx, &format!("override-{}-{one}", if task.is_some() { "task" } else { "run" }))) } }
+                            input type="radio" name="state" value=(one.word()) required checked[field(&form, "state") == Some(one.word())];
+                            span { (state(ctx, one)) br; small { (t!(ctx, &format!("override-{}-{}", if task.is_some() { "task" } else { "run" }, one.word()))) } }
                         }
                     }
                 }
@@ -88,11 +92,7 @@ pub(super) async fn set(ctx: &Ctx, id: Uuid, task: Option<&str>) -> Result<Answe
         "reason": field(&form, "reason").unwrap_or_default(),
     });
     if let Some(text) = field(&form, "output") {
-        let output: Value = serde_json::from_str(text).map_err(|error| {
-            let mut trouble = Trouble::new(422, "");
-            trouble.errors.push(("/output".into(), error.to_string()));
-            trouble
-        })?;
+        let output: Value = serde_json::from_str(text).map_err(|error| Trouble::at("/output", error.to_string()))?;
         body["output"] = output;
     }
     let target = match task {
@@ -107,11 +107,6 @@ pub(super) async fn set(ctx: &Ctx, id: Uuid, task: Option<&str>) -> Result<Answe
 }
 
 /// Who set a state by hand, and why.
-pub(super) fn said(ctx: &Ctx, of: &Value) -> Markup {
-    let text = |name: &str| of[name].as_str().unwrap_or_default();
-    html! {
-        @if of.is_object() {
-            (t!(ctx, "set-by-hand", name = text("actor"))) ": " bdi { (text("reason")) }
-        }
-    }
+pub(super) fn said(ctx: &Ctx, of: &Override) -> Markup {
+    html! { (t!(ctx, "set-by-hand", name = &of.actor)) ": " bdi { (of.reason) } }
 }

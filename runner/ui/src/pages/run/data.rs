@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use heddle_api::{Run, ScriptVersion, Trigger};
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use super::view::Run;
 use crate::ctx::segment;
 use crate::elements::{empty, script_link, time_exact};
 use crate::words::t;
@@ -27,15 +27,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let row = ctx.store().run(RunId(run.id)).await?.ok_or_else(Trouble::not_found)?;
     let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
     let defaults = defaults(ctx, run).await;
-    let interval = &run.raw["data_interval"];
-    let at = |value: &Value| value.as_str().and_then(crate::elements::parse);
-    let outputs: Vec<(&str, &Value)> = run.raw["tasks"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|task| task["item"].is_null() && !task["output"].is_null())
-        .filter_map(|task| Some((task["task"].as_str()?, &task["output"])))
-        .collect();
+    let outputs = outputs(run);
     let inside = html! {
         div.two {
             div.stack {
@@ -49,19 +41,19 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             div.stack {
                 section.panel {
                     h2 { (t!(ctx, "params")) }
-                    (value(ctx, &run.raw["params"]))
-                    @if run.raw["task_params"].as_object().is_some_and(|params| !params.is_empty()) { h3 { (t!(ctx, "task-params-json")) } (value(ctx, &run.raw["task_params"])) }
+                    (value(ctx, &run.params))
+                    @if run.task_params.as_object().is_some_and(|params| !params.is_empty()) { h3 { (t!(ctx, "task-params-json")) } (value(ctx, &run.task_params)) }
                 }
                 section.panel {
                     h2 { (t!(ctx, "facts")) }
                     dl.facts {
                         dt { (t!(ctx, "id")) } dd { code { (run.id) } }
                         dt { (t!(ctx, "logical-time")) } dd { (time_exact(ctx, run.logical_time)) }
-                        @if let (Some(from), Some(to)) = (at(&interval["start"]), at(&interval["end"])) { dt { (t!(ctx, "data-interval")) } dd { (time_exact(ctx, from)) " – " (time_exact(ctx, to)) } }
-                        dt { (t!(ctx, "priority")) } dd { (run.raw["priority"]) }
+                        dt { (t!(ctx, "data-interval")) } dd { (time_exact(ctx, run.data_interval.start)) " – " (time_exact(ctx, run.data_interval.end)) }
+                        dt { (t!(ctx, "priority")) } dd { (run.priority) }
                         dt { (t!(ctx, "created")) } dd { (time_exact(ctx, run.created_at)) }
-                        @if let Some(source) = run.raw["source"].as_str() { dt { (t!(ctx, "source")) } dd { @if run.trigger == "backfill" { a href={ "/backfills/" (source) } { (source) } } @else { code { (source) } } } }
-                        @for (task, script) in run.raw["scripts"].as_object().into_iter().flatten() { dt.as-written { bdi { (task) } } dd { (script_link(script.as_str().unwrap_or_default())) } }
+                        @if let Some(source) = &run.source { dt { (t!(ctx, "source")) } dd { @if run.trigger == Trigger::Backfill { a href={ "/backfills/" (source) } { (source) } } @else { code { (source) } } } }
+                        @for (task, script) in &run.scripts { dt.as-written { bdi { (task) } } dd { (script_link(script)) } }
                     }
                 }
             }
@@ -70,12 +62,18 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     Ok(ctx.live("data", inside))
 }
 
+/// What each task returned; a mapped one, what its items did.
+pub(in crate::pages) fn outputs(run: &Run) -> Vec<(&str, &Value)> {
+    run.wholes()
+        .filter_map(|task| Some((task.task.as_str(), task.output.as_ref()?)))
+        .collect()
+}
+
 /// By `name@version`: the params that a script takes where nothing is given.
 async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> {
     let mut found = BTreeMap::new();
-    for script in run.raw["scripts"].as_object().into_iter().flatten() {
-        let Some((full, (name, version))) = script.1.as_str().and_then(|full| Some((full, full.rsplit_once('@')?)))
-        else {
+    for full in run.scripts.values() {
+        let Some((name, version)) = full.rsplit_once('@') else {
             continue;
         };
         if found.len() >= TASKS_MAX || found.contains_key(full) {
@@ -83,11 +81,9 @@ async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> 
         }
         let target = format!("/v1/scripts/{}/versions/{}", segment(name), segment(version));
         // Of a script that was deleted nothing is known any more.
-        let version = ctx.get(&target).await.unwrap_or_default();
-        found.insert(
-            full.to_owned(),
-            version["defaults"].as_object().cloned().unwrap_or_default(),
-        );
+        let version: Option<ScriptVersion> = ctx.get(&target).await.ok();
+        let defaults = version.and_then(|version| version.defaults.as_object().cloned());
+        found.insert(full.clone(), defaults.unwrap_or_default());
     }
     found
 }
@@ -109,17 +105,16 @@ fn by_task(
     outputs: &[(&str, &Value)],
 ) -> Markup {
     let none = Map::new();
-    let object = |value: &'_ Value| -> Map<String, Value> { value.as_object().cloned().unwrap_or_default() };
-    let of_run = object(&run.raw["params"]);
+    let of_run = run.params.as_object().unwrap_or(&none);
     let open = plan.tasks.len() <= TASKS_OPEN;
     html! {
         section.panel {
             h2 { (t!(ctx, "params-by-task")) }
             @for task in plan.tasks.iter().take(TASKS_MAX) {
                 @let name = task.name.as_str();
-                @let of_script = run.raw["scripts"][name].as_str().and_then(|script| defaults.get(script)).unwrap_or(&none);
-                @let of_task_run = object(&run.raw["task_params"][name]);
-                @let layers = [("param-script", of_script), ("param-group", &plan.spec.params), ("param-task", &task.spec.params), ("param-run", &of_run), ("param-task-run", &of_task_run)];
+                @let of_script = run.scripts.get(name).and_then(|script| defaults.get(script)).unwrap_or(&none);
+                @let of_task_run = run.task_params.get(name).and_then(Value::as_object).unwrap_or(&none);
+                @let layers = [("param-script", of_script), ("param-group", &plan.spec.params), ("param-task", &task.spec.params), ("param-run", of_run), ("param-task-run", of_task_run)];
                 details open[open] {
                     summary { bdi { (name) } }
                     (one(ctx, &layered(&layers)))

@@ -1,9 +1,9 @@
 //! What happened to a run, and by whom: begun, ended, what operators did.
 
+use heddle_api::{AuditEntry, List, Run, RunState, TaskState};
 use maud::{Markup, html};
 
-use super::view::Run;
-use crate::elements::{empty, line, parse, state, time_exact};
+use crate::elements::{Shown, empty, line, state, time_exact, trigger_word};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 use heddle_domain::Time;
@@ -11,65 +11,65 @@ use heddle_domain::Time;
 /// Events that are listed.
 const LISTED: usize = 500;
 
-struct Event {
+struct Event<'r> {
     at: Time,
     what: String,
-    state: String,
+    state: Option<&'r dyn Shown>,
     text: String,
 }
 
 /// How the run and its task runs moved.
-fn moves(ctx: &Ctx, run: &Run) -> Vec<Event> {
+fn moves<'r>(ctx: &Ctx, run: &'r Run) -> Vec<Event<'r>> {
     let mut events = vec![Event {
-        at: run.created_at,
+        at: run.created_at.0,
         what: t!(ctx, "run"),
-        state: String::new(),
-        text: format!(
-            "{} · {}",
-            t!(ctx, "created"),
-            t!(ctx, &format!("trigger-{}", run.trigger))
-        ),
+        state: None,
+        text: format!("{} · {}", t!(ctx, "created"), trigger_word(ctx, run.trigger)),
     }];
     if let Some(at) = run.started_at {
         events.push(Event {
-            at,
+            at: at.0,
             what: t!(ctx, "run"),
-            state: "running".into(),
+            state: Some(&RunState::Running),
             text: String::new(),
         });
     }
     if let Some(at) = run.finished_at {
-        let text = run.raw["error"]["message"].as_str().unwrap_or_default().to_owned();
+        let text = run
+            .error
+            .as_ref()
+            .map(|error| error.message.clone())
+            .unwrap_or_default();
         events.push(Event {
-            at,
+            at: at.0,
             what: t!(ctx, "run"),
-            state: run.state.clone(),
+            state: Some(&run.state),
             text,
         });
     }
-    for task in &run.tasks {
+    for task in run.task_runs() {
         let name = match task.item {
-            Some(item) => format!("{}[{item}]", task.name),
-            None => task.name.clone(),
+            Some(item) => format!("{}[{item}]", task.task),
+            None => task.task.clone(),
         };
         if let Some(at) = task.started_at {
             events.push(Event {
-                at,
+                at: at.0,
                 what: name.clone(),
-                state: "running".into(),
-                text: task.node.clone().map(|_| String::new()).unwrap_or_default(),
+                state: Some(&TaskState::Running),
+                text: String::new(),
             });
         }
         if let Some(at) = task.finished_at {
             let text = task
                 .error
                 .as_ref()
-                .map(|(kind, message)| format!("{kind}: {message}"))
+                .map(|error| format!("{}: {}", error.kind, error.message))
                 .unwrap_or_default();
             events.push(Event {
-                at,
+                at: at.0,
                 what: name,
-                state: task.state.clone(),
+                state: Some(&task.state),
                 text,
             });
         }
@@ -79,20 +79,14 @@ fn moves(ctx: &Ctx, run: &Run) -> Vec<Event> {
 
 pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let mut events = moves(ctx, run);
-    let audit = ctx
-        .get(&format!("/v1/audit?name={}&limit=100", run.id))
-        .await
-        .unwrap_or_default();
-    for entry in audit["items"].as_array().into_iter().flatten() {
-        let Some(at) = entry["at"].as_str().and_then(parse) else {
-            continue;
-        };
-        let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+    // Without it, what the run itself tells is shown.
+    let audit: Option<List<AuditEntry>> = ctx.get(&format!("/v1/audit?name={}&limit=100", run.id)).await.ok();
+    for entry in audit.into_iter().flat_map(|audit| audit.items) {
         events.push(Event {
-            at,
-            what: text("actor"),
-            state: String::new(),
-            text: text("action"),
+            at: entry.at.0,
+            what: entry.actor,
+            state: None,
+            text: entry.action,
         });
     }
     // Of what happened at the same moment, the last first, too.
@@ -107,7 +101,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                     tr {
                         td.tight.muted { (time_exact(ctx, event.at)) }
                         td.tight.side { bdi { (event.what) } }
-                        td.tight { @if !event.state.is_empty() { (state(ctx, &event.state)) } }
+                        td.tight { @if let Some(now) = event.state { (state(ctx, now)) } }
                         td.wide { (line(&event.text)) }
                     }
                 }

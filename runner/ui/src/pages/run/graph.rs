@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use heddle_domain::state::TaskState;
+use heddle_api::{Run, TaskState};
 use maud::{Markup, html};
 
 use super::timeline::{critical, dependencies};
-use super::view::Run;
-use crate::elements::legend;
+use crate::elements::{TASK_STATES, legend};
 use crate::pages::group::graph::{draw, is_drawn, zoom_buttons};
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -19,10 +18,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         .await?
         .ok_or_else(Trouble::not_found)?;
     let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
-    let states: BTreeMap<String, TaskState> = run
-        .wholes()
-        .filter_map(|task| Some((task.name.clone(), task.state.parse().ok()?)))
-        .collect();
+    let states: BTreeMap<String, TaskState> = run.wholes().map(|task| (task.task.clone(), task.state)).collect();
     // Only of a run that has ended: until then another chain may become the longest.
     let chain = if run.finished_at.is_some() {
         critical(run, &dependencies(&revision.plan))
@@ -38,7 +34,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     );
     Ok(html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
-            div.row { p.muted.grow { @if !chain.is_empty() { (t!(ctx, "graph-critical")) } } @if is_drawn(&revision.plan) { (legend(ctx, &["succeeded", "running", "retrying", "failed", "upstream_failed", "skipped"])) (zoom_buttons(ctx)) } }
+            div.row { p.muted.grow { @if !chain.is_empty() { (t!(ctx, "graph-critical")) } } @if is_drawn(&revision.plan) { (legend(ctx, &TASK_STATES)) (zoom_buttons(ctx)) } }
             (ctx.live("graph", picture))
         }
     })

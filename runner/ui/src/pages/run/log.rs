@@ -5,14 +5,14 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
+use heddle_api::{List, LogLine, Run};
 use maud::{Markup, html};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Answer;
-use super::view::Run;
 use crate::ctx::segment;
-use crate::elements::{empty, parse, with_query};
+use crate::elements::{empty, with_query};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -31,7 +31,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         .unwrap_or(0);
     let text = ctx.q("find").map(str::to_lowercase);
     let mut cursor = ctx.q("cursor").map(str::to_owned);
-    let mut lines: Vec<Value> = Vec::new();
+    let mut lines: Vec<LogLine> = Vec::new();
     let last = from_its_end(ctx, run);
     let base = base(ctx, run.id, last);
     // Lines that do not match are skipped, so that a page is as full as it can be.
@@ -40,21 +40,13 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             Some(cursor) => format!("{base}&cursor={}", segment(cursor)),
             None => base.clone(),
         };
-        let page = ctx.get(&target).await?;
-        cursor = page["next_cursor"].as_str().map(str::to_owned);
-        let found = page["items"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|line| {
-                let level = line["level"]
-                    .as_str()
-                    .and_then(|level| LEVELS.iter().position(|one| *one == level))
-                    .unwrap_or(2);
-                let says = line["message"].as_str().unwrap_or_default();
-                level >= wanted && text.as_ref().is_none_or(|text| says.to_lowercase().contains(text))
-            });
+        let page: List<LogLine> = ctx.get(&target).await?;
+        cursor = page.next_cursor;
+        let found = page.items.into_iter().filter(|line| {
+            let level = LEVELS.iter().position(|one| *one == line.level).unwrap_or(2);
+            let says = |text: &String| line.message.to_lowercase().contains(text);
+            level >= wanted && text.as_ref().is_none_or(says)
+        });
         match last {
             true => drop(lines.splice(..0, found)),
             false => lines.extend(found),
@@ -84,7 +76,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 label.hidden for="log-task" { (t!(ctx, "task")) }
                 select #log-task name="task" {
                     option value="" { (t!(ctx, "all-tasks")) }
-                    @for task in run.wholes() { option value=(task.name) selected[ctx.q("task") == Some(&task.name)] { (task.name) } }
+                    @for task in run.wholes() { option value=(task.task) selected[ctx.q("task") == Some(&task.task)] { (task.task) } }
                 }
                 label.hidden for="log-level" { (t!(ctx, "level")) }
                 select #log-level name="level" { @for (index, level) in LEVELS.iter().enumerate() { option value=(level) selected[index == wanted] { (t!(ctx, "level-from", level = *level)) } } }
@@ -109,17 +101,17 @@ fn from_its_end(ctx: &Ctx, run: &Run) -> bool {
 }
 
 /// The address of a line, which shows it also when the log has grown: a page that begins a little before it.
-fn link_to(ctx: &Ctx, lines: &[Value], index: usize) -> String {
-    let cursor = |index: usize| lines[index]["cursor"].as_str();
+fn link_to(ctx: &Ctx, lines: &[LogLine], index: usize) -> String {
+    let cursor = |index: usize| lines[index].cursor.as_str();
     let begins = match index.checked_sub(BEFORE) {
-        Some(before) => cursor(before),
+        Some(before) => Some(cursor(before)),
         None => ctx.q("cursor").filter(|_| ctx.q("last").is_none()),
     };
     let page = with_query(
         ctx,
         &[("cursor", begins), ("last", begins.is_none().then_some("false"))],
     );
-    format!("{page}#l-{}", cursor(index).unwrap_or_default())
+    format!("{page}#l-{}", cursor(index))
 }
 
 /// Where the lines are: of the task that was chosen, or of all.
@@ -131,22 +123,25 @@ fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
     }
 }
 
-fn one(ctx: &Ctx, line: &Value, link: &str, find: Option<&str>) -> Markup {
-    let text = |name: &str| line[name].as_str().unwrap_or_default();
-    let level = text("level");
-    let class = match level {
+/// What a line says beside its message, if anything.
+fn fields(line: &LogLine) -> Option<&Value> {
+    let is_empty = |fields: &Value| fields.as_object().is_none_or(Map::is_empty);
+    line.fields.as_ref().filter(|fields| !is_empty(fields))
+}
+
+fn one(ctx: &Ctx, line: &LogLine, link: &str, find: Option<&str>) -> Markup {
+    let class = match line.level.as_str() {
         "warn" => "warn",
         "error" => "error-line",
         _ => "",
     };
-    let id = format!("l-{}", text("cursor"));
-    let at = parse(text("at"));
+    let id = format!("l-{}", line.cursor);
     html! {
         li #(id) class=(class) {
-            a href=(link) { @if let Some(at) = at { (at.with_timezone(&ctx.zone).format("%H:%M:%S%.3f")) } }
-            span.task { (text("task")) @if let Some(item) = line["item"].as_i64() { "[" (item) "]" } }
-            span.level { (level) }
-            span.message { (marked(text("message"), find)) @if let Some(fields) = line["fields"].as_object().filter(|fields| !fields.is_empty()) { " " span.muted { (Value::Object(fields.clone()).to_string()) } } }
+            a href=(link) { (line.at.with_timezone(&ctx.zone).format("%H:%M:%S%.3f")) }
+            span.task { (line.task) @if let Some(item) = line.item { "[" (item) "]" } }
+            span.level { (line.level) }
+            span.message { (marked(&line.message, find)) @if let Some(fields) = fields(line) { " " span.muted { (fields.to_string()) } } }
         }
     }
 }
@@ -241,23 +236,11 @@ fn coloured(text: &str) -> Vec<(Option<&'static str>, String)> {
 }
 
 /// A line of a file: when, how grave, which task, what.
-fn plain_line(line: &Value) -> String {
-    let text = |name: &str| line[name].as_str().unwrap_or_default();
-    let message: String = coloured(text("message")).into_iter().map(|(_, text)| text).collect();
-    let item = line["item"]
-        .as_i64()
-        .map(|item| format!("[{item}]"))
-        .unwrap_or_default();
-    let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
-    let fields = fields
-        .map(|fields| format!(" {}", Value::Object(fields.clone())))
-        .unwrap_or_default();
-    format!(
-        "{} {:<5} {}{item} {message}{fields}\n",
-        text("at"),
-        text("level"),
-        text("task")
-    )
+fn plain_line(line: &LogLine) -> String {
+    let message: String = coloured(&line.message).into_iter().map(|(_, text)| text).collect();
+    let item = line.item.map(|item| format!("[{item}]")).unwrap_or_default();
+    let fields = fields(line).map(|fields| format!(" {fields}")).unwrap_or_default();
+    format!("{} {:<5} {}{item} {message}{fields}\n", line.at, line.level, line.task)
 }
 
 /// A page of lines as text, and where the next begins.
@@ -266,9 +249,8 @@ async fn lines(ctx: &Ctx, base: &str, cursor: Option<&str>) -> Result<(String, O
         Some(cursor) => format!("{base}&cursor={}", segment(cursor)),
         None => base.to_owned(),
     };
-    let page = ctx.get(&target).await?;
-    let text = page["items"].as_array().into_iter().flatten().map(plain_line).collect();
-    Ok((text, page["next_cursor"].as_str().map(str::to_owned)))
+    let page: List<LogLine> = ctx.get(&target).await?;
+    Ok((page.items.iter().map(plain_line).collect(), page.next_cursor))
 }
 
 /// The whole log as a file, page by page as the browser takes it.
@@ -334,8 +316,17 @@ mod tests {
 
     #[test]
     fn a_file_has_a_line_for_each() {
-        let line = serde_json::json!({"at": "2026-11-20T08:00:00Z", "level": "info", "task": "a", "item": 3,
-                                      "message": "\u{1b}[31mhi", "fields": {"n": 1}});
-        assert_eq!(plain_line(&line), "2026-11-20T08:00:00Z info  a[3] hi {\"n\":1}\n");
+        let line = LogLine {
+            cursor: "1".into(),
+            at: heddle_domain::Time::UNIX_EPOCH.into(),
+            task: "a".into(),
+            item: Some(3),
+            attempt: 1,
+            level: "info".into(),
+            message: "\u{1b}[31mhi".into(),
+            fields: Some(serde_json::json!({"n": 1})),
+        };
+        let written = "1970-01-01T00:00:00.000000Z info  a[3] hi {\"n\":1}\n";
+        assert_eq!(plain_line(&line), written);
     }
 }

@@ -3,7 +3,7 @@
 mod again;
 mod attempts;
 mod by_hand;
-mod data;
+pub(super) mod data;
 mod events;
 mod graph;
 mod log;
@@ -13,20 +13,20 @@ pub(super) mod view;
 use std::collections::BTreeMap;
 
 use axum::http::Method;
-use heddle_domain::run::Control;
+use heddle_api::{Failure, Pool, Run, RunState, TaskRun, TaskState};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Answer, system};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, group_link, state, tabs, time, took};
+use crate::elements::{self, Button, ago, button, group_link, state, tabs, time, took, trigger_word};
 use crate::form::field;
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
-use view::{Run, Whole};
+use view::Whole;
 
 pub(super) use by_hand::address as override_address;
 
@@ -125,7 +125,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     let title = format!(
         "{} · {}",
         run.group,
-        span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, false)
+        span::moment(ctx.lang, ctx.zone, run.logical_time.0, ctx.now, false)
     );
     let body = html! {
         (head)
@@ -140,7 +140,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         @if let Some(trouble) = &wrong { div.said.wrong role="alert" { (elements::glyph("failed")) p { (trouble.sentence()) } } }
         (inside)
     };
-    let moment = span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, false);
+    let moment = span::moment(ctx.lang, ctx.zone, run.logical_time.0, ctx.now, false);
     let crumbs = vec![
         (t!(ctx, "nav-groups"), Some("/groups".to_owned())),
         (run.group.clone(), Some(format!("/groups/{}", segment(&run.group)))),
@@ -160,21 +160,21 @@ fn head(
 ) -> Markup {
     html! {
         div.heading {
-            div.grow { h1 { span { bdi { (run.group) } " · " (time(ctx, run.logical_time)) } (state(ctx, &run.state)) } }
+            div.grow { h1 { span { bdi { (run.group) } " · " (time(ctx, run.logical_time)) } (state(ctx, run.state)) } }
             @if ctx.viewer.operates() { (buttons(ctx, run)) } @else { div.actions { (compare(ctx, run.id)) } }
             div.whole {
                 p {
-                    (t!(ctx, &format!("trigger-{}", run.trigger)))
-                    " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = run.revision)) }
-                    @if let Some(key) = run.raw["key"].as_str() { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
-                    @for (name, value) in run.raw["labels"].as_object().into_iter().flatten() { " " span.tag { (name) "=" (value.as_str().unwrap_or_default()) } }
+                    (trigger_word(ctx, run.trigger))
+                    " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = i64::from(run.revision))) }
+                    @if let Some(key) = &run.key { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
+                    @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
                     // Last, since these go on.
                     @if let Some(from) = run.started_at { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
                     @else { " · " (t!(ctx, "created")) " " (ago(ctx, run.created_at)) }
                     @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
                 }
                 (why(ctx, run, needs, held))
-                @if run.raw["override"].is_object() { p.why { (by_hand::said(ctx, &run.raw["override"])) } }
+                @if let Some(by_hand) = &run.r#override { p.why { (by_hand::said(ctx, by_hand)) } }
             }
         }
     }
@@ -182,34 +182,31 @@ fn head(
 
 /// Why it is in its state, in a sentence.
 fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>, slots: &BTreeMap<String, Held>) -> Markup {
-    let failed: Vec<&view::Task> = run.wholes().filter(|task| task.state == "failed").collect();
-    let retrying: Vec<&view::Task> = run.wholes().filter(|task| task.state == "retrying").collect();
-    let ready = run.wholes().filter(|task| task.state == "ready");
-    let (held, queued): (Vec<&view::Task>, Vec<&view::Task>) = ready.partition(|task| needs.contains_key(&task.name));
-    let named = |tasks: &[&view::Task]| {
-        tasks
-            .iter()
-            .take(5)
-            .map(|task| task.name.clone())
-            .collect::<Vec<_>>()
-            .join(", ")
+    let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
+    let failed: Vec<&TaskRun> = in_state(TaskState::Failed).collect();
+    let retrying: Vec<&TaskRun> = in_state(TaskState::Retrying).collect();
+    let (held, queued): (Vec<&TaskRun>, Vec<&TaskRun>) =
+        in_state(TaskState::Ready).partition(|task| needs.contains_key(&task.task));
+    let named = |tasks: &[&TaskRun]| {
+        let names: Vec<&str> = tasks.iter().take(5).map(|task| task.task.as_str()).collect();
+        names.join(", ")
     };
     html! {
-        @match run.state.as_str() {
-            "waiting" => { p.why { @for reason in run.raw["waiting_for"].as_array().into_iter().flatten() { (waiting(ctx, reason)) br; } } }
-            "paused" => { p.why { (t!(ctx, "why-paused")) } }
-            "failed" => {
-                @if let Some(message) = run.raw["error"]["message"].as_str() { p.error { (elements::line(message)) } }
-                @let broken = run.wholes().filter(|task| task.state == "upstream_failed").count();
+        @match run.state {
+            RunState::Waiting => { p.why { @for reason in &run.waiting_for { (waiting(ctx, reason)) br; } } }
+            RunState::Paused => { p.why { (t!(ctx, "why-paused")) } }
+            RunState::Failed => {
+                @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::line(message)) } }
+                @let broken = in_state(TaskState::UpstreamFailed).count();
                 @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
             }
-            "cancelled" => { @if let Some(message) = run.raw["error"]["message"].as_str() { p.why { (message) } } }
-            "running" => {
+            RunState::Cancelled => { @if let Some(Failure { message, .. }) = &run.error { p.why { (message) } } }
+            RunState::Running => {
                 @if !retrying.is_empty() { p.why { (t!(ctx, "why-retrying", tasks = named(&retrying))) } }
-                @for task in held.iter().take(5) { (waits_for(ctx, &task.name, &needs[&task.name], slots)) }
+                @for task in held.iter().take(5) { (waits_for(ctx, &task.task, &needs[&task.task], slots)) }
                 @if !queued.is_empty() { p.why { (t!(ctx, "why-ready", tasks = named(&queued))) } }
             }
-            _ => {}
+            RunState::Succeeded => {}
         }
     }
 }
@@ -233,20 +230,18 @@ const HOLDERS_MAX: usize = 3;
 
 /// The holders of the slots for which tasks of this run wait.
 async fn held(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Result<BTreeMap<String, Held>, Trouble> {
-    let waiting = run.wholes().filter(|task| task.state == "ready");
+    let waiting = run.wholes().filter(|task| task.state == TaskState::Ready);
     let pools = waiting
-        .filter_map(|task| needs.get(&task.name))
+        .filter_map(|task| needs.get(&task.task))
         .flat_map(|needs| &needs.pools);
     let mut all: BTreeMap<String, Held> = pools.map(|pool| (pool.clone(), Held::default())).collect();
     if all.is_empty() {
         return Ok(all);
     }
     for (name, held) in &mut all {
-        let pool = ctx
-            .get(&format!("/v1/pools/{}", segment(name)))
-            .await
-            .unwrap_or_default();
-        held.slots = pool["slots"].as_i64().unwrap_or_default();
+        // One that was deleted has none.
+        let pool: Option<Pool> = ctx.get(&format!("/v1/pools/{}", segment(name))).await.ok();
+        held.slots = pool.map_or(0, |pool| i64::from(pool.slots));
     }
     for line in ctx.store().page_pool_holds(system::HOLDS_MAX).await? {
         let Some(held) = all.get_mut(&line.pool) else { continue };
@@ -262,7 +257,7 @@ async fn held(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Result<B
 
 /// Of each task that needs a worker or slots, what that is.
 async fn needs(ctx: &Ctx, run: &Run) -> Result<BTreeMap<String, Needs>, Trouble> {
-    if run.state != "running" || run.wholes().all(|task| task.state != "ready") {
+    if run.state != RunState::Running || run.wholes().all(|task| task.state != TaskState::Ready) {
         return Ok(BTreeMap::new());
     }
     let row = ctx.store().run(heddle_domain::id::RunId(run.id)).await?;
@@ -325,8 +320,9 @@ fn compare(ctx: &Ctx, id: Uuid) -> Markup {
 fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
     let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
-    let restarts = run.allows(Control::Restart);
-    let pause = if run.allows(Control::Resume) {
+    let paused = run.state == RunState::Paused;
+    let restarts = matches!(run.state.as_str(), "failed" | "cancelled");
+    let pause = if paused {
         Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
     } else {
         Button {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use heddle_api::{Run, TaskRun, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::Plan;
 use heddle_domain::run::Control;
@@ -9,7 +10,7 @@ use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
 use super::by_hand;
-use super::view::{Run, Task, Whole};
+use super::view::{Whole, waits};
 use crate::chart::{Axis, fill};
 use crate::ctx::segment;
 use crate::elements::{self, Button, ago, button, line, state};
@@ -67,10 +68,8 @@ pub(super) fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) 
     let ends: BTreeMap<&str, Time> = run
         .wholes()
         .filter_map(|task| {
-            Some((
-                task.name.as_str(),
-                task.finished_at.filter(|_| task.started_at.is_some())?,
-            ))
+            let end = task.finished_at.filter(|_| task.started_at.is_some())?;
+            Some((task.task.as_str(), end.0))
         })
         .collect();
     let Some(last) = ends.iter().max_by_key(|(_, end)| **end) else {
@@ -120,12 +119,12 @@ fn picture(
     dependencies: &BTreeMap<String, Vec<String>>,
     critical: &[String],
 ) -> Markup {
-    let from = run.started_at.unwrap_or(run.created_at);
-    // In whole seconds, so that the picture of a running run does not change with each millisecond.
+    let from = run.started_at.unwrap_or(run.created_at).0;
+    // A second at a time, so that a run that goes on is not another picture with each millisecond.
     let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
     let to = run
         .finished_at
-        .unwrap_or(now)
+        .map_or(now, |at| at.0)
         .max(from + chrono::TimeDelta::milliseconds(1));
     let rows = Rows {
         ctx,
@@ -138,7 +137,7 @@ fn picture(
             width: LENGTH,
         },
     };
-    let wholes: Vec<&Task> = run.wholes().collect();
+    let wholes: Vec<&TaskRun> = run.wholes().collect();
     let length = (to - from).num_milliseconds();
     let each = step(length);
     html! {
@@ -153,11 +152,11 @@ fn picture(
                 }
                 div.gantt {
                     strong { (t!(ctx, "run")) }
-                    svg.picture aria-hidden="true" { rect class={ (fill(&run.state)) " whole" } x="0" y="6" width="100%" height="12" rx="3" {} }
-                    span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end - from).num_milliseconds())) } }
+                    svg.picture aria-hidden="true" { rect class={ (fill(run.state)) " whole" } x="0" y="6" width="100%" height="12" rx="3" {} }
+                    span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end.0 - from).num_milliseconds())) } }
                 }
                 @for task in wholes.iter().take(ROWS_MAX) {
-                    (rows.row(task, pieces.get(&task.name).map(Vec::as_slice).unwrap_or_default()))
+                    (rows.row(task, pieces.get(&task.task).map(Vec::as_slice).unwrap_or_default()))
                 }
             }
             @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
@@ -171,19 +170,15 @@ fn picture(
     }
 }
 
-fn attempt_state(attempt: &AttemptView) -> &'static str {
-    attempt.state.as_str()
-}
-
 impl Rows<'_> {
-    /// A task: its name, its attempts on the axis, and its state in words.
-    fn row(&self, task: &Task, attempts: &[&AttemptView]) -> Markup {
+    /// A task: its name, its attempts on the axis, and in words how it stands.
+    fn row(&self, task: &TaskRun, attempts: &[&AttemptView]) -> Markup {
         let mut own: Vec<&&AttemptView> = attempts.iter().collect();
         own.sort_by_key(|attempt| attempt.started_at);
         let said = self.said(task, !own.is_empty());
         html! {
             div.gantt {
-                a href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.name)) } title=(task.name) { bdi { (task.name) } }
+                a href={ "/runs/" (self.run.id) "/log?task=" (segment(&task.task)) } title=(task.task) { bdi { (task.task) } }
                 svg.picture aria-hidden="true" { (self.bars(task, &own)) }
                 span.told title=(said) { (said) }
             }
@@ -191,22 +186,22 @@ impl Rows<'_> {
     }
 
     /// How long a task took; of one that has not begun, why.
-    fn said(&self, task: &Task, begun: bool) -> String {
+    fn said(&self, task: &TaskRun, begun: bool) -> String {
         let ctx = self.ctx;
         let mut words = Vec::new();
         if begun {
             if let (Some(from), Some(to)) = (task.started_at, task.finished_at) {
-                words.push(elements::millis(ctx, (to - from).num_milliseconds()));
+                words.push(elements::millis(ctx, (to.0 - from.0).num_milliseconds()));
             }
-            if !task.items.is_empty() {
+            if is_folded(task) {
                 words.push(folded_text(task));
             } else if task.attempt > 1 {
-                words.push(t!(ctx, "attempts-count", n = task.attempt));
+                words.push(t!(ctx, "attempts-count", n = i64::from(task.attempt)));
             }
         } else {
-            words.push(elements::state_word(ctx, &task.state));
-            let needs = self.dependencies.get(&task.name).filter(|needs| !needs.is_empty());
-            if let Some(needs) = needs.filter(|_| task.state == "pending") {
+            words.push(elements::state_word(ctx, task.state));
+            let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
+            if let Some(needs) = needs.filter(|_| task.state == TaskState::Pending) {
                 let first: Vec<&str> = needs.iter().take(3).map(String::as_str).collect();
                 words.push(format!("{} {}", t!(ctx, "waits-for"), first.join(", ")));
             }
@@ -215,21 +210,21 @@ impl Rows<'_> {
     }
 
     /// Since when a task could have begun.
-    fn ready_at(&self, task: &Task) -> Time {
-        let needs = self.dependencies.get(&task.name).into_iter().flatten();
+    fn ready_at(&self, task: &TaskRun) -> Time {
+        let needs = self.dependencies.get(&task.task).into_iter().flatten();
         needs
-            .filter_map(|name| self.run.wholes().find(|other| other.name == *name)?.finished_at)
+            .filter_map(|name| self.run.wholes().find(|other| other.task == *name)?.finished_at)
             .max()
-            .unwrap_or(self.axis.from)
+            .map_or(self.axis.from, |at| at.0)
     }
 
     /// Waiting, attempts and the pauses between them, earliest first.
-    fn bars(&self, task: &Task, own: &[&&AttemptView]) -> Markup {
+    fn bars(&self, task: &TaskRun, own: &[&&AttemptView]) -> Markup {
         let axis = &self.axis;
-        let folded = !task.items.is_empty();
+        let folded = is_folded(task);
         let waited = axis.x(self.ready_at(task));
         let Some(first) = own.first().map(|attempt| axis.x(attempt.started_at)) else {
-            let waits = task.state == "ready" && self.run.finished_at.is_none();
+            let waits = task.state == TaskState::Ready && self.run.finished_at.is_none();
             return html! { @if waits { rect.wait x=(part(waited)) y="10" width=(part((LENGTH - waited).max(PIECE_MIN))) height="4" {} } };
         };
         let end = own.iter().map(|attempt| attempt.finished_at.unwrap_or(axis.to)).max();
@@ -244,8 +239,8 @@ impl Rows<'_> {
                 }
                 @for attempt in own.iter().take(PIECES_MAX) { (piece(attempt, axis)) }
             }
-            @if task.state == "retrying" { line.pause x1=(part(end)) x2="100%" y1="12" y2="12" {} }
-            @if self.critical.contains(&task.name) {
+            @if task.state == TaskState::Retrying { line.pause x1=(part(end)) x2="100%" y1="12" y2="12" {} }
+            @if self.critical.contains(&task.task) {
                 rect.critical-bar x=(part(first)) y="3.5" width=(part((end - first).max(PIECE_MIN))) height="17" rx="3" {}
             }
         }
@@ -258,7 +253,7 @@ fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
     let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(PIECE_MIN);
     // One that began at the very end is seen too.
     let x = x.min(LENGTH - PIECE_MIN);
-    let class = fill(attempt_state(attempt));
+    let class = fill(attempt.state);
     html! {
         rect class=(class) x=(part(x)) y="5" width=(part(width)) height="14" rx="2" {}
         @if width > SIGN_MIN && class == "f-failed" {
@@ -300,7 +295,7 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
         })
     };
     let goes_on = under_way(attempts, axis, |attempt| attempt.finished_at.is_none());
-    let failed = under_way(attempts, axis, |attempt| fill(attempt_state(attempt)) == "f-failed");
+    let failed = under_way(attempts, axis, |attempt| fill(attempt.state) == "f-failed");
     html! {
         svg width="100%" height=(ROW) viewBox=(format!("0 0 {STRETCHES} {ROW}")) preserveAspectRatio="none" {
             @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
@@ -311,16 +306,22 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     }
 }
 
+/// Whether a task has items, which share a row.
+fn is_folded(task: &TaskRun) -> bool {
+    task.items.as_ref().is_some_and(|items| !items.is_empty())
+}
+
 /// `9,998 of 10,000`: how many items of a map have succeeded.
-fn folded_text(task: &Task) -> String {
-    let all: i64 = task.items.iter().map(|(_, count)| count).sum();
-    let good: i64 = task
-        .items
-        .iter()
-        .filter(|(state, _)| state == "succeeded")
-        .map(|(_, count)| count)
-        .sum();
-    format!("{}/{}", crate::span::number(good), crate::span::number(all))
+fn folded_text(task: &TaskRun) -> String {
+    let counts = task.items.iter().flatten();
+    let all: u64 = counts.clone().map(|(_, count)| count).sum();
+    let good = counts.filter(|(state, _)| *state == TaskState::Succeeded.as_str());
+    let good: u64 = good.map(|(_, count)| count).sum();
+    format!(
+        "{}/{}",
+        crate::span::number(good as i64),
+        crate::span::number(all as i64)
+    )
 }
 
 /// How long the items of a map took: half of them no longer than the first, none longer than the second.
@@ -345,20 +346,17 @@ fn spread(ctx: &Ctx, attempts: &[&AttemptView]) -> String {
 const ITEMS_NAMED: usize = 20;
 
 /// By task: its items that failed.
-fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&Task>> {
-    let mut found: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
-    for task in run
-        .tasks
-        .iter()
-        .filter(|task| task.item.is_some() && task.state == "failed")
-    {
-        found.entry(task.name.as_str()).or_default().push(task);
+fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&TaskRun>> {
+    let mut found: BTreeMap<&str, Vec<&TaskRun>> = BTreeMap::new();
+    let failed = |task: &&TaskRun| task.item.is_some() && task.state == TaskState::Failed;
+    for task in run.task_runs().iter().filter(failed) {
+        found.entry(task.task.as_str()).or_default().push(task);
     }
     found
 }
 
 /// What some items of a map failed with, and setting their state by hand.
-fn items(ctx: &Ctx, run: &Run, failed: &[&Task], may: bool) -> Markup {
+fn items(ctx: &Ctx, run: &Run, failed: &[&TaskRun], may: bool) -> Markup {
     html! {
         details {
             summary { (t!(ctx, "failed-items", n = failed.len())) }
@@ -366,8 +364,8 @@ fn items(ctx: &Ctx, run: &Run, failed: &[&Task], may: bool) -> Markup {
                 @let index = task.item.unwrap_or_default();
                 li {
                     code { "[" (index) "]" } " "
-                    @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
-                    @if may { " " a href=(by_hand::address(&run.id.to_string(), &task.name, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                    @if let Some(error) = &task.error { span.error { (error.kind) ": " (line(&error.message)) } }
+                    @if may { " " a href=(by_hand::address(&run.id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                 }
             } }
             @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }
@@ -384,8 +382,8 @@ fn tasks(
 ) -> Markup {
     let may = ctx.viewer.operates();
     let failed = failed_items(run);
-    let took_of = |task: &Task| match pieces.get(&task.name) {
-        Some(attempts) if !task.items.is_empty() => spread(ctx, attempts),
+    let took_of = |task: &TaskRun| match pieces.get(&task.task) {
+        Some(attempts) if is_folded(task) => spread(ctx, attempts),
         _ => String::new(),
     };
     html! {
@@ -393,7 +391,7 @@ fn tasks(
             h2 { (t!(ctx, "tasks")) }
             table.cards {
                 thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
-                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, (task, &took_of(task)), dependencies, failed.get(task.name.as_str()).map(Vec::as_slice).unwrap_or_default(), may)) } }
+                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, (task, &took_of(task)), dependencies, failed.get(task.task.as_str()).map(Vec::as_slice).unwrap_or_default(), may)) } }
             }
         }
     }
@@ -402,37 +400,41 @@ fn tasks(
 fn task_row(
     ctx: &Ctx,
     run: &Run,
-    (task, items_took): (&Task, &str),
+    (task, items_took): (&TaskRun, &str),
     dependencies: &BTreeMap<String, Vec<String>>,
-    failed: &[&Task],
+    failed: &[&TaskRun],
     may: bool,
 ) -> Markup {
     let id = run.id;
-    let clears = run.allows(Control::Clear);
-    // People act on failed items; the other buttons are less prominent.
-    let kind = if task.state == "failed" { "small" } else { "small plain" };
-    let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.name));
+    let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
+    // What failed is what one acts on; the rest may be, and does not ask for it.
+    let kind = if task.state == TaskState::Failed {
+        "small"
+    } else {
+        "small plain"
+    };
+    let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.task));
     html! {
         tr {
-            td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.name)) } { bdi { (task.name) } } }
-            td.tight.side { (state(ctx, &task.state)) }
+            td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.task)) } { bdi { (task.task) } } }
+            td.tight.side { (state(ctx, task.state)) }
             td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at))) } }
             td.wide {
-                @if let Some((kind, message)) = &task.error { span.error { (kind) ": " (line(message)) } }
-                @if task.state == "retrying" { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
-                @if let Some(waits) = &task.waits { span.why { (t!(ctx, waits.key)) " " bdi { (waits.of) } @if let Some(at) = waits.until { " · " (elements::time(ctx, at)) } } }
-                @if let Some(part) = task.progress.filter(|_| task.state == "running") { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.name)) {} " " }
-                @if task.by_hand.is_object() { span.why { (by_hand::said(ctx, &task.by_hand)) } }
+                @if let Some(error) = &task.error { span.error { (error.kind) ": " (line(&error.message)) } }
+                @if task.state == TaskState::Retrying { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+                @if let Some(wait) = &task.waiting_for { @let (key, of) = waits(wait); span.why { (t!(ctx, key)) " " bdi { (of) } @if let Some(at) = wait.until { " · " (elements::time(ctx, at)) } } }
+                @if let Some(part) = task.progress.filter(|_| task.state == TaskState::Running) { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.task)) {} " " }
+                @if let Some(by_hand) = &task.r#override { span.why { (by_hand::said(ctx, by_hand)) } }
                 @if let Some(note) = &task.note { span.muted { (line(note)) } }
-                @if !task.items.is_empty() { span.row { @for (name, count) in &task.items { span.row { (state(ctx, name)) (crate::span::number(*count)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
+                @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (state(ctx, name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                 @if !failed.is_empty() { (items(ctx, run, failed, may)) }
-                @if task.state == "pending" { @if let Some(needs) = dependencies.get(&task.name).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
+                @if task.state == TaskState::Pending { @if let Some(needs) = dependencies.get(&task.task).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
             }
             @if may {
                 td.tight.side.acts {
                     @if clears { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(action("clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
                     @if !clears && matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
-                    @if !matches!(task.state.as_str(), "succeeded" | "skipped") { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.name, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                    @if !matches!(task.state.as_str(), "succeeded" | "skipped") { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                 }
             }
         }
