@@ -223,10 +223,20 @@ async fn the_request_of_the_contract() {
     };
     let send = async |body: String| -> Value { submit(body).await.expect_status(200) };
     let reply = submit(SUBMITTED.into()).await;
-    let hint = reply.headers.get("heddle-hint").map(|hint| hint.to_str().unwrap().to_owned());
-    assert!(hint.as_deref().is_some_and(|hint| hint.contains("never fires")), "{hint:?}");
+    let hint = reply
+        .headers
+        .get("heddle-hint")
+        .map(|hint| hint.to_str().unwrap().to_owned());
+    assert!(
+        hint.as_deref().is_some_and(|hint| hint.contains("never fires")),
+        "{hint:?}"
+    );
     let answer = reply.expect_status(200);
-    assert_eq!((&answer["code"], &answer["msg"]), (&json!(200), &json!("")), "{answer:#}");
+    assert_eq!(
+        (&answer["code"], &answer["msg"]),
+        (&json!(200), &json!("")),
+        "{answer:#}"
+    );
     let root = answer["data"]["taskId"].as_i64().unwrap();
     let path = format!("/v1/groups/timer-task-{root}");
     let group = node.get(&path).await.expect_status(200);

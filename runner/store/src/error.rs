@@ -42,7 +42,7 @@ pub enum StoreError {
         table: &'static str,
         column: &'static str,
         #[source]
-        error: serde_json::Error,
+        error: Arc<serde_json::Error>,
     },
 }
 
@@ -83,7 +83,11 @@ impl StoreError {
         value: &impl Serialize,
         (table, column): (&'static str, &'static str),
     ) -> Result<Value, Self> {
-        serde_json::to_value(value).map_err(|error| Self::Unwritable { table, column, error })
+        serde_json::to_value(value).map_err(|error| Self::Unwritable {
+            table,
+            column,
+            error: Arc::new(error),
+        })
     }
 
     /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.

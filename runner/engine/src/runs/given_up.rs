@@ -168,7 +168,7 @@ impl Runs {
     /// Whether a newer node has ended the attempt, or this node can read the run's progress now.
     async fn is_over(&self, ended: EndedAttempt) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("look_at_set_aside").await?;
         // This only looks: it is rolled back.
         let locked = completion.lock(&[ended]).await?;
         let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {

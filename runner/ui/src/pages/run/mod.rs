@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use heddle_api::{Failure, Pool, Run, RunState, TaskRun, TaskState};
+use heddle_domain::run::Control;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -321,19 +322,19 @@ fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
     let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
     let paused = run.state == RunState::Paused;
-    let restarts = matches!(run.state.as_str(), "failed" | "cancelled");
+    let restarts = Control::Restart.is_allowed(run.state);
     let pause = if paused {
         Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
     } else {
         Button {
-            refused: refused(run.allows(Control::Pause), "refused-ended"),
+            refused: refused(Control::Pause.is_allowed(run.state), "refused-ended"),
             ..Button::new(format!("/runs/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will"))
         }
     };
     html! {
         div.actions {
             (button(pause))
-            (button(Button { kind: "danger", refused: refused(run.allows(Control::Cancel), "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+            (button(Button { kind: "danger", refused: refused(Control::Cancel.is_allowed(run.state), "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
             (compare(ctx, id))
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }

@@ -406,7 +406,7 @@ fn task_row(
     may: bool,
 ) -> Markup {
     let id = run.id;
-    let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
+    let clears = Control::Clear.is_allowed(run.state);
     // What failed is what one acts on; the rest may be, and does not ask for it.
     let kind = if task.state == TaskState::Failed {
         "small"

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use heddle_api::{Run, TaskWait, TaskWaitReason};
 use heddle_domain::id::RunId;
-use heddle_domain::run::Control;
-use heddle_domain::state::RunState;
 use heddle_engine::Ended;
 use heddle_store::run::RunDetail;
 use tokio::sync::OnceCell;
