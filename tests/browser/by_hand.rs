@@ -129,6 +129,80 @@ async fn a_backfill_is_seen_on_the_calendar_before_it_is_made() {
     assert!(node.all("/v1/backfills").await.is_empty(), "a preview makes nothing");
 }
 
+/// Waits until a backfill of a group has ended, and tells its id.
+async fn backfilled(node: &Node, group: &str, from: &str, to: &str) -> String {
+    let asked = json!({"from": from, "to": to, "max_active": 20});
+    let made = node
+        .post(&format!("/v1/groups/{group}/backfills"), asked)
+        .await
+        .expect_status(202);
+    let id = made["id"].as_str().unwrap().to_owned();
+    eventually("backfill that has ended", async || {
+        let one = node.get(&format!("/v1/backfills/{id}")).await.expect_status(200);
+        (one["state"] != "running").then_some(())
+    })
+    .await;
+    id
+}
+
+#[tokio::test]
+async fn a_backfill_lists_its_own_runs_and_restarts_those_that_failed() {
+    let (_world, node) = World::with_node().await;
+    let hourly = |task: serde_json::Value| json!({"history": true, "schedules": {"s": {"cron": "0 * * * *"}}, "tasks": {"a": task}});
+    node.put_group("hourly", hourly(json!({"script": "hello"}))).await;
+    let first = backfilled(&node, "hourly", "2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z").await;
+    let later = backfilled(&node, "hourly", "2026-02-01T00:00:00Z", "2026-02-03T03:00:00Z").await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let rows = |page: &str| page.matches("data-main").count();
+    // More than a page of another backfill of the same group is newer.
+    let page = visitor.get(&format!("/backfills/{first}")).await;
+    check_page("a backfill", &page);
+    let page = page.fine();
+    assert_eq!(rows(&page), 3, "{page}");
+    assert!(page.contains("oldest first") && page.contains("3 of 3"), "{page}");
+    let page = visitor.get(&format!("/backfills/{later}")).await.fine();
+    assert_eq!(rows(&page), 50, "{page}");
+    let next = page.split("class=\"more\"").nth(1).expect("there is a next page");
+    let next = next.split("href=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(rows(&visitor.get(&next.replace("&amp;", "&")).await.fine()), 2);
+    assert!(!page.contains("/restart\""), "nothing failed: {page}");
+    // The API has the same filter, and says what it cannot read.
+    let all = node.get(&format!("/v1/runs?backfill={first}")).await.expect_status(200);
+    assert_eq!(all["items"].as_array().unwrap().len(), 3);
+    node.get("/v1/runs?backfill=x").await.expect_problem(422, &["/backfill"]);
+
+    node.put_group("hourly", hourly(json!({"script": "flaky", "params": {"fail_times": 1, "kind": "fatal"}})))
+        .await;
+    let failing = backfilled(&node, "hourly", "2026-03-01T00:00:00Z", "2026-03-01T01:00:00Z").await;
+    let page = visitor.get(&format!("/backfills/{failing}")).await.fine();
+    assert!(page.contains("2 failed") && !page.contains("2 of 2"), "{page}");
+    let done = visitor.post(&format!("/backfills/{failing}/restart"), &[]).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+    eventually("backfill whose runs have succeeded", async || {
+        let one = node.get(&format!("/v1/backfills/{failing}")).await.expect_status(200);
+        (one["state"] == "succeeded").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_runs_are_changed_only_behind_a_filter_and_named_as_people_know_them() {
+    let (_world, node) = World::with_node().await;
+    let run = group_with_everything(&node).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/runs").await.fine();
+    assert!(!page.contains("action=\"/runs/bulk\"") && page.contains("filter the list first"), "{page}");
+    let page = visitor.get("/runs?state=failed").await.fine();
+    let actions = page.split("id=\"action\"").nth(1).expect("there are actions");
+    assert!(actions.starts_with(" name=\"action\"><option value=\"restart\">"), "{actions}");
+    let form = [("state", "failed"), ("action", "cancel"), ("do", "preview")];
+    let page = visitor.post("/runs/bulk", &form).await.fine();
+    assert!(
+        page.contains(&format!("href=\"/runs/{run}\" data-main><time")) && page.contains("href=\"/groups/shown\""),
+        "{page}"
+    );
+}
+
 #[tokio::test]
 async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
     let (_world, node) = World::with_node().await;

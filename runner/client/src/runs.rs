@@ -186,6 +186,7 @@ impl Request {
             ids: _,
             queue,
             script,
+            backfill,
         } = filter;
         let several = [
             ("group", group),
@@ -210,6 +211,7 @@ impl Request {
             .query_if("to", to.as_deref())
             .query_if("logical_from", logical_from.as_deref())
             .query_if("logical_to", logical_to.as_deref())
+            .query_if("backfill", *backfill)
     }
 }
 

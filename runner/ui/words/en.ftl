@@ -483,6 +483,8 @@ no-runs-at-all = No runs.
 remove-filter = Remove this filter
 bulk-title = Change all matching runs
 bulk-hint = First shows how many runs would change.
+bulk-filter-first = To change many runs at once, filter the list first.
+bulk-why-not = Why it would not change
 bulk-would = { $action }: { $matched } runs match, { $refused } of them would not change.
 said-bulk = { $changed } of { $matched } runs changed.
 action = Action
@@ -492,6 +494,17 @@ left-alone =
         [one] { $n } time already had a run and was skipped.
        *[other] { $n } times already had a run and were skipped.
     }
+n-in-state = { $n } { $state }
+backfill-pause-will = Creates no more runs; active runs continue
+backfill-resume-will = Continues to create runs
+backfill-cancel-will = Creates no more runs and cancels the active ones, also those of dependent groups
+backfill-cancel-sure = Cancel this backfill? Its active runs are cancelled, also those of dependent groups.
+backfill-restart = Restart the failed runs
+backfill-restart-will = Continues each failed run of this backfill from its failed tasks; tasks that succeeded keep their results
+backfill-asked = What was asked for
+backfill-dependants = Dependent groups
+backfill-dependants-run = run for each time as well
+backfill-dependants-none = do not run
 language = Language
 theme = Theme
 theme-system = Same as the system

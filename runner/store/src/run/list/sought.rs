@@ -19,8 +19,8 @@ const USERS_MAX: i64 = 1_000;
 /// So many of them tell whether they are of many groups.
 const USERS_FIRST: i64 = 200;
 
-/// By so much may the clock that dated a revision be ahead of one that made runs of it.
-const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
+/// By so much may the clock that dated a revision or a backfill be ahead of one that made runs of it.
+pub(super) const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
 
 /// A filter with what its names mean.
 pub(super) struct Sought<'f> {
