@@ -126,7 +126,7 @@ fn nobody() -> Viewer {
 
 /// A form that could not be done, of a page that has no better place for it: back to where one was, which says why.
 fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
-    let sentence = match trouble.sentence() {
+    let sentence = match trouble.said(ctx) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
         sentence => sentence,
     };

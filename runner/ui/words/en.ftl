@@ -78,6 +78,7 @@ broken-text = This is an error in Heddle. The node's log has the details.
 refused = Not possible
 no-nul = The address or the form contains the character U+0000, which no name and no text can contain.
 refused-text = Heddle's reason:
+line-n = line { $n }
 try-again = Try again
 log-before = Earlier lines
 log-from-start = From the first line

@@ -78,6 +78,7 @@ broken-text = 这是 Heddle 的错误。详情见该节点的日志。
 refused = 无法执行
 no-nul = 地址或表单中含有字符 U+0000，任何名称和文本都不能含有它。
 refused-text = Heddle 给出的原因：
+line-n = 第 { $n } 行
 try-again = 重试
 log-before = 更早的行
 log-from-start = 从第一行开始
