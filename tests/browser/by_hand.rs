@@ -325,6 +325,28 @@ async fn messages_are_counted_before_they_are_cancelled() {
         assert!(page.contains(&format!("{count} messages match")), "{query}: {page}");
         assert!(page.contains("action=\"/topics/letters/cancel\""), "{page}");
     }
+    // What cannot be asked for is said beside its form, which keeps what was typed.
+    let page = acts.get("/topics/letters?cancel=count&cancel_day=&cancel_sender=").await;
+    assert!(
+        page.status == 422 && page.text.contains("Give a day, a sender or a receiver."),
+        "{}",
+        page.text
+    );
+    let page = acts.get("/topics/letters?sender=abc&receiver=").await;
+    check_page("a sender that is no number", &page);
+    assert!(
+        page.status.is_client_error()
+            && page.text.contains("value=\"abc\"")
+            && page.text.contains("role=\"alert\"")
+            && page.text.contains("Sender: "),
+        "{}",
+        page.text
+    );
+    let found = acts.get("/topics/letters?sender=1&receiver=").await.fine();
+    assert!(found.contains("action=\"/topics/letters#look-up\"") && found.contains(">scheduled<"), "{found}");
+    let day = acts.get("/topics/letters/2030-05-17").await.fine();
+    let waits = day.split("<b>7</b>").count() - 1;
+    assert_eq!(waits, 2, "all messages, and those that wait: {day}");
     let page = sees
         .get("/topics/letters?cancel=count&cancel_day=2030-05-17")
         .await

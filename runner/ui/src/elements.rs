@@ -127,8 +127,8 @@ impl Shown for str {
 
     fn glyph(&self) -> &'static str {
         match self {
-            "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
-            "running" | "assigned" | "drained" | "sending" => "running",
+            "succeeded" | "sent" | "completed" | "drained" | "active" | "enabled" => "succeeded",
+            "running" | "assigned" | "sending" => "running",
             "ready" | "pending" | "scheduled" => "ready",
             "waiting" => "waiting",
             "retrying" => "retrying",
