@@ -247,14 +247,9 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         id_range: request.query("id").map(id_range).transpose()?,
         queues: request.query_all("queue").into_iter().map(Name::sought).collect(),
         scripts: request.query_all("script").into_iter().map(str::to_owned).collect(),
-        backfill: request.query("backfill").map(backfill_id).transpose()?,
+        backfill: request.query_as("backfill", "the id of a backfill, a UUID")?,
         hot: false,
     })
-}
-
-fn backfill_id(text: &str) -> Result<Uuid, Problem> {
-    text.parse()
-        .map_err(|_| Problem::invalid_at("/backfill", "`backfill` must be the id of a backfill, a UUID"))
 }
 
 /// The shortest beginning of an id that may be asked for.
