@@ -267,8 +267,50 @@ async fn things_and_actions_are_found_by_those_who_may() {
     );
     let page = found(&acts, "run%20weather").await;
     assert!(page.contains("/groups/weather/run"), "{page}");
+    // A verb leads to where it is done, and only if it goes with how the group stands.
+    let page = found(&acts, "restart%20weather").await;
+    assert!(page.contains("/runs?group=weather&amp;state=failed"), "{page}");
+    let page = found(&acts, "disable%20weather").await;
+    assert!(page.contains("Disable · weather"), "{page}");
+    for verb in ["backfill", "enable"] {
+        let page = found(&acts, &format!("{verb}%20weather")).await;
+        assert!(page.contains("/groups/weather\"") && !page.contains(" · weather"), "{page}");
+    }
+    node.put("/v1/pools/narrow", json!({"slots": 2})).await.expect_status(201);
+    node.put("/v1/audiences/gid_readers/members", json!(["ann"])).await;
+    for (text, address) in [
+        ("narro", "/system/pools#pool-narrow"),
+        ("reade", "/dispatch/audiences/gid_readers"),
+        ("ann", "/dispatch/as?uid=ann"),
+        ("audit", "/system/audit"),
+        ("retention", "/system/retention"),
+        ("pause", "/queues"),
+        ("restart", "/runs?state=failed"),
+        ("dark", "/preferences"),
+    ] {
+        let page = found(&acts, text).await;
+        assert!(page.contains(&format!("href=\"{address}\"")), "{text}: {page}");
+    }
+    assert!(!found(&sees, "restart").await.contains("/runs?state=failed"));
+    assert!(!found(&acts, "secrets").await.contains("/system/secrets"), "only for administrators");
     assert!(found(&acts, "new").await.contains("/groups/new"));
     assert!(!found(&sees, "new").await.contains("/groups/new"));
+}
+
+#[tokio::test]
+async fn a_test_of_a_channel_says_what_came_of_it() {
+    let (_world, node) = World::with_node().await;
+    let nobody = json!({"kind": "webhook", "url": "http://127.0.0.1:1/", "allow_private": true,
+        "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
+    node.put("/v1/channels/hook", nobody).await.expect_status(201);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.post("/notifications/channels/hook/test", &[]).await;
+    let said = page.headers["set-cookie"].to_str().unwrap();
+    // An error, which begins with an exclamation mark.
+    assert!(
+        said.starts_with("heddle_said=%21The%20test%20message%20failed%20on%20channel%20hook"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

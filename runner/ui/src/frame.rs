@@ -211,7 +211,7 @@ fn help(ctx: &Ctx) -> Markup {
     let keys: [(&str, &str); 8] = [
         ("/", "keys-search"),
         ("Ctrl K", "keys-palette"),
-        ("j k", "keys-next"),
+        ("j k ↓ ↑", "keys-next"),
         ("Enter", "keys-open"),
         ("← ↑ → ↓", "keys-grid"),
         ("Esc", "keys-close"),

@@ -68,7 +68,7 @@ fn row(ctx: &Ctx, one: &Notification) -> Markup {
 
 fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
     html! {
-        section.panel {
+        section.panel #channels {
             h2 { (t!(ctx, "channels")) }
             @if channels.is_empty() { (empty(&t!(ctx, "no-channels"))) }
             @else {

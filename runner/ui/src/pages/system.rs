@@ -35,28 +35,32 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     framed(ctx, tab, inside, admin)
 }
 
+/// The tabs, and whether each is only for administrators: what somebody may not see is not offered.
+const TABS: [(&str, &str, bool); 7] = [
+    ("", "nodes", false),
+    ("pools", "pools", false),
+    ("connections", "connections", true),
+    ("secrets", "secrets", true),
+    ("tokens", "tokens", true),
+    ("retention", "retention", false),
+    ("audit", "audit", false),
+];
+
+/// The tabs that somebody may see: name, address, word.
+pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> {
+    let may = TABS.into_iter().filter(|(.., only)| admin || !only);
+    may.map(|(name, word, _)| {
+        let address = format!("/system{}{name}", if name.is_empty() { "" } else { "/" });
+        (name.to_owned(), address, t!(ctx, word))
+    })
+    .collect()
+}
+
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
-    // A tab, and whether it is only for administrators: what somebody may not see is not offered.
-    let all = [
-        ("", "nodes", false),
-        ("pools", "pools", false),
-        ("connections", "connections", true),
-        ("secrets", "secrets", true),
-        ("tokens", "tokens", true),
-        ("retention", "retention", false),
-        ("audit", "audit", false),
-    ];
-    let all: Vec<(String, String, String)> = all
-        .into_iter()
-        .filter(|(.., only)| admin || !only)
-        .map(|(name, word, _)| {
-            (
-                name.to_owned(),
-                format!("/system{}{name}", if name.is_empty() { "" } else { "/" }),
-                t!(ctx, word),
-            )
-        })
-        .collect();
+    let mut all = tab_list(ctx, admin);
+    // Channels stand with what is told through them.
+    let channels = ("channels".to_owned(), "/notifications#channels".to_owned(), t!(ctx, "channels"));
+    all.insert(all.iter().position(|(name, ..)| name == "retention").unwrap_or(all.len()), channels);
     let title = t!(ctx, "nav-system");
     let body = html! {
         div.heading { div.grow { h1 { (title) } p { "Heddle " (ctx.ui.version) } } }
@@ -154,7 +158,7 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
         let held: i64 = holds.iter().map(|hold| hold.slots).sum();
         let share = (held as f64 / slots.max(1) as f64).min(1.0) * 400.0;
         rows.push(html! {
-            tr {
+            tr id={ "pool-" (one.name) } {
                 td { strong { bdi { (one.name) } } }
                 td.num data-label=(t!(ctx, "held")) { (t!(ctx, "of", n = crate::span::number(held), all = crate::span::number(slots))) }
                 td.wide {

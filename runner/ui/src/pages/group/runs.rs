@@ -111,7 +111,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
     html! {
         tr {
             td.pick { input type="checkbox" name="run" value=(run.id) data-pick aria-label=(t!(ctx, "compare-this", at = crate::span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true))); }
-            td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            td.tight { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight.side { (state(ctx, run.state)) }
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
             td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
