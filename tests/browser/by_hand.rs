@@ -277,7 +277,7 @@ async fn things_and_actions_are_found_by_those_who_may() {
         assert!(page.contains("/groups/weather\"") && !page.contains(" · weather"), "{page}");
     }
     node.put("/v1/pools/narrow", json!({"slots": 2})).await.expect_status(201);
-    node.put("/v1/audiences/gid_readers/members", json!(["ann"])).await;
+    node.put("/v1/audiences/gid_readers/members", json!({"members": ["ann"]})).await;
     for (text, address) in [
         ("narro", "/system/pools#pool-narrow"),
         ("reade", "/dispatch/audiences/gid_readers"),

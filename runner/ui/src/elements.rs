@@ -236,12 +236,15 @@ pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()
 }
 
-/// How long something took; `None`: it goes on, and the script counts.
+/// How long something took; `None`: it goes on, and the script counts, in place of since when that is.
 pub(crate) fn took(ctx: &Ctx, from: impl Into<Time>, to: Option<impl Into<Time>>) -> Markup {
     let (from, to): (Time, Option<Time>) = (from.into(), to.map(Into::into));
     match to {
         Some(to) => html! { span.took { (span::span(ctx.lang, (to - from).num_milliseconds())) } },
-        None => html! { span.took data-since=(iso(from)) { "…" } },
+        None => {
+            let since = t!(ctx, "since-at", at = span::moment(ctx.lang, ctx.zone, from, ctx.now, false));
+            html! { span.took data-since=(iso(from)) { "… " noscript { (since) } } }
+        }
     }
 }
 

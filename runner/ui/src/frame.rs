@@ -172,7 +172,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
                 kbd { "/" }
             }
             @if live {
-                span.live #live role="status" data-state="live" { i {} span { (t!(ctx, "live")) } }
+                span.live #live role="status" data-state="off" { i {} span { (t!(ctx, "live-off")) } }
             }
             @if !ctx.viewer.dev {
                 form.who method="post" action="/sign-out" {

@@ -139,7 +139,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
 /// Enables or disables those that are ticked.
 fn many(ctx: &Ctx) -> Markup {
     html! {
-        form #many.row method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) {
+        form #many.row method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) data-picks {
             span.muted { (t!(ctx, "many-ticked")) }
             button type="submit" name="enable" value="true" title=(t!(ctx, "enable-will")) { (t!(ctx, "enable")) }
             button type="submit" name="enable" value="false" title=(t!(ctx, "disable-will")) { (t!(ctx, "disable")) }
@@ -166,7 +166,11 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                 @if may { td.pick { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } }
                                 td { strong { (group_link(&line.name)) }
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
-                                td.wide.no-bars[lately.bars.is_empty()] { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                td.wide.no-bars[lately.bars.is_empty()] {
+                                    a.of-runs href={ "/groups/" (segment(&line.name)) "/runs" } { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                    // How the newest went is told by more than the hue of its bar.
+                                    @if let Some((newest, _)) = lately.bars.last() { span.newest title=(t!(ctx, "newest-run")) { (state(ctx, newest)) } }
+                                }
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
                                 td.tight data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }

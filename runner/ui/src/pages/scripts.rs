@@ -447,6 +447,9 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
     }
 }
 
+/// The world of scripts that handle messages of a topic.
+const CONSUMER: &str = "heddle:task/consumer";
+
 /// Trying a script without a run.
 async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Markup, Trouble> {
     if !ctx.viewer.tries() {
@@ -454,6 +457,16 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
     }
     let none = Map::new();
     let version = &script.version;
+    // It is handed batches of messages, which only a topic has.
+    if version.world == CONSUMER {
+        return Ok(html! {
+            section.panel {
+                h2 { (t!(ctx, "console-title")) }
+                p { (prose(&t!(ctx, "console-consumer"))) }
+                p.under { a.button href="/topics" { (t!(ctx, "nav-topics")) } }
+            }
+        });
+    }
     let properties = version.params_schema.as_ref().map(form::properties).unwrap_or_default();
     let defaults = version.defaults.as_object().unwrap_or(&none);
     let form = ctx.form();
