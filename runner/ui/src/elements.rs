@@ -180,6 +180,22 @@ pub(crate) fn trigger_word(ctx: &Ctx, trigger: Trigger) -> String {
     t!(ctx, &format!("trigger-{trigger}"))
 }
 
+/// What somebody did, by the audit: its word, if there is one for it.
+pub(crate) fn audit_action(ctx: &Ctx, action: &str) -> String {
+    or_raw(ctx, "action", action)
+}
+
+/// The kind of thing that it was done to.
+pub(crate) fn audit_kind(ctx: &Ctx, kind: &str) -> String {
+    or_raw(ctx, "kind", kind)
+}
+
+fn or_raw(ctx: &Ctx, what: &str, word: &str) -> String {
+    let key = format!("audit-{what}-{word}");
+    let found = t!(ctx, &key);
+    if found == key { word.to_owned() } else { found }
+}
+
 fn iso(at: Time) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
@@ -212,6 +228,13 @@ pub(crate) fn time(ctx: &Ctx, at: impl Into<Time>) -> Markup {
 pub(crate) fn time_exact(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     let at = at.into();
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="s" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) } }
+}
+
+/// A moment with its milliseconds: the order of what happened within a second is told.
+pub(crate) fn time_to_the_milli(ctx: &Ctx, at: impl Into<Time>) -> Markup {
+    let at = at.into();
+    let millis = at.timestamp_subsec_millis();
+    html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="ms" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) (format!(".{millis:03}")) } }
 }
 
 /// How long ago, or how long until: said by the script as time goes by, and absolute without one.

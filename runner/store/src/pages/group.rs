@@ -151,6 +151,19 @@ impl Store {
         .await?)
     }
 
+    /// The categories that groups are in, by name, with how many are in each.
+    pub async fn page_categories(&self, limit: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT g.category AS "name!", count(*) AS "count!" FROM heddle.groups g
+                WHERE g.deleted_at IS NULL AND g.category IS NOT NULL
+                GROUP BY g.category ORDER BY g.category LIMIT $1"#,
+            limit
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.name, row.count)).collect())
+    }
+
     /// The newest runs of a group, newest first: those that have not ended, and those that have.
     pub async fn page_group_runs(
         &self,

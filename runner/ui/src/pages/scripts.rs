@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{Answer, script_text};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, tabs, time};
+use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
 use crate::form::{self, field, fields, object, read};
 use crate::frame::Page;
 use crate::words::t;
@@ -74,7 +74,7 @@ fn row(ctx: &Ctx, one: &Script) -> Markup {
             td.tight { span.tag { (version.world) } }
             td.num.side { (span::bytes(version.size)) }
             td.tight.muted { (ago(ctx, one.updated_at)) }
-            td.wide { (prose(&line(&version.description))) }
+            td.wide dir="auto" { (prose(&line(&version.description))) }
         }
     }
 }
@@ -228,7 +228,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     let body = html! {
         div.heading { div.grow {
             h1 { bdi { (name) } span.tag title=[version.runtime.as_deref()] { (version.world) } }
-            p { (prose(&version.description)) }
+            p dir="auto" { (prose(&version.description)) }
         } }
         (tabs(name, tab, &all))
         (inside)
@@ -438,7 +438,7 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
     html! {
         tr {
             td.tight { @if source { a href={ "/scripts/" (segment(name)) "/source?version=" (n) } { "@" (n) } } @else { "@" (n) } }
-            td.tight.side { @if active { (state(ctx, "active")) } }
+            td.tight.side { @if active { (state_of(ctx, "version", "active")) } }
             td.num { (span::bytes(one.size)) }
             td.tight.side { (time(ctx, one.created_at)) }
             td.wide { code title=(one.digest) { (one.digest.chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/" (what) } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, retention};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
+use crate::elements::{self, Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -262,13 +262,84 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
+/// What the audit tells of, as it writes it.
+const ACTIONS: [&str; 25] = [
+    "create",
+    "update",
+    "upload",
+    "activate",
+    "enable",
+    "disable",
+    "pause",
+    "resume",
+    "cancel",
+    "restart",
+    "override",
+    "retry",
+    "clear",
+    "revoke",
+    "resend",
+    "delete",
+    "prune",
+    "keep",
+    "retire",
+    "detach",
+    "reseal",
+    "sign_in",
+    "sign_out",
+    "end_sessions",
+    "refuse",
+];
+const AUDITED: [&str; 19] = [
+    "assignment",
+    "audience",
+    "backfill",
+    "category",
+    "channel",
+    "connection",
+    "group",
+    "notification",
+    "offer",
+    "pool",
+    "queue",
+    "run",
+    "runtime",
+    "script",
+    "secret",
+    "setting",
+    "template",
+    "token",
+    "topic",
+];
+
+/// A field of the audit's filter, in words; what somebody asked for by the address stays chosen, whatever it is.
+fn audit_choice(
+    ctx: &Ctx,
+    name: &str,
+    all: String,
+    among: &[&str],
+    word: fn(&Ctx, &str) -> String,
+) -> Markup {
+    let asked = ctx.q(name);
+    let other = asked.filter(|asked| !among.contains(asked));
+    html! {
+        label.hidden for=(name) { (t!(ctx, name)) }
+        select id=(name) name=(name) {
+            option value="" { (all) }
+            @for one in among.iter().copied().chain(other) { option value=(one) selected[asked == Some(one)] { (word(ctx, one)) } }
+        }
+    }
+}
+
 async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let query = ctx.asks(50, &["kind", "name", "actor", "action", "cursor"]);
     let found: List<AuditEntry> = ctx.get(&format!("/v1/audit?{query}")).await?;
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" {
-                @for name in ["actor", "action", "kind", "name"] {
+                (audit_choice(ctx, "action", t!(ctx, "all-actions"), &ACTIONS, elements::audit_action))
+                (audit_choice(ctx, "kind", t!(ctx, "all-kinds"), &AUDITED, elements::audit_kind))
+                @for name in ["name", "actor"] {
                     label.hidden for=(name) { (t!(ctx, name)) }
                     input id=(name) type="search" name=(name) value=[ctx.q(name)] placeholder=(t!(ctx, name));
                 }
@@ -284,8 +355,8 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                         tr {
                             td.tight.muted { (time_exact(ctx, one.at)) }
                             td.tight.side { bdi { (one.actor) } }
-                            td.tight { (one.action) }
-                            td.wide { span.tag { (one.kind) } " " (thing(one)) }
+                            td.tight title=(one.action) { (elements::audit_action(ctx, &one.action)) }
+                            td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(one)) }
                             td.wide { @if one.before.is_some() || one.after.is_some() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }
