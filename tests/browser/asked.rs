@@ -160,7 +160,9 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
     };
     let succeeded = row(&page, "Runs that succeeded");
     assert!(
-        succeeded.contains(">90 d<") && succeeded.contains(">1<") && succeeded.contains("datetime=\"2024-01-02T12:00:00.000Z\""),
+        succeeded.contains(">90 d<")
+            && succeeded.contains(">1<")
+            && succeeded.contains("datetime=\"2024-01-02T12:00:00.000Z\""),
         "{succeeded}"
     );
     assert!(row(&page, "Runs that failed").contains(">0<"), "{page}");

@@ -171,8 +171,11 @@ async fn a_backfill_lists_its_own_runs_and_restarts_those_that_failed() {
     assert_eq!(all["items"].as_array().unwrap().len(), 3);
     node.get("/v1/runs?backfill=x").await.expect_problem(400, &[]);
 
-    node.put_group("hourly", hourly(json!({"script": "flaky", "params": {"fail_times": 1, "kind": "fatal"}})))
-        .await;
+    node.put_group(
+        "hourly",
+        hourly(json!({"script": "flaky", "params": {"fail_times": 1, "kind": "fatal"}})),
+    )
+    .await;
     let failing = backfilled(&node, "hourly", "2026-03-01T00:00:00Z", "2026-03-01T01:00:00Z").await;
     let page = visitor.get(&format!("/backfills/{failing}")).await.fine();
     assert!(page.contains("2 failed") && !page.contains("2 of 2"), "{page}");
@@ -191,10 +194,16 @@ async fn many_runs_are_changed_only_behind_a_filter_and_named_as_people_know_the
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let page = visitor.get("/runs").await.fine();
-    assert!(!page.contains("action=\"/runs/bulk\"") && page.contains("filter the list first"), "{page}");
+    assert!(
+        !page.contains("action=\"/runs/bulk\"") && page.contains("filter the list first"),
+        "{page}"
+    );
     let page = visitor.get("/runs?state=failed").await.fine();
     let actions = page.split("id=\"action\"").nth(1).expect("there are actions");
-    assert!(actions.starts_with(" name=\"action\"><option value=\"restart\">"), "{actions}");
+    assert!(
+        actions.starts_with(" name=\"action\"><option value=\"restart\">"),
+        "{actions}"
+    );
     let form = [("state", "failed"), ("action", "cancel"), ("do", "preview")];
     let page = visitor.post("/runs/bulk", &form).await.fine();
     assert!(
@@ -274,10 +283,16 @@ async fn things_and_actions_are_found_by_those_who_may() {
     assert!(page.contains("Disable · weather"), "{page}");
     for verb in ["backfill", "enable"] {
         let page = found(&acts, &format!("{verb}%20weather")).await;
-        assert!(page.contains("/groups/weather\"") && !page.contains(" · weather"), "{page}");
+        assert!(
+            page.contains("/groups/weather\"") && !page.contains(" · weather"),
+            "{page}"
+        );
     }
-    node.put("/v1/pools/narrow", json!({"slots": 2})).await.expect_status(201);
-    node.put("/v1/audiences/gid_readers/members", json!({"members": ["ann"]})).await;
+    node.put("/v1/pools/narrow", json!({"slots": 2}))
+        .await
+        .expect_status(201);
+    node.put("/v1/audiences/gid_readers/members", json!({"members": ["ann"]}))
+        .await;
     for (text, address) in [
         ("narro", "/system/pools#pool-narrow"),
         ("reade", "/dispatch/audiences/gid_readers"),
@@ -292,7 +307,10 @@ async fn things_and_actions_are_found_by_those_who_may() {
         assert!(page.contains(&format!("href=\"{address}\"")), "{text}: {page}");
     }
     assert!(!found(&sees, "restart").await.contains("/runs?state=failed"));
-    assert!(!found(&acts, "secrets").await.contains("/system/secrets"), "only for administrators");
+    assert!(
+        !found(&acts, "secrets").await.contains("/system/secrets"),
+        "only for administrators"
+    );
     assert!(found(&acts, "new").await.contains("/groups/new"));
     assert!(!found(&sees, "new").await.contains("/groups/new"));
 }
@@ -368,7 +386,9 @@ async fn messages_are_counted_before_they_are_cancelled() {
         assert!(page.contains("action=\"/topics/letters/cancel\""), "{page}");
     }
     // What cannot be asked for is said beside its form, which keeps what was typed.
-    let page = acts.get("/topics/letters?cancel=count&cancel_day=&cancel_sender=").await;
+    let page = acts
+        .get("/topics/letters?cancel=count&cancel_day=&cancel_sender=")
+        .await;
     assert!(
         page.status == 422 && page.text.contains("Give a day, a sender or a receiver."),
         "{}",
@@ -385,7 +405,10 @@ async fn messages_are_counted_before_they_are_cancelled() {
         page.text
     );
     let found = acts.get("/topics/letters?sender=1&receiver=").await.fine();
-    assert!(found.contains("action=\"/topics/letters#look-up\"") && found.contains(">scheduled<"), "{found}");
+    assert!(
+        found.contains("action=\"/topics/letters#look-up\"") && found.contains(">scheduled<"),
+        "{found}"
+    );
     let day = acts.get("/topics/letters/2030-05-17").await.fine();
     let waits = day.split("<b>7</b>").count() - 1;
     assert_eq!(waits, 2, "all messages, and those that wait: {day}");

@@ -265,7 +265,11 @@ pub(crate) fn took(ctx: &Ctx, from: impl Into<Time>, to: Option<impl Into<Time>>
     match to {
         Some(to) => html! { span.took { (span::span(ctx.lang, (to - from).num_milliseconds())) } },
         None => {
-            let since = t!(ctx, "since-at", at = span::moment(ctx.lang, ctx.zone, from, ctx.now, false));
+            let since = t!(
+                ctx,
+                "since-at",
+                at = span::moment(ctx.lang, ctx.zone, from, ctx.now, false)
+            );
             html! { span.took data-since=(iso(from)) { "… " noscript { (since) } } }
         }
     }

@@ -56,7 +56,9 @@ pub(crate) fn line_of(text: &str, pointer: &str) -> Option<i64> {
     let (mut from, mut until, mut found) = (0, lines.len(), None);
     for part in pointer.split('/').skip(1) {
         let part = part.replace("~1", "/").replace("~0", "~");
-        let Some(line) = child(&lines, from, until, &part) else { break };
+        let Some(line) = child(&lines, from, until, &part) else {
+            break;
+        };
         let depth = depth(lines[line]);
         from = line + 1;
         // It ends where something begins that stands no deeper; lists may stand as deep as their key.

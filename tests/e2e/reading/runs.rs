@@ -105,8 +105,24 @@ fn lists() -> Vec<(&'static str, RunFilter, usize, i64)> {
         ("a key of none", keyed("k-1"), 0, 0),
         ("a backfill", made_by(BACKFILL), page, 0),
         ("a backfill of none", made_by(1), 0, 0),
-        ("failed of a backfill", RunFilter { states: vec![4], ..made_by(BACKFILL) }, 0, 0),
-        ("a backfill, a group", RunFilter { groups: words(&["idle"]), ..made_by(BACKFILL) }, page, 0),
+        (
+            "failed of a backfill",
+            RunFilter {
+                states: vec![4],
+                ..made_by(BACKFILL)
+            },
+            0,
+            0,
+        ),
+        (
+            "a backfill, a group",
+            RunFilter {
+                groups: words(&["idle"]),
+                ..made_by(BACKFILL)
+            },
+            page,
+            0,
+        ),
         ("a queue", with_queue("letters"), page, 0),
         ("a queue of none", with_queue("nobody"), 0, 0),
         // Some of its revisions are found first, and of each run that is looked at its own.

@@ -52,7 +52,8 @@ fn row(ctx: &Ctx, one: &Backfill) -> Markup {
 
 /// How far it is, in words: what did not succeed is told by its number, not by the colour of the bar alone.
 fn told(ctx: &Ctx, one: &Backfill, total: i64) -> String {
-    let ended = ["succeeded", "failed", "cancelled"].map(|name| (name, one.counts.get(name).copied().unwrap_or_default()));
+    let ended =
+        ["succeeded", "failed", "cancelled"].map(|name| (name, one.counts.get(name).copied().unwrap_or_default()));
     let ill = ended[1..].iter().any(|(_, count)| *count > 0);
     let mut parts = Vec::new();
     if !ill || one.done() < total {
@@ -60,7 +61,9 @@ fn told(ctx: &Ctx, one: &Backfill, total: i64) -> String {
     }
     if ill {
         let some = ended.iter().filter(|(_, count)| *count > 0);
-        parts.extend(some.map(|(name, count)| t!(ctx, "n-in-state", n = number(*count), state = state_word(ctx, *name))));
+        parts.extend(
+            some.map(|(name, count)| t!(ctx, "n-in-state", n = number(*count), state = state_word(ctx, *name))),
+        );
     }
     parts.join(" · ")
 }

@@ -248,7 +248,10 @@ async fn named(ctx: &Ctx, refused: &[BulkRefusal]) -> Result<BTreeMap<Uuid, RunR
         return Ok(BTreeMap::new());
     }
     let limit = ids.len() as i64;
-    let filter = RunFilter { ids, ..RunFilter::default() };
+    let filter = RunFilter {
+        ids,
+        ..RunFilter::default()
+    };
     let found = ctx.store().runs(&filter, limit).await?;
     Ok(found.items.into_iter().map(|run| (run.id, run)).collect())
 }
@@ -285,7 +288,12 @@ mod tests {
 
     #[test]
     fn one_comes_back_to_the_runs_that_were_meant() {
-        let form = [("group", "a b"), ("action", "cancel"), ("do", "start"), ("state", "failed")];
+        let form = [
+            ("group", "a b"),
+            ("action", "cancel"),
+            ("do", "start"),
+            ("state", "failed"),
+        ];
         let form = form.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(same_filter(&form), "/runs?group=a+b&state=failed");
     }

@@ -47,7 +47,12 @@ fn place_of(verb: &str, name: &str, group: &heddle_engine::Group) -> Option<Stri
     let runs = |state: &str| Some(format!("/runs?group={name}&state={state}"));
     match verb {
         "run" => Some(format!("/groups/{name}/run")),
-        "backfill" => group.revision.plan.spec.history.then(|| format!("/groups/{name}/backfill")),
+        "backfill" => group
+            .revision
+            .plan
+            .spec
+            .history
+            .then(|| format!("/groups/{name}/backfill")),
         "enable" => (!group.enabled).then(|| format!("/groups/{name}")),
         "disable" => group.enabled.then(|| format!("/groups/{name}")),
         "pause" | "cancel" => runs("running"),

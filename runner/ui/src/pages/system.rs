@@ -59,8 +59,17 @@ pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> 
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
     let mut all = tab_list(ctx, admin);
     // Channels stand with what is told through them.
-    let channels = ("channels".to_owned(), "/notifications#channels".to_owned(), t!(ctx, "channels"));
-    all.insert(all.iter().position(|(name, ..)| name == "retention").unwrap_or(all.len()), channels);
+    let channels = (
+        "channels".to_owned(),
+        "/notifications#channels".to_owned(),
+        t!(ctx, "channels"),
+    );
+    all.insert(
+        all.iter()
+            .position(|(name, ..)| name == "retention")
+            .unwrap_or(all.len()),
+        channels,
+    );
     let title = t!(ctx, "nav-system");
     let body = html! {
         div.heading { div.grow { h1 { (title) } p { "Heddle " (ctx.ui.version) } } }
@@ -313,13 +322,7 @@ const AUDITED: [&str; 19] = [
 ];
 
 /// A field of the audit's filter, in words; what somebody asked for by the address stays chosen, whatever it is.
-fn audit_choice(
-    ctx: &Ctx,
-    name: &str,
-    all: String,
-    among: &[&str],
-    word: fn(&Ctx, &str) -> String,
-) -> Markup {
+fn audit_choice(ctx: &Ctx, name: &str, all: String, among: &[&str], word: fn(&Ctx, &str) -> String) -> Markup {
     let asked = ctx.q(name);
     let other = asked.filter(|asked| !among.contains(asked));
     html! {
