@@ -85,7 +85,7 @@ fn is_item(line: &str, at: usize) -> bool {
 
 /// The line of a key, or of an item by its number, among those between two lines that stand least deep.
 fn child(lines: &[&str], from: usize, until: usize, part: &str) -> Option<usize> {
-    let inside = || (from..until).filter(|n| !is_blank(lines[*n]));
+    let inside = || (from..until).filter(move |n| !is_blank(lines[*n]));
     let least = inside().map(|n| depth(lines[n])).min()?;
     let mut own = inside().filter(|n| depth(lines[*n]) == least);
     let first = own.clone().next()?;

@@ -142,7 +142,7 @@ fn tree(ctx: &Ctx, categories: &[(String, i64)], chosen: Option<&str>) -> Markup
         ul.tree {
             li { a href=(address(None)) aria-current=[chosen.is_none().then_some("true")] { (t!(ctx, "all-categories")) } }
             @for (name, count) in categories {
-                li { a href=(address(Some(name))) aria-current=[(chosen == Some(name)).then_some("true")] { bdi { (name) } " " span.muted { (number(*count)) } } }
+                li { a href=(address(Some(name.as_str()))) aria-current=[(chosen == Some(name.as_str())).then_some("true")] { bdi { (name) } " " span.muted { (number(*count)) } } }
             }
         }
     };
