@@ -100,7 +100,7 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
                     thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
                     tbody { @for run in runs { (row(ctx, run)) } }
                 }
-                @if runs.len() > 1 { p.row.under { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
+                @if runs.len() > 1 { p.row.under.of-picks { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
                 }
             }
         }
