@@ -182,6 +182,7 @@ impl Request {
             ids: _,
             queue,
             script,
+            backfill,
         } = filter;
         let several = [
             ("group", group),
@@ -206,6 +207,7 @@ impl Request {
             .query_if("to", to.as_deref())
             .query_if("logical_from", logical_from.as_deref())
             .query_if("logical_to", logical_to.as_deref())
+            .query_if("backfill", *backfill)
     }
 }
 

@@ -126,7 +126,7 @@ fn nobody() -> Viewer {
 
 /// A form that failed, on a page without a better place for the error: back to the previous page, which shows it.
 fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
-    let sentence = match trouble.sentence() {
+    let sentence = match trouble.said(ctx) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
         sentence => sentence,
     };

@@ -172,7 +172,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
                 kbd { "/" }
             }
             @if live {
-                span.live #live role="status" data-state="live" { i {} span { (t!(ctx, "live")) } }
+                span.live #live role="status" data-state="off" { i {} span { (t!(ctx, "live-off")) } }
             }
             @if !ctx.viewer.dev {
                 form.who method="post" action="/sign-out" {
@@ -211,7 +211,7 @@ fn help(ctx: &Ctx) -> Markup {
     let keys: [(&str, &str); 8] = [
         ("/", "keys-search"),
         ("Ctrl K", "keys-palette"),
-        ("j k", "keys-next"),
+        ("j k ↓ ↑", "keys-next"),
         ("Enter", "keys-open"),
         ("← ↑ → ↓", "keys-grid"),
         ("Esc", "keys-close"),
@@ -255,7 +255,7 @@ pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
             p.status { (trouble.status) }
             h1 { (title) }
             p { (text) }
-            @if !trouble.sentence().is_empty() { pre.error { (trouble.sentence()) } }
+            @if !trouble.said(ctx).is_empty() { pre.error { (trouble.said(ctx)) } }
             p { a.button href=(ctx.path) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
         }
     };

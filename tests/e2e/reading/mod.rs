@@ -41,10 +41,12 @@ const HISTORY: &str = "
                 CASE WHEN n % 100 = 1 THEN 4 WHEN n < 4000 AND n % 100 = 3 THEN 5 ELSE 3 END AS state
            FROM generate_series(0, 23999) AS n;
     INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
-                                  interval_end, params, key, labels, created_at, started_at, progress, finished_at)
+                                  interval_end, params, key, labels, source, created_at, started_at, progress,
+                                  finished_at)
          SELECT heddle.uuid_v7(d.at), g.id, g.revision_id, d.state, CASE WHEN d.n % 4000 = 5 THEN 2 ELSE 1 END, 0, d.at,
                 d.at, d.at, '{}', CASE WHEN d.n % 10 = 0 THEN 'k-' || d.n END,
                 CASE WHEN d.n % 10 = 4 THEN jsonb_build_object('team', 'a', 'customer', 'c' || d.n / 10 % 100) END,
+                CASE WHEN d.n % 400 = 2 THEN '00000000-0000-7000-8000-000000000001'::uuid END,
                 d.at, d.at, '\\x00', d.at + interval '1 second'
            FROM drawn d JOIN heddle.groups g ON g.name = d.name ORDER BY d.n;
     INSERT INTO heddle.run_keys (group_id, key, run) SELECT group_id, key, id FROM heddle.runs_done WHERE key IS NOT NULL;

@@ -62,6 +62,16 @@ fn with_script(script: &str) -> RunFilter {
     }
 }
 
+fn made_by(source: u128) -> RunFilter {
+    RunFilter {
+        source: Some(Uuid::from_u128(source)),
+        ..RunFilter::default()
+    }
+}
+
+/// The backfill that made some runs of the history.
+const BACKFILL: u128 = 0x7000_8000_0000_0000_0001;
+
 /// The first runs of a hot view of three days.
 fn hot(filter: RunFilter) -> RunFilter {
     RunFilter {
@@ -104,6 +114,26 @@ fn lists() -> Vec<(&'static str, RunFilter, usize, i64)> {
         ),
         ("a key", keyed("k-12340"), 1, 0),
         ("a key of none", keyed("k-1"), 0, 0),
+        ("a backfill", made_by(BACKFILL), page, 0),
+        ("a backfill of none", made_by(1), 0, 0),
+        (
+            "failed of a backfill",
+            RunFilter {
+                states: vec![4],
+                ..made_by(BACKFILL)
+            },
+            0,
+            0,
+        ),
+        (
+            "a backfill, a group",
+            RunFilter {
+                groups: words(&["idle"]),
+                ..made_by(BACKFILL)
+            },
+            page,
+            0,
+        ),
         ("a queue", with_queue("letters"), page, 0),
         ("a queue of none", with_queue("nobody"), 0, 0),
         // Some of its revisions are found first, and of each run that is looked at its own.

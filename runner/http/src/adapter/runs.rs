@@ -81,6 +81,8 @@ pub(crate) struct RunFilter {
     pub(crate) queues: Vec<String>,
     /// Of revisions with a task for one of these scripts: `name`, or `name@version` as the run resolved it.
     pub(crate) scripts: Vec<String>,
+    /// Made by this backfill.
+    pub(crate) backfill: Option<Uuid>,
     /// With all of these params.
     pub(crate) params: super::params::Wanted,
     /// Of those that have ended, only what the retention still calls hot.
@@ -170,7 +172,7 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
         id_range: filter.id_range,
         queues: filter.queues,
         scripts: filter.scripts,
-        source: None,
+        source: filter.backfill,
         parent: None,
         key: filter.key,
         ended_since: None,

@@ -221,6 +221,7 @@ fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
             .flat_map(|words| words.split(','))
             .map(|word| word.trim().to_owned())
             .collect(),
+        backfill: given.backfill,
         // They are looked for among some runs at a time only: no filter for what is done to all of them.
         params: BTreeMap::new(),
         hot: false,

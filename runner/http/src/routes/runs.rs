@@ -182,6 +182,10 @@ fn filters(route: Route) -> Route {
             "Only runs of groups with a task for one of these scripts: `name`, or `name@version` for runs that \
             resolved the script to this version.",
         )
+        .query(
+            "backfill",
+            "Only runs that this backfill created, those of dependent groups included: the id of the backfill.",
+        )
         .query("id", "Only runs whose id begins with these characters. At least 8.")
         .query("from", "Only runs created at or after this time.")
         .query("to", "Only runs created at or before this time.")
@@ -231,6 +235,7 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         id_range: request.query("id").map(id_range).transpose()?,
         queues: request.query_all("queue").into_iter().map(Name::sought).collect(),
         scripts: request.query_all("script").into_iter().map(script_sought).collect(),
+        backfill: request.query_as("backfill", "the id of a backfill, a UUID")?,
         hot: false,
     })
 }

@@ -151,6 +151,19 @@ impl Store {
         .await?)
     }
 
+    /// The categories that groups are in, by name, with how many are in each.
+    pub async fn page_categories(&self, limit: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT g.category AS "name!", count(*) AS "count!" FROM heddle.groups g
+                WHERE g.deleted_at IS NULL AND g.category IS NOT NULL
+                GROUP BY g.category ORDER BY g.category LIMIT $1"#,
+            limit
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.name, row.count)).collect())
+    }
+
     /// The newest runs of a group, newest first: those that have not ended, and those that have.
     pub async fn page_group_runs(
         &self,
@@ -204,7 +217,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.run, row.task)).collect())
     }
 
-    /// Names of groups, scripts, queues and topics that contain a text, at most `limit` of each kind.
+    /// Names that contain a text: of groups, scripts, queues, topics, pools and channels; and those of offers that people
+    /// made, of audiences and of their members, of which there may be millions, that begin with it. So many of each.
     pub async fn page_find(&self, text: &str, limit: i64) -> Result<Vec<FoundLine>, StoreError> {
         Ok(sqlx::query_as!(
             FoundLine,
@@ -218,6 +232,27 @@ impl Store {
                    (SELECT 3, 'queue', name FROM heddle.queues WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
                    UNION ALL
                    (SELECT 4, 'topic', name FROM heddle.topics WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 5, 'pool', name FROM heddle.pools WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 6, 'channel', name FROM heddle.channels WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 7, 'offer', o.name
+                      FROM (SELECT name, run FROM heddle.offers
+                             WHERE deleted_at IS NULL AND name >= $1 AND name < $1 || chr(1114111)
+                             ORDER BY name LIMIT 200) AS o
+                     WHERE o.run IS NULL ORDER BY o.name LIMIT $2)
+                   UNION ALL
+                   (SELECT 8, 'audience', name FROM heddle.audiences
+                     WHERE name >= $1 AND name < $1 || chr(1114111) ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 8, 'audience', name FROM heddle.audiences
+                     WHERE name >= 'gid_' || $1 AND name < 'gid_' || $1 || chr(1114111) ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT DISTINCT 9, 'user', m.uid
+                      FROM (SELECT uid FROM heddle.members
+                             WHERE uid >= $1 AND uid < $1 || chr(1114111) ORDER BY uid LIMIT 200) AS m
+                     ORDER BY m.uid LIMIT $2)
                ) AS f ORDER BY f.place, f.name"#,
             text,
             limit

@@ -20,8 +20,8 @@ const USERS_MAX: i64 = 1_000;
 /// How many of them are enough to see that they belong to many groups.
 const USERS_FIRST: i64 = 200;
 
-/// How far the clock that dated a revision may be ahead of one that dated its runs.
-const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
+/// By so much may the clock that dated a revision or a backfill be ahead of one that made runs of it.
+pub(super) const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
 
 /// A filter with what its names mean.
 pub(super) struct Sought<'f> {

@@ -8,9 +8,9 @@ use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
 use super::RunFilter;
-use super::sought::{Sought, Users};
+use super::sought::{CLOCKS_DIFFER, Sought, Users};
 use crate::database::column;
-use crate::span::Span;
+use crate::span::{self, Span};
 
 /// Which of the ended runs of the hot view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,8 @@ fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, c
     };
     // Runs that took long are few, in all groups together.
     let is_long = matches!(arm.hot, Hot::Long { .. });
-    let each = sought.groups.as_ref().filter(|_| !is_long);
+    let source = sought.filter.source;
+    let each = sought.groups.as_ref().filter(|_| !is_long && source.is_none());
     if let Some(groups) = each {
         query
             .push("(SELECT own.* FROM UNNEST(")
@@ -119,7 +120,17 @@ fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, c
         Some(_) => " ORDER BY l.group_id DESC, l.id DESC LIMIT ",
         None => " ORDER BY l.id DESC LIMIT ",
     };
-    query.push(format!("(SELECT {columns} FROM {table} l WHERE true"));
+    match source {
+        None => query.push(format!("(SELECT {columns} FROM {table} l WHERE true")),
+        Some(source) => {
+            query.push(format!("(SELECT {columns} FROM ("));
+            push_source(query, table, source);
+            query.push(") AS l WHERE true")
+        }
+    };
+    if let (Some(groups), Some(_), false) = (&sought.groups, source, is_long) {
+        push_groups(query, groups);
+    }
     if each.is_some() {
         query.push(" AND l.group_id = ANY (ARRAY[named.id])");
     }
@@ -161,6 +172,22 @@ fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, c
             .push_bind(part.limit)
             .push(")");
     }
+}
+
+/// The runs that something made: by the index of sources and by no other, all that there are (`OFFSET 0`). In the order
+/// of ids the planner would look for them among all runs, because it believes that there are many of them everywhere. None is
+/// older than what made it.
+fn push_source(query: &mut QueryBuilder<Postgres>, table: &str, source: Uuid) {
+    query
+        .push(format!("SELECT * FROM {table} WHERE source = "))
+        .push_bind(source);
+    if let Some(made) = span::made(source) {
+        query
+            .push(" AND id >= heddle.uuid_floor(")
+            .push_bind((made - CLOCKS_DIFFER).max(Time::UNIX_EPOCH))
+            .push(")");
+    }
+    query.push(" OFFSET 0");
 }
 
 pub(super) fn push_span(query: &mut QueryBuilder<Postgres>, span: Span) {
@@ -210,9 +237,6 @@ pub(super) fn push_reach(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>
     }
     if let Some(before) = filter.before {
         query.push(" AND l.id < ").push_bind(before.0);
-    }
-    if let Some(source) = filter.source {
-        query.push(" AND l.source = ").push_bind(source);
     }
     if let Some(parent) = filter.parent {
         query.push(" AND l.parent_run = ").push_bind(parent.0);

@@ -101,7 +101,7 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
                     thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
                     tbody { @for run in runs { (row(ctx, run)) } }
                 }
-                @if runs.len() > 1 { p.row.under { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
+                @if runs.len() > 1 { p.row.under.of-picks { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
                 }
             }
         }
@@ -112,7 +112,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
     html! {
         tr {
             td.pick { input type="checkbox" name="run" value=(run.id) data-pick aria-label=(t!(ctx, "compare-this", at = crate::span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true))); }
-            td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            td.tight { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight.side { (state(ctx, run.state)) }
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
             td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
