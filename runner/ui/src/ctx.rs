@@ -229,7 +229,12 @@ impl Ctx {
         shown
     }
 
-    /// The page belongs to a group with this time zone, in which its times are shown too.
+    /// Whether the browser has said in which zone it is.
+    pub(crate) fn knows_zone(&self) -> bool {
+        cookie(&self.head, "heddle_zone").is_some()
+    }
+
+    /// What the page shows belongs to a group of this zone, in which its times are told as well.
     pub(crate) fn in_zone_of(&self, zone: Tz) {
         *self.group_zone.lock() = Some(zone);
     }

@@ -1,9 +1,10 @@
 //! The frame around every page: the rail, the current position, search, the viewer, and whether the page is live.
 
+use heddle_domain::Time;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::ctx::{Beat, Theme};
-use crate::elements::glyph;
+use crate::elements::{glyph, time};
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, assets, live};
 
@@ -16,6 +17,8 @@ pub(crate) struct Page {
     pub(crate) section: &'static str,
     /// The way here: words, and addresses of all but the last.
     pub(crate) crumbs: Vec<(String, Option<String>)>,
+    /// The last crumb, if it is a time.
+    pub(crate) of_time: Option<Time>,
     pub(crate) body: Markup,
     /// The seconds after which a browser without scripts reloads.
     pub(crate) refresh: Option<u32>,
@@ -29,6 +32,7 @@ impl Page {
         Self {
             status: 200,
             crumbs: vec![(title.clone(), None)],
+            of_time: None,
             title,
             section,
             body,
@@ -39,6 +43,11 @@ impl Page {
 
     pub(crate) fn crumbs(mut self, crumbs: Vec<(String, Option<String>)>) -> Self {
         self.crumbs = crumbs;
+        self
+    }
+
+    pub(crate) fn of_time(mut self, at: Time) -> Self {
+        self.of_time = Some(at);
         self
     }
 }
@@ -162,6 +171,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
                             }
                         }
                     }
+                    @if let Some(at) = page.of_time { li { span aria-current="page" { (time(ctx, at)) } } }
                 }
             }
             div.grow {}

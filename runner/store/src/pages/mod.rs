@@ -6,6 +6,7 @@
 pub mod group;
 pub mod overview;
 pub mod pool;
+pub mod run;
 
 use uuid::Uuid;
 

@@ -75,7 +75,7 @@ pub struct MinuteRow {
 #[derive(Clone, Copy, Debug)]
 pub struct NowRow {
     pub running: i64,
-    /// Task runs that nodes may claim.
+    /// Task runs that nodes may claim, or that wait for slots of pools.
     pub ready: i64,
     /// Task runs that workers may claim.
     pub queued: i64,
@@ -103,6 +103,12 @@ pub struct StalledRow {
     pub since: Time,
     /// How many wait; capped.
     pub waiting: i64,
+    /// How many workers hold; capped.
+    pub claimed: i64,
+    /// Workers get none of it.
+    pub paused: bool,
+    /// Since when, as long as the audit knows.
+    pub paused_at: Option<Time>,
 }
 
 /// A channel through which a notification could not be sent.
@@ -264,7 +270,8 @@ impl Store {
         Ok(sqlx::query_as!(
             NowRow,
             r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.running LIMIT $1) AS c) AS "running!",
-                      (SELECT count(*) FROM (SELECT FROM heddle.ready LIMIT $1) AS c) AS "ready!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.ready UNION ALL SELECT FROM heddle.ready_pooled
+                                              LIMIT $1) AS c) AS "ready!",
                       (SELECT count(*) FROM (SELECT FROM heddle.queue_ready LIMIT $1) AS c) AS "queued!",
                       (SELECT count(*) FROM (SELECT FROM heddle.runs_live LIMIT $1) AS c) AS "live!",
                       (SELECT count(*) FROM (SELECT FROM heddle.timers WHERE kind = 0 LIMIT $1) AS c) AS "retrying!",
@@ -300,10 +307,19 @@ impl Store {
                      FROM names n WHERE n.queue IS NOT NULL)
                SELECT n.queue AS "queue!", f.ready_at AS "since!",
                       (SELECT count(*) FROM (SELECT FROM heddle.queue_ready c WHERE c.queue = n.queue LIMIT $2) AS c)
-                          AS "waiting!"
+                          AS "waiting!",
+                      (SELECT count(*) FROM (SELECT FROM heddle.queue_claims c WHERE c.queue = n.queue LIMIT $2) AS c)
+                          AS "claimed!",
+                      coalesce(q.paused, false) AS "paused!",
+                      CASE WHEN q.paused THEN (
+                          SELECT a.at FROM (SELECT d.id, d.at, d.before, d.after FROM heddle.audit d
+                                             WHERE d.kind = 'queue' AND d.name = n.queue ORDER BY d.id DESC LIMIT 100) AS a
+                           WHERE (a.after ->> 'paused')::boolean AND NOT coalesce((a.before ->> 'paused')::boolean, false)
+                           ORDER BY a.id DESC LIMIT 1) END AS paused_at
                  FROM (SELECT queue FROM names WHERE queue IS NOT NULL LIMIT 100) AS n
                 CROSS JOIN LATERAL (SELECT r.ready_at FROM heddle.queue_ready r WHERE r.queue = n.queue
                                      ORDER BY r.priority DESC, r.turn, r.run LIMIT 1) AS f
+                 LEFT JOIN heddle.queues q ON q.name = n.queue
                 WHERE f.ready_at < $1 ORDER BY f.ready_at"#,
             before,
             cap

@@ -5,7 +5,7 @@ use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
 
-use super::{Here, framed, median, millis};
+use super::{Here, begun, framed, median, millis};
 use crate::chart::fill;
 use crate::elements::{self, choice, empty, line, more, state, time, took, trigger_word};
 use crate::pages::Answer;
@@ -115,7 +115,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
             td.tight { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight.side { (state(ctx, run.state)) }
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
-            td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+            td.num.side { @if let Some(from) = begun(run) { (took(ctx, from, run.finished_at)) } }
             td.tight.muted.drop { (time(ctx, run.created_at)) }
             td.wide { @if let Some(error) = &run.error { span.error { (line(error)) } } }
         }
