@@ -119,7 +119,7 @@ fn lists() -> Vec<(&'static str, RunFilter, usize, i64)> {
         (
             "failed of a backfill",
             RunFilter {
-                states: vec![4],
+                states: vec![RunState::Failed],
                 ..made_by(BACKFILL)
             },
             0,

@@ -31,7 +31,14 @@ fn what_is_allowed_is_accepted() {
     for (control, event) in events {
         for &state in RunState::ALL {
             let (mut after, mut progress) = (state, Progress::new(&plan));
-            let decided = decide(&plan, &mut after, &mut progress, &[event.clone()], now, &mut || 0);
+            let decided = decide(
+                &plan,
+                &mut after,
+                &mut progress,
+                std::slice::from_ref(&event),
+                now,
+                &mut || 0,
+            );
             let refused = decided.err();
             let expect = (!control.is_allowed(state)).then_some(Refused::RunState(state));
             assert_eq!(refused, expect, "{control:?} of a run that is {state}");

@@ -13,6 +13,7 @@ mod why;
 
 use axum::http::Method;
 use heddle_api::{Run, RunState, Trigger};
+use heddle_domain::run::Control;
 use heddle_domain::schedule::Schedule;
 use maud::{Markup, html};
 use serde_json::json;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use heddle_api::{AttemptState, Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::Plan;
-use heddle_domain::run::Control;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
