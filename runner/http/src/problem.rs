@@ -306,7 +306,7 @@ mod tests {
         );
         let problem = Problem::conflict("there is a run with this key").existing("0199");
         assert_eq!(problem.to_json()["existing"], "0199");
-        assert!(problem.to_json().get("errors").is_none());
+        assert_eq!(problem.to_json()["errors"], json!([]));
     }
 
     #[test]

@@ -5,6 +5,10 @@
 use crate::engine::MAX_TABLE_ELEMENTS;
 use wasmparser::{MemoryType, Operator, Parser, Payload, TableType, TypeRef};
 
+/// What is said of an upload that is something else. Source text is known by its content type alone.
+pub(crate) const NOT_WASM: &str = "is not WebAssembly: neither a module nor a component, neither binary nor text; source text \
+    needs its content type: text/javascript, text/typescript or text/x-python";
+
 /// The longest body of one function: CPython's interpreter loop has some 200 KiB.
 const MAX_FUNCTION_BYTES: usize = 2 << 20;
 /// How deep blocks may nest; a `switch` of n cases nests n blocks.
@@ -34,7 +38,7 @@ pub(crate) fn check(wasm: &[u8], max_memory_bytes: u64) -> Result<Kind, String> 
     } else if Parser::is_core_wasm(wasm) {
         Kind::Module
     } else {
-        return Err("is not WebAssembly: neither a module nor a component, neither binary nor text".into());
+        return Err(NOT_WASM.into());
     };
     let (mut functions, mut modules) = (0, 0);
     for payload in Parser::new(0).parse_all(wasm) {

@@ -344,7 +344,7 @@ fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {
         return Err("is empty".into());
     }
     if !wasm.starts_with(b"\0asm") && wat::Detect::from_bytes(wasm) != wat::Detect::WasmText {
-        return Err("is not WebAssembly: neither a module nor a component, neither binary nor text".into());
+        return Err(crate::bounds::NOT_WASM.into());
     }
     let binary = wat::parse_bytes(wasm).map_err(|error| format!("is not valid WebAssembly text: {error}"))?;
     let kind = bounds::check(&binary, order.max_memory_bytes)?;

@@ -94,6 +94,7 @@ const TESTS: &[Test] = tests![
     python::hostile_texts,
     python::requests_of_texts,
     python::messages_of_texts,
+    python::params_of_a_typed_dict,
     python::snapshots_of_python,
     rehearsals::python,
     runtimes::both_at_once,

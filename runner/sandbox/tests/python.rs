@@ -311,19 +311,20 @@ pub async fn the_standard_library(_: Bench) {
         ),
         (
             &[
-                "from zoneinfo import ZoneInfo, ZoneInfoNotFoundError",
+                "from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones",
                 "from datetime import datetime",
                 "summer = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo('Europe/Zurich'))",
                 "winter = datetime(2026, 1, 1, 12, tzinfo=ZoneInfo('Europe/Zurich'))",
                 "try: ZoneInfo('Mars/Olympus')",
                 "except ZoneInfoNotFoundError as error: wrong = str(error)",
-                "return [summer, winter, summer.tzname(), summer.astimezone(ZoneInfo('America/New_York')).hour, 'Mars' in wrong]",
+                "return [summer, winter, summer.tzname(), summer.astimezone(ZoneInfo('America/New_York')).hour, 'Mars' in wrong, 'Europe/Zurich' in available_timezones()]",
             ],
             json!([
                 "2026-07-01T12:00:00+02:00",
                 "2026-01-01T12:00:00+01:00",
                 "CEST",
                 6,
+                true,
                 true
             ]),
         ),
@@ -448,15 +449,22 @@ def run(params, ctx):
     stays = ctx.fetch(base + 'moved', redirect='manual').status
     request = urllib.request.Request(base + 'u', data=b'{}', headers={'Content-Type': 'application/json'})
     with urllib.request.urlopen(request) as response:
-        plain = [response.status, response.headers['x-own'], json.load(response)['request']]
+        plain = [response.status, response.getheader('X-Own'), json.load(response)['request']]
+    silent = []
+    for ask in [lambda: urllib.request.urlopen(base + 'silent', timeout=0.2), lambda: ctx.fetch(base + 'silent', timeout=0.2)]:
+        try:
+            ask()
+        except Exception as error:
+            silent.append(str(error))
     followed = json.load(urllib.request.urlopen(base + 'moved'))['request']
     try:
         urllib.request.urlopen(base + 'away')
         away = None
     except urllib.error.URLError as error:
         away = str(error)
-    return {'posted': [posted.status, posted.ok, posted.headers['x-own'], posted.json()], 'moved': moved.json()['request'],
-            'stays': stays, 'plain': plain, 'followed': followed, 'away': away}
+    return {'posted': [posted.status, posted.ok, posted.headers['X-Own'], posted.json()], 'moved': moved.json()['request'],
+            'stays': stays, 'plain': plain, 'followed': followed, 'away': away,
+            'silent': silent}
 ";
     let script = script(&bench, PY, text).await;
     bench.params = json!({"base": format!("http://{address}/")}).to_string();
@@ -476,6 +484,30 @@ def run(params, ctx):
     assert_eq!(found["plain"], json!([200, "yes", "POST /u HTTP/1.1"]));
     assert_eq!(found["followed"], "GET /there HTTP/1.1");
     assert!(found["away"].as_str().unwrap().contains("not public"), "{found}");
+    let silent = found["silent"].as_array().unwrap();
+    assert!(
+        silent.len() == 2
+            && silent
+                .iter()
+                .all(|why| why.as_str().unwrap().contains("no response within 200ms")),
+        "{found}"
+    );
+}
+
+pub async fn params_of_a_typed_dict(_: Bench) {
+    let mut bench = bench();
+    let text = "import datetime
+from typing import TypedDict
+
+class Day(TypedDict):
+    date: datetime.date
+
+def run(params: Day):
+    return params['date'].weekday()
+";
+    let script = script(&bench, PY, text).await;
+    bench.params = json!({"date": "2026-01-01"}).to_string();
+    assert_eq!(succeeded(text, &bench.run(&script).await), json!(3));
 }
 
 pub async fn messages_of_texts(_: Bench) {

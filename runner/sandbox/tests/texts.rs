@@ -85,6 +85,11 @@ pub async fn serve() -> std::net::SocketAddr {
                                 .map(str::to_owned)
                         })
                         .map_or(0, |length| length.trim().parse().unwrap());
+                    if head.contains("/silent") {
+                        // Until the other side has had enough.
+                        while socket.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
+                        return;
+                    }
                     if read == 0 || body.len() >= length {
                         let (kind, status, more) = if head.contains("/moved") {
                             ("text/plain", "302 Found", "location: /there\r\n")

@@ -69,8 +69,10 @@ impl<T: DeserializeOwned> Gathered<T> {
         let is_missing = matches!(kind, MistakeKind::Missing(_));
         let unknown = &self.unknown;
         let is_misspelt = |told: &str| is_missing && unknown.contains(told) && is_meant(told, &fault.pointer);
+        // A list with a wrong item was taken out as a whole.
+        let is_above = |told: &str| is_missing && is_below(told, &fault.pointer);
         let mut faults = self.faults.0.iter_mut();
-        faults.find(|told| told.pointer == fault.pointer || is_misspelt(&told.pointer))
+        faults.find(|told| told.pointer == fault.pointer || is_above(&told.pointer) || is_misspelt(&told.pointer))
     }
 
     fn push(&mut self, unreadable: Unreadable) {
@@ -85,10 +87,16 @@ impl<T: DeserializeOwned> Gathered<T> {
 /// Adds to the error of an unknown field which field was meant, if that is known by now.
 fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     if told.pointer != missing.pointer
+        && !is_below(&told.pointer, &missing.pointer)
         && let Some((_, meant)) = missing.pointer.rsplit_once('/')
     {
         told.detail.push_str(&format!("; did you mean `{meant}`?"));
     }
+}
+
+/// Whether a pointer names something inside of what another one names.
+fn is_below(inner: &str, outer: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Whether an unknown field may have been written for a missing one next to it.

@@ -330,6 +330,8 @@ enum Call {
     },
     #[serde(rename = "zone")]
     Zone { name: String },
+    #[serde(rename = "zones")]
+    Zones {},
 }
 
 fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
@@ -390,6 +392,7 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             let bytes = STANDARD.decode(base64).map_err(|error| error.to_string())?;
             decode(&label, fatal, bom, &bytes).map(|text| json!(text))
         }
+        Call::Zones {} => Ok(json!(super::zones::names())),
         Call::Zone { name } => Ok(super::zones::file(&name).map_or(Value::Null, |file| json!(STANDARD.encode(&*file)))),
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Fetch {
     redirect: Redirect,
     text: Option<String>,
     base64: Option<String>,
+    /// How long the exchange may take, if less than [`MAX_WAIT`].
+    timeout_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -38,10 +40,13 @@ enum Redirect {
 
 /// Sends a request and reads its response. The error is a text for the script's author.
 pub(super) async fn send(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
+    let wait = fetch
+        .timeout_ms
+        .map_or(MAX_WAIT, |asked| Duration::from_millis(asked).min(MAX_WAIT));
     let exchange = exchange(web, fetch);
-    match tokio::time::timeout(MAX_WAIT, exchange).await {
+    match tokio::time::timeout(wait, exchange).await {
         Ok(answer) => answer.map_err(|why| format!("fetch failed: {why}")),
-        Err(_) => Err(format!("fetch failed: no response within {MAX_WAIT:?}")),
+        Err(_) => Err(format!("fetch failed: no response within {wait:?}")),
     }
 }
 

@@ -16,6 +16,11 @@ const STEP: i64 = 2 * 24 * 3_600;
 /// The local time from an instant on: seconds east of UTC, whether it is daylight saving time, its name.
 type Local = (i32, bool, String);
 
+/// The names of all zones.
+pub(super) fn names() -> Vec<&'static str> {
+    chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()).collect()
+}
+
 /// The file of a zone, by its name. `None`: there is no such zone.
 pub(super) fn file(name: &str) -> Option<Arc<[u8]>> {
     static FILES: LazyLock<Mutex<HashMap<Tz, Arc<[u8]>>>> = LazyLock::new(Mutex::default);

@@ -69,7 +69,7 @@ def _ask(op, fields):
     return answer["ok"]
 
 
-_AT_ONCE = {"state.set", "state.delete", "enqueue", "notify", "progress", "zone"}
+_AT_ONCE = {"state.set", "state.delete", "enqueue", "notify", "progress", "zone", "zones"}
 
 
 class HeddleError(Exception):
@@ -95,6 +95,19 @@ class Skip(Exception):
 # ---- HTTP --------------------------------------------------------------------------------------------------------------
 
 
+class Headers(dict):
+    """Names of headers have no case (RFC 9110, 5.1): they are kept in lower case and found in any."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(str(name).lower())
+
+    def __contains__(self, name):
+        return super().__contains__(str(name).lower())
+
+    def get(self, name, default=None):
+        return super().get(str(name).lower(), default)
+
+
 class Response:
     """An answer to a request."""
 
@@ -102,7 +115,7 @@ class Response:
         self.status = answer["status"]
         self.reason = answer["status_text"]
         self.url = answer["url"]
-        self.headers, self.pairs = {}, _parse(answer["headers"])
+        self.headers, self.pairs = Headers(), _parse(answer["headers"])
         for name, value in self.pairs:
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         text, encoded = answer["text"], answer["base64"]
@@ -123,8 +136,9 @@ class Response:
         return f"<Response {self.status} {self.url}>"
 
 
-def fetch(url, method="GET", headers=None, data=None, json=None, redirect="follow"):
-    """Sends a request, as the task's `allow_hosts` and the node's policy admit it. `redirect`: or "manual", "error"."""
+def fetch(url, method="GET", headers=None, data=None, json=None, redirect="follow", timeout=None):
+    """Sends a request, as the task's `allow_hosts` and the node's policy admit it. `redirect`: or "manual", "error".
+    `timeout`: seconds for the whole exchange, 600 at most and if it is left out."""
     pairs = [(str(name), str(value)) for name, value in dict(headers or {}).items()]
     names = {name.lower() for name, _ in pairs}
     if json is not None:
@@ -136,11 +150,15 @@ def fetch(url, method="GET", headers=None, data=None, json=None, redirect="follo
     method = str(method).upper()
     if method in ("GET", "HEAD") and data is not None:
         raise TypeError(f"a {method} request has no body")
-    return _send(str(url), method, pairs, data, redirect)
+    return _send(str(url), method, pairs, data, redirect, timeout)
 
 
-def _send(url, method, pairs, data, redirect):
+def _send(url, method, pairs, data, redirect, timeout=None):
     body = {"text": None, "base64": None}
+    if timeout is not None:
+        if not timeout > 0:
+            raise ValueError("a timeout is more than 0 seconds")
+        body["timeout_ms"] = max(1, round(min(timeout, 600) * 1000))
     if isinstance(data, str):
         body["text"] = data
     elif data is not None:
@@ -153,7 +171,7 @@ def _method(name):
         return fetch(url, name, **options)
 
     send.__name__ = send.__qualname__ = name.lower()
-    send.__doc__ = f"A {name} request: `headers`, `data` or `json`, `redirect` as `fetch` takes them."
+    send.__doc__ = f"A {name} request: `headers`, `data` or `json`, `redirect`, `timeout` as `fetch` takes them."
     return send
 
 
@@ -194,6 +212,7 @@ def _fit_zoneinfo(module):
         return io.BytesIO(base64.b64decode(found))
 
     module.load_tzdata = load_tzdata
+    module.available_timezones = lambda: set(_ask("zones", {}))
 
 
 def _fit_urllib(module):
@@ -201,6 +220,15 @@ def _fit_urllib(module):
     import http.client
     import urllib.error
     import urllib.response
+
+    class Answer(urllib.response.addinfourl):
+        """With what `http.client.HTTPResponse` has besides."""
+
+        def getheader(self, name, default=None):
+            return self.headers.get(name, default)
+
+        def getheaders(self):
+            return self.headers.items()
 
     class HTTPHandler(module.AbstractHTTPHandler):
         def http_open(self, req):
@@ -210,14 +238,15 @@ def _fit_urllib(module):
                 data = data.read()
             elif data is not None and not isinstance(data, (bytes, bytearray, memoryview)):
                 data = b"".join(data)
+            timeout = req.timeout if isinstance(getattr(req, "timeout", None), (int, float)) else None
             try:
-                answer = _send(req.full_url, req.get_method(), list(headers.items()), data, "manual")
+                answer = _send(req.full_url, req.get_method(), list(headers.items()), data, "manual", timeout)
             except HeddleError as refused:
                 raise urllib.error.URLError(str(refused)) from None
             message = http.client.HTTPMessage()
             for name, value in answer.pairs:
                 message.add_header(name, value)
-            response = urllib.response.addinfourl(io.BytesIO(answer.content), message, req.full_url, answer.status)
+            response = Answer(io.BytesIO(answer.content), message, req.full_url, answer.status)
             response.msg = response.reason = answer.reason
             return response
 
@@ -653,6 +682,9 @@ def _shape(hint, value):
             raise TypeError(f"{hint.__name__} is made of an object")
         hints = typing.get_type_hints(hint, include_extras=True)
         return hint(**{name: _shape(hints.get(name, typing.Any), one) for name, one in value.items()})
+    if typing.is_typeddict(hint) and isinstance(value, dict):
+        hints = typing.get_type_hints(hint)
+        return {name: _shape(hints.get(name, typing.Any), one) for name, one in value.items()}
     if hint is datetime.datetime or hint is datetime.date or hint is datetime.time:
         return hint.fromisoformat(value)
     if hint is uuid.UUID or hint is decimal.Decimal:
