@@ -1,5 +1,5 @@
-//! What pages answer to somebody who asks: which runs had a param, how deep a queue was, what a new version takes, what
-//! goes when, who was given what, and what to do first.
+//! Questions that pages answer: which runs had a param, how deep a queue was, what a new version takes, what is removed
+//! when, who was given what, and what to do first.
 
 use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
@@ -59,7 +59,7 @@ async fn runs_are_found_by_their_params() {
     check_page("/runs", &page);
     let page = page.fine();
     assert!(page.contains(&ids(&[1])[0]) && !page.contains(&ids(&[0])[0]), "{page}");
-    // What is looked for a part at a time is nothing to do something to all of; not even by a form of one's own.
+    // A search that shows only a part offers no bulk action; not even through a handmade form.
     assert!(!page.contains("/runs/bulk"), "{page}");
     assert!(visitor.get("/runs?group=asked").await.fine().contains("/runs/bulk"));
     let form = [

@@ -1,5 +1,5 @@
-//! What people do and look up by hand: set a state with a reason, see what a backfill would make, check a spec as they type,
-//! find things and actions, count before they cancel; and what those who may not are not offered.
+//! What people do manually: set a state with a reason, preview a backfill, check a spec as they type, find things and
+//! actions, count before they cancel; and what people without the right are not offered.
 
 use heddle_tests::{Node, TOKEN, World, eventually};
 use reqwest::StatusCode;

@@ -184,4 +184,23 @@ async fn a_cell_tells_what_it_is_to_those_who_point_and_to_those_who_type() {
     chrome
         .until("document.querySelector('#detail').innerText.includes('bad')")
         .await;
+    let run_link = format!("!!document.querySelector('#detail a[href=\"/runs/{run}\"] time')");
+    assert_eq!(chrome.value(&run_link).await, true);
+    // Escape closes it, and the address tells of none.
+    chrome.press("Escape").await;
+    chrome
+        .until("document.querySelector('#detail').childElementCount === 0 && location.search === ''")
+        .await;
+    // By a click: nothing moves, and what is open is not told beside the pointer as well.
+    chrome.point(at).await;
+    chrome.until(&format!("!{tip}.hidden")).await;
+    let places = "[...document.querySelectorAll('svg[data-columns], .grid-names a')].map((one) => { \
+                  const at = one.getBoundingClientRect(); return [at.x, at.y].join(); }).join(' ')";
+    let before = chrome.value(places).await;
+    chrome.drag(at, at).await;
+    chrome
+        .until("document.querySelector('#detail').innerText.includes('bad')")
+        .await;
+    assert_eq!(chrome.value(places).await, before);
+    assert_eq!(chrome.value(&format!("{tip}.hidden")).await, true);
 }

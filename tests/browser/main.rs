@@ -16,6 +16,7 @@ mod pages;
 mod people;
 mod provider;
 mod roles;
+mod standing;
 mod steady;
 mod uploads;
 

@@ -239,7 +239,7 @@ async fn a_task_is_run_again_and_runs_are_compared() {
     let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    // One run alone has nothing beside it.
+    // A single run has nothing to compare it with.
     let alone = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
     assert!(alone.contains("no other run"), "{alone}");
     let page = visitor.get(&format!("/runs/{run}")).await.fine();

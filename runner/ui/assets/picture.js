@@ -10,14 +10,23 @@ function cellAt(grid, x, y) {
 const known = new WeakMap();
 
 // What is told of the cell that is pointed at. A cell is asked for once, and only when the pointer rests on it.
-let pointed = "", asking = 0;
+let pointed = "", opened = "", asking = 0;
 const told = new Map();
+
+// What is open beside the grid need not be told beside the pointer, until that comes from elsewhere.
+function hush(key) {
+  clearTimeout(asking);
+  pointed = "";
+  opened = key;
+  document.getElementById("tip").hidden = true;
+}
 
 function point(svg, grid, cell, x, y) {
   const tip = document.getElementById("tip");
   const key = cell ? `${grid.runs[cell.column]} ${grid.tasks[cell.row]}` : "";
-  if (key === pointed) return;
+  if (key === pointed || (key && key === opened)) return;
   pointed = key;
+  opened = "";
   clearTimeout(asking);
   if (!cell) { tip.hidden = true; return; }
   const [title, inside] = tip.children;
@@ -44,6 +53,7 @@ document.addEventListener("htmx:sseMessage", () => told.clear());
 function setUp(svg) {
   if (known.has(svg)) return known.get(svg)();
   known.set(svg, () => { if (at) show(at, false); });
+  svg.addEventListener("closed", () => { at = null; svg.querySelector(".here").setAttribute("visibility", "hidden"); });
   const read = () => ({
     columns: Number(svg.dataset.columns), rows: Number(svg.dataset.rows), size: Number(svg.dataset.size), top: Number(svg.dataset.top),
     runs: svg.dataset.runs.split(" "), tasks: svg.dataset.tasks.split("/").map(decodeURIComponent),
@@ -61,6 +71,8 @@ function setUp(svg) {
     if (!detail) return;
     const url = `${svg.dataset.detail}?run=${grid.runs[cell.column]}&task=${encodeURIComponent(grid.tasks[cell.row])}`;
     document.getElementById("grid-view").classList.add("has-detail");
+    hush(`${grid.runs[cell.column]} ${grid.tasks[cell.row]}`);
+    here.scrollIntoView({ block: "nearest", inline: "nearest" });
     htmx.ajax("GET", url, { target: "#detail", swap: "innerHTML" });
     history.replaceState(null, "", `?${new URLSearchParams({ ...Object.fromEntries(new URLSearchParams(location.search)), run: grid.runs[cell.column], task: grid.tasks[cell.row] })}`);
   };
@@ -89,6 +101,25 @@ function setUp(svg) {
     } else if (event.key === "Enter" && at) { event.preventDefault(); show(at, true); }
   });
 }
+
+// The details go as they came: nothing but they has moved, and the address tells of none.
+function close() {
+  const view = document.getElementById("grid-view");
+  if (!view?.classList.contains("has-detail")) return false;
+  view.classList.remove("has-detail");
+  document.getElementById("detail").replaceChildren();
+  const query = new URLSearchParams(location.search);
+  for (const name of ["run", "task"]) query.delete(name);
+  history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
+  document.querySelector("svg[data-columns]")?.dispatchEvent(new Event("closed"));
+  return true;
+}
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]") && !event.target.closest("input, textarea, select")) close();
+});
+document.addEventListener("click", (event) => {
+  if (event.target.closest("#detail [data-close]") && close()) { event.preventDefault(); document.querySelector("svg[data-columns]")?.focus({ preventScroll: true }); }
+});
 
 function newest(box) {
   if (known.has(box)) return;

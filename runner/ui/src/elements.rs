@@ -1,7 +1,7 @@
-//! What pages are put together of: states, times, spans, buttons that say why not.
+//! The elements of pages: states, times, spans, buttons that say why they are disabled.
 
 use chrono::SecondsFormat;
-use heddle_api::{AssignmentState, AttemptState, NotificationState, RunState, TaskState, Trigger};
+use heddle_api::{AssignmentState, AttemptState, ErrorKind, NotificationState, RunState, TaskState, Trigger};
 use heddle_domain::Time;
 use maud::{Markup, html};
 
@@ -21,6 +21,31 @@ pub(crate) fn line(text: &str) -> String {
     let mut cut: String = first.chars().take(LINE_CHARS_MAX).collect();
     cut.push('…');
     cut
+}
+
+/// How the engine begins to tell of a run that a task has started; its id follows.
+const SUB_RUN: &str = "sub-run ";
+/// As long as an id is in words.
+const ID_CHARS: usize = 36;
+
+/// A text in which each run that is called a sub-run leads to that run.
+pub(crate) fn linked(text: &str) -> Markup {
+    let mut rest = text;
+    let mut pieces: Vec<(&str, Option<uuid::Uuid>)> = Vec::new();
+    while let Some(at) = rest.find(SUB_RUN) {
+        let (before, after) = rest.split_at(at + SUB_RUN.len());
+        let id = after.get(..ID_CHARS).and_then(|id| id.parse().ok());
+        pieces.push((before, id));
+        rest = if id.is_some() { &after[ID_CHARS..] } else { after };
+    }
+    html! { @for (before, id) in &pieces { (before) @if let Some(id) = id { a href={ "/runs/" (id) } { (id) } } } (rest) }
+}
+
+/// The first line of what something failed with: its kind, which is said once, and the message.
+pub(crate) fn failure(kind: Option<ErrorKind>, message: &str) -> Markup {
+    let kind = kind.map(|kind| format!("{kind}: ")).unwrap_or_default();
+    let message = message.strip_prefix(&kind).unwrap_or(message);
+    html! { span.error { (kind) (linked(&line(message))) } }
 }
 
 /// A glyph of the sheet that each page carries.
@@ -295,12 +320,12 @@ pub(crate) fn script_link(name: &str) -> Markup {
     html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
 }
 
-/// A button that does something: a form of its own, so that it works without a script.
+/// A button that does something: a separate form, so that it works without a script.
 pub(crate) struct Button<'a> {
     pub(crate) action: String,
     pub(crate) label: String,
     pub(crate) glyph: &'a str,
-    /// What it will do, in a sentence.
+    /// Its effect, in a sentence.
     pub(crate) title: String,
     /// Why it may not.
     pub(crate) refused: Option<String>,
@@ -450,6 +475,21 @@ mod tests {
         );
         assert_eq!(shown("5` long"), "5` long");
         assert_eq!(shown(""), "");
+    }
+
+    #[test]
+    fn a_failure_says_its_kind_once_and_leads_to_the_run_that_failed() {
+        let shown = |kind, message: &str| failure(kind, message).into_string();
+        assert_eq!(
+            shown(Some(ErrorKind::Trap), "trap: wasm `unreachable`\nat a"),
+            "<span class=\"error\">trap: wasm `unreachable`</span>"
+        );
+        assert_eq!(shown(None, "<b>"), "<span class=\"error\">&lt;b&gt;</span>");
+        let id = "01a212fe-2a81-7000-8002-1154d649980d";
+        assert_eq!(
+            shown(Some(ErrorKind::Failed), &format!("sub-run {id} failed: sub-run é")),
+            format!("<span class=\"error\">failed: sub-run <a href=\"/runs/{id}\">{id}</a> failed: sub-run é</span>")
+        );
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! What stands around every page: the rail, where one is, search, who one is, and whether the page is live.
+//! The frame around every page: the rail, the current position, search, the viewer, and whether the page is live.
 
+use heddle_domain::Time;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::ctx::{Beat, Theme};
-use crate::elements::glyph;
+use crate::elements::{glyph, time};
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, assets, live};
 
@@ -16,8 +17,10 @@ pub(crate) struct Page {
     pub(crate) section: &'static str,
     /// The way here: words, and addresses of all but the last.
     pub(crate) crumbs: Vec<(String, Option<String>)>,
+    /// The last crumb, if it is a time.
+    pub(crate) of_time: Option<Time>,
     pub(crate) body: Markup,
-    /// Seconds after which a browser without scripts looks again.
+    /// The seconds after which a browser without scripts reloads.
     pub(crate) refresh: Option<u32>,
     /// Without the rail: nobody has come in.
     pub(crate) bare: bool,
@@ -29,6 +32,7 @@ impl Page {
         Self {
             status: 200,
             crumbs: vec![(title.clone(), None)],
+            of_time: None,
             title,
             section,
             body,
@@ -39,6 +43,11 @@ impl Page {
 
     pub(crate) fn crumbs(mut self, crumbs: Vec<(String, Option<String>)>) -> Self {
         self.crumbs = crumbs;
+        self
+    }
+
+    pub(crate) fn of_time(mut self, at: Time) -> Self {
+        self.of_time = Some(at);
         self
     }
 }
@@ -59,7 +68,7 @@ pub(crate) const RAIL: [(&str, &str, &str); 10] = [
 
 const GLYPHS: &str = include_str!("../assets/glyphs.svg");
 
-/// What htmx is told: nothing inline, nothing evaluated, no request to elsewhere.
+/// The settings of htmx: nothing inline, nothing evaluated, no request to other hosts.
 const HTMX: &str = r#"{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"globalViewTransitions":false}"#;
 
 pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
@@ -162,6 +171,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
                             }
                         }
                     }
+                    @if let Some(at) = page.of_time { li { span aria-current="page" { (time(ctx, at)) } } }
                 }
             }
             div.grow {}
@@ -184,7 +194,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
     }
 }
 
-/// What the last form came to.
+/// The result of the last form.
 fn said(ctx: &Ctx) -> Markup {
     match ctx.said.as_deref().map(|said| (said.strip_prefix('!'), said)) {
         None => html! {},
@@ -244,11 +254,11 @@ pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
     }
 }
 
-/// A page in place of the one that cannot be shown.
+/// A page that replaces one that cannot be shown.
 pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
     let (title, text) = means(ctx, trouble.status);
     let again = matches!(trouble.status, 429 | 503);
-    // A page that stands in for another is not kept up to date part by part.
+    // A replacement page is not kept up to date part by part.
     ctx.take_parts();
     let body = html! {
         section.trouble {

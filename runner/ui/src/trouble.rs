@@ -1,4 +1,4 @@
-//! What keeps a page from being shown, or a form from being done.
+//! Why a page cannot be shown, or a form was refused.
 
 use std::ops::Deref;
 

@@ -1,4 +1,4 @@
-//! A spec as people write it, with its words told apart; and what differs between two.
+//! A spec as people write it, with highlighted words; and the differences between two.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -10,7 +10,7 @@ pub(crate) fn text(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
 }
 
-/// YAML with keys, strings, numbers and comments told apart. A line is read by itself: enough for what is shown.
+/// YAML with highlighted keys, strings, numbers and comments. Each line is read separately: enough for display.
 pub(crate) fn highlighted(text: &str) -> Markup {
     html! {
         pre.code {

@@ -122,6 +122,7 @@ state-sending = being sent
 state-fenced = lease lost
 state-notification-pending = waiting to be sent
 state-backfill-pending = not created yet
+state-item-pending = queued
 trigger-manual = manual
 trigger-schedule = schedule
 trigger-backfill = backfill
@@ -149,6 +150,7 @@ things-need =
     }
 all-well = No group is failing, no schedule is overdue, no queue is stalled.
 newest-run = The newest run:
+recovered = Failed within 24 hours; the latest run of the group did not fail
 queue-named = queue { $name }
 script-named = script { $name }
 channel-named = channel { $name }
@@ -157,6 +159,16 @@ stalled =
     { $n ->
         [one] { $n } task run is waiting and no worker claims it
        *[other] { $n } task runs are waiting and no worker claims them
+    }
+stalled-held =
+    { $n ->
+        [one] { $n } task run is waiting; workers hold { $held } and claim no more
+       *[other] { $n } task runs are waiting; workers hold { $held } and claim no more
+    }
+stalled-paused =
+    { $n ->
+        [one] { $n } task run is waiting: the queue is paused
+       *[other] { $n } task runs are waiting: the queue is paused
     }
 schedule-late = schedule { $name } has not started its run
 node-lost = no heartbeat
@@ -174,6 +186,8 @@ runs-count =
 failed-count = { $n } failed
 restart = Restart
 restart-will = Continues from the failed tasks; tasks that succeeded keep their results
+restart-newest = Restart newest
+restart-newest-will = Restarts the newest of these failed runs from its failed tasks; the other runs stay as they are
 day-title = Last 24 hours and next 24 hours
 day-empty = Nothing ran in the last 24 hours, and nothing is scheduled for the next 24.
 now = now
@@ -242,9 +256,13 @@ links-hint = An arrow leads to the group that depends on the other group. A dash
 links-only = Groups without links are only in the list.
 links-label = Graph of { $groups } groups and { $links } links
 revision-n = revision { $n }
+interval = data of
+made-by = by { $name }
 against-n = against { $n }
 waits-for = waits for
 followed-by = upstream of
+starts-runs-of = starts runs of
+started-by = runs started by
 run-now = Run…
 backfill = Backfill
 disable = Disable
@@ -269,14 +287,14 @@ no-runs-yet = No runs yet.
 grid-label = { $tasks } tasks by { $runs } runs; arrow keys move, Enter shows details
 more-rows = { $n } more are not shown.
 open-run = Open run
+items-failed = { $n } of { $all } items failed
 attempts-count =
     { $n ->
         [one] { $n } attempt
        *[other] { $n } attempts
     }
 ended = ended
-as-of-run = States of the latest run:
-zoom-in = Zoom in
+as-zoom-in = Zoom in
 zoom-out = Zoom out
 zoom-fit = Fit
 graph-too-large = { $n } tasks are too many to draw. The Spec tab lists all of them; after the first run, the grid does too.
@@ -371,6 +389,11 @@ said-restart = Restarted.
 said-override = State set.
 said-retry = Retrying now.
 why-paused = No new task starts until the run is resumed.
+done-cancel = cancelled by
+done-pause = paused by
+done-restart = restarted by
+done-clear = tasks run again by
+done-retry = retried at once by
 why-failed =
     { $broken ->
         [0] { $tasks } failed.
@@ -382,7 +405,27 @@ why-ready = { $tasks }: waiting for a free slot on a node.
 waits-worker = waits for a worker of the queue
 waits-slots = waits for slots of the pool
 slots-held = { $n } of { $all } held by
-waits-turn = waits for its turn, after
+waits-turn = waits for its turn
+waits-turn-of =
+    { $n ->
+        [one] waits for its turn: { $n } of { $all } run of this group is active
+       *[other] waits for its turn: { $n } of { $all } runs of this group are active
+    }
+waits-turn-behind =
+    { $n ->
+        [one] waits for its turn: { $n } run of this group is active
+       *[other] waits for its turn: { $n } runs of this group are active
+    }
+waits-items = { $at_a_time } at a time; { $n } queued
+waits-sub-run = waits for the run that it started, of
+sub-run = run
+attempt-n = attempt { $n }
+items-count =
+    { $n ->
+        [one] { $n } item
+       *[other] { $n } items
+    }
+instants-count = { $n } instants
 pause = Pause
 pause-will = Starts no new tasks; running tasks finish
 resume = Resume
@@ -400,6 +443,9 @@ clear-sure = Run this task and everything that depends on it again? Their result
 clear-one = Run only this task
 clear-one-will = Runs this task again; tasks that depend on it keep their results
 clear-one-sure = Run only this task again? Its result is replaced.
+clear-item = Run this item again
+clear-item-will = Runs this item and the tasks that depend on the map again; other items keep their results
+clear-item-sure = Run this item again, and the tasks that depend on the map?
 said-clear = Running again.
 compare = Compare
 compare-will = Compares it with the run before it
@@ -440,7 +486,7 @@ override-output-json = Output that dependent tasks read (JSON), for “succeeded
 set-by-hand = State set by hand by { $name }
 reason = Reason
 timeline-label = Timeline of a run of { $tasks } tasks
-legend-waits = waiting for a slot
+legend-waits = waiting for a slot or a worker
 legend-attempt = attempt
 legend-pause = pause before a retry
 legend-critical = critical path
@@ -448,9 +494,8 @@ tasks = Tasks
 task = Task
 what-it-says = Message
 next-try = next attempt
-waits-pool = waits for slots of
 waits-rate-limit = waits for the rate limit of
-waits-queue-paused = waits: queue is paused
+waits-queue-paused = waits for a worker, and the queue is paused:
 progress = Progress
 progress-of = Progress of { $name }
 items-spread = median { $median }, longest { $longest }
@@ -681,8 +726,7 @@ offer-daily = daily
 offers-ahead = Next 7 days
 offer-line = { $name }: due { $n } times in the next 7 days
 no-offers = No offers yet. An offer is work that users poll for, once or repeatedly, with a stock: `heddle apply -f offer.yaml`.
-offer-of-run = of the run
-audience = Audience
+offer-audience = Audience
 audiences = Audiences
 no-audiences = No audiences yet. An audience is the user or the group of users that offers are for.
 members = Members

@@ -1,6 +1,6 @@
-//! What lists and pages read does not grow with what is kept. No node is run: a history is written by SQL, analysed, and
-//! Postgres counts the entries of indexes and the rows of tables that each question touches, planned as a node's sessions
-//! plan. Whatever plan it is that reads a whole history, it is found by what it reads.
+//! The rows that lists and pages read do not grow with what is kept. No node runs: SQL writes a history, it is
+//! analysed, and Postgres counts the entries of indexes and the rows of tables that each query reads, planned as in a
+//! node's sessions. Any plan that reads a whole history is found by its counts.
 
 mod pages;
 mod runs;
@@ -17,11 +17,13 @@ const RUNS: i64 = 24_000;
 /// So many are shown.
 const SHOWN: i64 = 20;
 
-/// What a list may read: what it shows, a look into each day for each thing that is looked for, and some more.
+/// The maximum that a list may read: what it shows, a look-up in each day for each thing that is searched for, and some
+/// more.
 const READ_MAX: i64 = 1_500;
 
-/// Half of all runs are of a group that has not run for three weeks: who believes in shares of a whole looks for its runs
-/// among all others'. The others are of three hundred groups. A few runs failed, a few were cancelled long ago.
+/// Half of all runs belong to a group that has not run for three weeks: a planner that only knows shares of the whole
+/// would search for its runs among all others. The others belong to three hundred groups. A few runs failed, a few were
+/// cancelled long ago.
 const HISTORY: &str = "
     SET search_path = public;
     SELECT heddle.make_partitions((now() AT TIME ZONE 'UTC')::date - 41, 41);
@@ -50,8 +52,7 @@ const HISTORY: &str = "
     INSERT INTO heddle.run_keys (group_id, key, run) SELECT group_id, key, id FROM heddle.runs_done WHERE key IS NOT NULL;
     ANALYZE heddle.runs_done; ANALYZE heddle.run_keys; ANALYZE heddle.groups; ANALYZE heddle.revisions;";
 
-/// Writes the history, and more, by a session that ends with it: what that one has read is not told later, in the middle of
-/// what is measured.
+/// Writes the history, and more, in a session of its own: its counts are then not reported later, during a measurement.
 async fn history(world: &World, sql: &Client, more: &str) {
     let writer = world.sql().await;
     let own: i32 = writer
@@ -150,7 +151,7 @@ async fn the_indexes_are_made_again_after_they_were_interrupted() {
         .collect()
     };
     assert_eq!(wrong().await, Vec::<String>::new());
-    // One is missing, one was only begun, one has come to some days.
+    // One is missing, one was only begun, one exists for some days.
     sql.batch_execute(
         "DROP INDEX heddle.runs_done_ill, heddle.runs_done_group_ill, heddle.runs_done_long, heddle.run_keys_key;
          DROP VIEW heddle.look_back;

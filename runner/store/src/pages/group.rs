@@ -17,7 +17,7 @@ pub struct GroupLine {
     pub id: i64,
     pub name: String,
     pub category: Option<String>,
-    /// Whether it makes runs.
+    /// Whether it is enabled.
     pub enabled: bool,
     pub revision: i32,
     /// Names of the groups that it follows.
@@ -35,13 +35,15 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub trigger: T,
     /// What time it is about.
     pub logical_time: Time,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub finished_at: Option<Time>,
     pub error: Option<String>,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
+    /// When somebody had it go on last that had ended.
+    pub reopened_at: Option<Time>,
 }
 
 /// The same with the numbers of the table.
@@ -60,6 +62,7 @@ impl GroupRunNumbers {
             finished_at: self.finished_at,
             error: self.error,
             progress: self.progress,
+            reopened_at: self.reopened_at,
         })
     }
 }
@@ -75,42 +78,42 @@ pub struct AttemptEnd {
     pub finished_at: Time,
 }
 
-/// Which groups are listed.
+/// Which groups to list.
 #[derive(Clone, Debug, Default)]
 pub struct GroupsAsked {
-    /// Those whose name contains this.
+    /// Whose name contains this text.
     pub text: Option<String>,
-    /// Those of this category, or of one below it.
+    /// Of this category, or of one below it.
     pub category: Option<String>,
-    /// Those that are enabled, or not.
+    /// That are enabled, or not.
     pub enabled: Option<bool>,
-    /// Those behind this name.
+    /// After this name.
     pub after: Option<String>,
 }
 
-/// What a script has kept for its group.
+/// A value that a script has stored for its group.
 #[derive(Clone, Debug)]
 pub struct StateLine {
     pub key: String,
-    /// The value as JSON, cut where it is long.
+    /// The value as JSON, cut if it is long.
     pub value: String,
     /// How many bytes the whole value has.
     pub bytes: i32,
     /// How often it has been written.
     pub version: i64,
-    /// When it was written last.
+    /// When it was last written.
     pub updated_at: Time,
 }
 
 /// A group that follows another, or starts runs of it.
 #[derive(Clone, Debug)]
 pub struct LinkLine {
-    /// What is followed, or what is started.
+    /// The group that is followed or started.
     pub upstream: String,
-    /// Whether that one is enabled.
+    /// Whether that group is enabled.
     pub upstream_enabled: bool,
     pub upstream_id: i64,
-    /// The group that follows, or starts.
+    /// The group that follows, or starts runs.
     pub group: String,
     /// Whether it is enabled.
     pub enabled: bool,
@@ -119,7 +122,7 @@ pub struct LinkLine {
     pub kind: String,
 }
 
-/// Something that has a name and a page.
+/// An object with a name and a page.
 #[derive(Clone, Debug)]
 pub struct FoundLine {
     /// `group`, `script`, `queue` or `topic`.
@@ -172,40 +175,49 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<GroupRunRow>, StoreError> {
         let before = before.unwrap_or(Uuid::max());
-        transaction!(self, reads, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
-            let mut runs = sqlx::query_as!(
-                GroupRunNumbers,
-                r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
-                          NULL::timestamptz AS finished_at, NULL::text AS error, v.progress
+        let runs: Result<Vec<GroupRunRow>, StoreError> =
+            transaction!(self, reads, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
+                let mut runs = sqlx::query_as!(
+                    GroupRunNumbers,
+                    r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
+                          NULL::timestamptz AS finished_at, NULL::text AS error, v.progress,
+                          NULL::timestamptz AS reopened_at
                      FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
                     ORDER BY v.group_id DESC, v.id DESC LIMIT $3"#,
-                group_id,
-                before,
-                limit
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            let mut left = limit;
-            let now = span::now(&mut tx).await?;
-            let newest = span::made(before).map_or(now, |made| made.min(now));
-            let mut planning = Planning::default();
-            for span in span::spans_of_groups(newest, None) {
-                planning.of(&mut tx, span).await?;
-                let found = ended_runs(&mut tx, group_id, span, before, left).await?;
-                left -= found.len() as i64;
-                runs.extend(found);
-                if left <= 0 {
-                    break;
+                    group_id,
+                    before,
+                    limit
+                )
+                .fetch_all(&mut *tx)
+                .await?;
+                let mut left = limit;
+                let now = span::now(&mut tx).await?;
+                let newest = span::made(before).map_or(now, |made| made.min(now));
+                let mut planning = Planning::default();
+                for span in span::spans_of_groups(newest, None) {
+                    planning.of(&mut tx, span).await?;
+                    let found = ended_runs(&mut tx, group_id, span, before, left).await?;
+                    left -= found.len() as i64;
+                    runs.extend(found);
+                    if left <= 0 {
+                        break;
+                    }
                 }
-            }
-            tx.commit().await?;
-            runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
-            runs.truncate(usize::try_from(limit).unwrap_or(0));
-            runs.into_iter().map(GroupRunNumbers::known).collect()
-        })
+                tx.commit().await?;
+                runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
+                runs.truncate(usize::try_from(limit).unwrap_or(0));
+                runs.into_iter().map(GroupRunNumbers::known).collect()
+            });
+        let mut runs = runs?;
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
+        let reopened: BTreeMap<Uuid, Time> = self.page_reopened(&ids).await?.into_iter().collect();
+        for run in &mut runs {
+            run.reopened_at = reopened.get(&run.id).copied();
+        }
+        Ok(runs)
     }
 
-    /// Which task runs of these runs have an attempt under way: run and task's number.
+    /// Which task runs of these runs have a running attempt: run and task's number.
     pub async fn page_running(&self, runs: &[Uuid], limit: i64) -> Result<Vec<(Uuid, i16)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT r.run, r.task FROM heddle.running r WHERE r.run = ANY ($1) LIMIT $2",
@@ -261,7 +273,7 @@ impl Store {
         .await?)
     }
 
-    /// The run of a key, in whatever group.
+    /// The runs with a key, in any group.
     pub async fn page_run_of_key(&self, key: &str) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT k.run FROM heddle.run_keys k JOIN heddle.groups g ON g.id = k.group_id AND g.deleted_at IS NULL
@@ -288,7 +300,7 @@ impl Store {
         .await?)
     }
 
-    /// The newest runs of these groups that have ended, `each` of each: which revision they are of.
+    /// The newest ended runs of these groups, `each` per group, with their revisions.
     pub async fn page_newest_runs(&self, groups: &[i64], each: i64) -> Result<Vec<(Uuid, i64)>, StoreError> {
         transaction!(self, reads, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {
             let mut found = Vec::new();
@@ -325,8 +337,8 @@ impl Store {
         })
     }
 
-    /// Attempts of these runs that have ended, those of the newest runs first. (Each run is looked for in its own day;
-    /// `= ANY` would look for all of them in each day.)
+    /// Ended attempts of these runs, those of the newest runs first. (Each run is searched for in its own day; `= ANY`
+    /// would search for all of them in each day.)
     pub async fn page_attempts(&self, runs: &[Uuid], limit: i64) -> Result<Vec<AttemptEnd>, StoreError> {
         let rows = sqlx::query!(
             "SELECT a.run, a.task, a.state, a.started_at, a.finished_at
@@ -353,9 +365,9 @@ impl Store {
             .collect()
     }
 
-    /// How a group's runs went whose logical times lie between the first and the last of these instants: for each stretch
-    /// from one of them to the next, from 1, and each state, how many. The newest `limit` of each kind count. The kinds are
-    /// runs of an instant, found by their logical time, and runs of the moment in which they were made.
+    /// The states of a group's runs with a logical time between the first and the last of these instants: for each
+    /// interval between two of them, numbered from 1, and each state, how many. Counts the newest `limit` of two kinds:
+    /// runs of an instant, found by their logical time, and runs whose logical time is their creation.
     pub async fn page_group_ends(
         &self,
         group_id: i64,
@@ -410,7 +422,7 @@ impl Store {
             .collect()
     }
 
-    /// What scripts have kept for a group, by key, behind a key; of each value the first `chars` characters.
+    /// What scripts have stored for a group, by key, after a key; of each value the first `chars` characters.
     pub async fn page_state(
         &self,
         group_id: i64,
@@ -431,7 +443,7 @@ impl Store {
         .await?)
     }
 
-    /// Which group follows which, or starts runs of which.
+    /// Which groups follow which, or start runs of which.
     pub async fn page_links(&self, limit: i64) -> Result<Vec<LinkLine>, StoreError> {
         Ok(sqlx::query_as!(
             LinkLine,
@@ -448,7 +460,7 @@ impl Store {
     }
 }
 
-/// The newest runs of a group in a span that have ended.
+/// The newest ended runs of a group in a span.
 async fn ended_runs(
     session: &mut PgSession,
     group_id: i64,
@@ -459,7 +471,7 @@ async fn ended_runs(
     Ok(sqlx::query_as!(
         GroupRunNumbers,
         "SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at, d.finished_at, d.error,
-                d.progress
+                d.progress, NULL::timestamptz AS reopened_at
            FROM heddle.runs_done d
           WHERE d.group_id = ANY (ARRAY[$1::bigint]) AND d.id >= $2 AND d.id < $3 AND d.id < $4
           ORDER BY d.group_id DESC, d.id DESC LIMIT $5",

@@ -1,4 +1,4 @@
-//! Two runs beside one another: which task took longer, ended otherwise, got other params, gave another output.
+//! Two runs side by side: which task took longer, ended differently, got other params, returned another output.
 
 use std::collections::BTreeMap;
 

@@ -101,8 +101,8 @@ fn poll_as(ctx: &Ctx, user: Option<&str>) -> Markup {
     }
 }
 
-/// What somebody would be given now, and what they were given. It stands as it was when it was asked for: to look is to
-/// have the database try, which is not for every time that something changes.
+/// What a user would get now, and what the user was given. It does not change after the request: a peek makes the
+/// database try, which is not for every change.
 pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     let Some(uid) = ctx.q("uid").map(str::trim).filter(|uid| !uid.is_empty()) else {
         return Ok(Answer::Go {

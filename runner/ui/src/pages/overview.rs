@@ -1,4 +1,4 @@
-//! The overview: what needs a person, one day back and one day ahead, what is going on now.
+//! The overview: what needs a person, one day back and one day ahead, and what is running now.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,13 +7,13 @@ use chrono::{TimeDelta, Timelike};
 use heddle_api::{AttemptState, List, Node, NotificationState, RunState, Trigger};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
-use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, TimedOutRow};
+use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
 use super::Answer;
 use crate::chart::{Axis, fill, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, empty, group_link, line, number, state};
+use crate::elements::{self, Button, ago, button, empty, group_link, line, linked, number, state};
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
@@ -36,8 +36,8 @@ const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
 /// Groups whose newest run failed that are listed; how many more there are is said.
 const FAILING_LISTED: usize = 50;
-/// What is narrower in the picture of a day, and did not fail, is drawn with others of its kind and leads nowhere: nobody
-/// would hit it, and there may be thousands.
+/// Shorter bars in the picture of a day that did not fail are drawn together with others of their kind and have no
+/// link: nobody could hit them, and there may be thousands.
 const LINK_WIDTH_MIN: f64 = 6.0;
 /// How far back failures need somebody.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
@@ -75,7 +75,7 @@ struct Slow {
 struct View {
     failing: Vec<Failing>,
     late: Vec<heddle_store::pages::overview::LateRow>,
-    stalled: Vec<heddle_store::pages::overview::StalledRow>,
+    stalled: Vec<StalledRow>,
     unsent: Vec<heddle_store::pages::overview::UnsentRow>,
     lost: Vec<(String, Time)>,
     slow: Vec<Slow>,
@@ -202,7 +202,7 @@ async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
         let Some(task) = revision.plan.tasks.get(row.task as usize) else {
             continue;
         };
-        // Of workers and people who took too long, their queue tells.
+        // For workers and people who took too long, see their queue.
         let Some(script) = task.spec.script.as_deref() else {
             continue;
         };
@@ -280,7 +280,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("overview", title, body))
 }
 
-/// What to do first: a script that is one file needs no compiler.
+/// The first steps: a script that is one file needs no compiler.
 const STEPS: [(&str, &str); 3] = [
     (
         "welcome-script",
@@ -293,10 +293,10 @@ const STEPS: [(&str, &str); 3] = [
     ("welcome-run", "heddle run start hello --watch"),
 ];
 
-/// Where commands expect a node without being told.
+/// The node that commands use by default.
 const USUAL_HOST: &str = "127.0.0.1:8080";
 
-/// What a shell has to know before the commands reach this node: its address, unless it is the usual one, and who one is.
+/// What a shell needs before the commands reach this node: its address, unless it is the usual one, and a token.
 fn reaching(ctx: &Ctx) -> String {
     let plain = |host: &&str| {
         host.chars()
@@ -348,9 +348,9 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                     @for one in &view.stalled {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
-                            td.tight { (state(ctx, "waiting")) }
-                            td.wide.why { (t!(ctx, "stalled", n = one.waiting)) }
-                            td.tight.why { (ago(ctx, one.since)) }
+                            td.tight { (state(ctx, if one.paused { "paused" } else { "waiting" })) }
+                            td.wide.why { (stalled(ctx, one)) }
+                            td.tight.why { (ago(ctx, one.paused_at.unwrap_or(one.since))) }
                             td.tight.side {}
                         }
                     }
@@ -390,7 +390,9 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                             td.tight.side {}
                         }
                     }
-                    @for one in view.failing.iter().take(FAILING_LISTED).filter(|one| one.since_then.is_some()) { (failing_row(ctx, one)) }
+                    @let mut recovered = view.failing.iter().take(FAILING_LISTED).filter(|one| one.since_then.is_some()).peekable();
+                    @if recovered.peek().is_some() { tr { td.sub-heading colspan="5" { (t!(ctx, "recovered")) } } }
+                    @for one in recovered { (failing_row(ctx, one)) }
                 } }
                 @if view.failing.len() > FAILING_LISTED { p.muted.under { (t!(ctx, "and-more", n = view.failing.len() - FAILING_LISTED)) " · " a href="/runs?state=failed" { (t!(ctx, "all")) } } }
             }
@@ -398,20 +400,35 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
     }
 }
 
+/// Why nothing of a queue is claimed.
+fn stalled(ctx: &Ctx, one: &StalledRow) -> String {
+    match (one.paused, one.claimed) {
+        (true, _) => t!(ctx, "stalled-paused", n = one.waiting),
+        (false, 0) => t!(ctx, "stalled", n = one.waiting),
+        (false, held) => t!(ctx, "stalled-held", n = one.waiting, held = held),
+    }
+}
+
 fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     let run = one.newest.id;
+    // One run at a time: the button tells which of several.
+    let (restart, will) = if one.count > 1 {
+        ("restart-newest", "restart-newest-will")
+    } else {
+        ("restart", "restart-will")
+    };
     html! {
         tr {
             td.tight { (group_link(&one.group)) }
             td.tight { a href={ "/runs/" (run) } { (state(ctx, RunState::Failed)) } }
             td.wide {
-                span.error { (line(one.newest.error.as_deref().unwrap_or_default())) }
+                span.error { (linked(&line(one.newest.error.as_deref().unwrap_or_default()))) }
                 @if let Some(newest) = one.since_then { span.why { " " (t!(ctx, "newest-run")) " " (state(ctx, newest)) } }
             }
-            td.tight.why { (t!(ctx, "runs-count", n = one.count)) " · " (ago(ctx, one.since)) }
+            td.tight.why { a href={ "/runs?group=" (segment(&one.group)) "&state=failed" } { (t!(ctx, "runs-count", n = one.count)) } br; (ago(ctx, one.since)) }
             td.tight.side {
                 @if ctx.viewer.operates() {
-                    (button(Button { glyph: "restart", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+                    (button(Button { glyph: "restart", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, restart), t!(ctx, will)) }))
                 }
             }
         }
@@ -434,6 +451,7 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
             div.row {
                 h2.grow #day-title { (t!(ctx, "day-title")) }
                 (elements::legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Waiting]))
+                span.state.key-scheduled { svg.key.picture width="3" height="8" aria-hidden="true" { rect.dot x="0" y="1" width="3" height="6" rx="1" {} } span { (t!(ctx, "to-come")) } }
             }
             @if view.lanes.is_empty() { (empty(&t!(ctx, "day-empty"))) }
             @else {
@@ -454,6 +472,11 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
     }
 }
 
+/// What the word for *now* takes of the scale to either side of it, together with half an hour's name; on a phone, where
+/// the scale has a third of the pixels.
+const NOW_ROOM: f64 = 45.0;
+const NOW_ROOM_PHONE: f64 = 115.0;
+
 /// The hours under the lanes: words, which a stretched picture cannot have.
 fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     html! {
@@ -463,8 +486,9 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
             svg.picture.scale {
                 @for tick in ticks {
                     @let x = axis.x(*tick);
-                    @if (x - 500.0).abs() > 90.0 && x > 30.0 && x < 970.0 {
-                        text.near[(x - 500.0).abs() < 170.0] x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
+                    @let off = (x - 500.0).abs();
+                    @if off > NOW_ROOM && x > 30.0 && x < 970.0 {
+                        text.near[off < NOW_ROOM_PHONE] x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
                     }
                 }
                 text.ink x="50%" y="14" text-anchor="middle" { (t!(ctx, "now")) }
@@ -473,8 +497,8 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     }
 }
 
-/// Where a run stands on the axis: when it ran; one that a backfill made of the day that is shown, at the time that it is
-/// about, where the run was missing that it stands for.
+/// The position of a run on the axis: when it ran; or, if a backfill made it for the shown day, its logical time, where
+/// the run was missing.
 fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     let begins = bar.started_at.unwrap_or(bar.created_at);
     let ends = bar.finished_at.unwrap_or(now);

@@ -112,7 +112,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let (Some(first), Some(behind)) = (first_of(year), first_of(year + 1)) else {
         return Err(Trouble::not_found());
     };
-    let (from, to) = (begins(ctx.zone, first), begins(ctx.zone, behind));
+    let to = begins(ctx.zone, behind);
     let dates: Vec<NaiveDate> = first.iter_days().take_while(|day| *day < behind).collect();
     let (mut days, cut) = days_of(ctx, here, &dates, to).await?;
     let calendar = &here.group.revision.calendar;

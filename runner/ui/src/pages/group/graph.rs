@@ -2,24 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use heddle_api::{Graph, GraphLink, TaskState};
-use heddle_domain::plan::{Plan, TaskIndex};
-use heddle_domain::run::Progress;
+use heddle_api::{Graph, GraphLink, RunState, TaskState};
+use heddle_domain::plan::Plan;
 use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::ctx::segment;
-use crate::elements::{Shown, glyph, group_link, legend, state_word, time};
+use crate::elements::{self, glyph, group_link, legend, state_word, time};
 use crate::layout::layered;
-use crate::pages::Answer;
+use crate::pages::{Answer, run};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
 pub(in crate::pages) const HEIGHT: f64 = 34.0;
-/// A box is as wide as the longest name needs, beside its state.
+/// A box is as wide as the longest name needs, next to its state.
 const WIDTH_MIN: f64 = 88.0;
 const STATE_ROOM: f64 = 44.0;
-/// Tasks that are drawn: beyond them a picture tells nobody anything.
+/// The maximum of tasks that are drawn: a larger picture would not help anybody.
 const NODES_MAX: usize = 2_000;
 /// The room that a name has in its box, and what its letters take of it, about.
 const NAME_ROOM: f64 = 134.0;
@@ -34,29 +33,38 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         .into_iter()
         .next();
     let around: Graph = ctx.get(&here.api("/graph")).await?;
-    let names = |links: Vec<GraphLink>| -> Vec<String> { links.into_iter().map(|link| link.group).collect() };
-    let (upstream, downstream) = (names(around.upstream), names(around.downstream));
+    let linked = |links: &[GraphLink], kind: &str| -> Vec<String> {
+        let those = links.iter().filter(|link| link.kind == kind);
+        those.map(|link| link.group.clone()).collect()
+    };
+    let upstream = linked(&around.upstream, "depends_on");
+    let lines = [
+        ("waits-for", upstream.clone()),
+        ("starts-runs-of", linked(&around.upstream, "sub_run")),
+        ("followed-by", linked(&around.downstream, "depends_on")),
+        ("started-by", linked(&around.downstream, "sub_run")),
+    ];
     let plan = &here.group.revision.plan;
-    let mut states = BTreeMap::new();
-    if let Some(run) = &newest {
-        let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
-        if let Ok(progress) = Progress::from_bytes(&run.progress) {
-            for (index, task) in revision.plan.tasks.iter().enumerate() {
-                states.insert(task.name.to_string(), progress.task(index as TaskIndex));
-            }
+    let mut shown = match &newest {
+        Some(newest) => {
+            let whole = run::view::Whole::read(ctx, newest.id).await?;
+            run::graph::shown(ctx, &whole).await?
         }
-    }
+        None => Shown::default(),
+    };
+    shown.upstream = upstream;
     let picture = html! {
         @if let Some(run) = &newest {
-            p.muted { (t!(ctx, "as-of-run")) " " a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            p.muted { (t!(ctx, "as-of-run")) " " a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } @if !shown.critical.is_empty() { " · " (t!(ctx, "graph-critical")) } }
         }
-        (draw(ctx, plan, &states, &[], newest.as_ref().map(|run| format!("/runs/{}/log", run.id)).as_deref()))
+        (draw(ctx, plan, &shown))
     };
     let inside = html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
             div.row {
-                @if !upstream.is_empty() { p { span.muted { (t!(ctx, "waits-for")) } " " @for (index, name) in upstream.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } } }
-                @if !downstream.is_empty() { p { span.muted { (t!(ctx, "followed-by")) } " " @for (index, name) in downstream.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } } }
+                @for (word, names) in lines.iter().filter(|line| !line.1.is_empty()) {
+                    p { span.muted { (t!(ctx, word)) } " " @for (index, name) in names.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
+                }
                 span.grow {}
                 @if is_drawn(plan) { (legend(ctx, &[TaskState::Succeeded, TaskState::Running, TaskState::Failed, TaskState::UpstreamFailed, TaskState::Skipped])) (zoom_buttons(ctx)) }
             }
@@ -64,6 +72,71 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         }
     };
     Answer::page(framed(ctx, here, "graph", inside))
+}
+
+/// What is drawn of a plan beside its tasks.
+#[derive(Default)]
+pub(in crate::pages) struct Shown {
+    /// How the tasks of a run stand.
+    pub(in crate::pages) states: BTreeMap<String, TaskState>,
+    /// The chain that made the run so long, from its end.
+    pub(in crate::pages) critical: Vec<String>,
+    /// Where the logs of the tasks are, if there is a run.
+    pub(in crate::pages) log: Option<String>,
+    /// By task: the run that it has started.
+    pub(in crate::pages) started: BTreeMap<String, Edge>,
+    /// Groups that the whole group waits for.
+    pub(in crate::pages) upstream: Vec<String>,
+}
+
+/// A box at the edge of the picture: another group, or a run of it.
+#[derive(Clone)]
+pub(in crate::pages) struct Edge {
+    pub(in crate::pages) name: String,
+    pub(in crate::pages) address: String,
+    pub(in crate::pages) state: Option<RunState>,
+}
+
+impl Edge {
+    fn of_group(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            address: format!("/groups/{}", segment(name)),
+            state: None,
+        }
+    }
+}
+
+/// Lines from groups around to tasks that are drawn; where there would be more, words tell of those groups.
+const AROUND_MAX: usize = 40;
+
+/// The boxes around a plan's tasks, each with the numbers of the tasks that it stands before or after.
+fn around(plan: &Plan, shown: &Shown) -> Vec<(Edge, Vec<usize>, bool)> {
+    let tasks = || plan.tasks.iter().enumerate();
+    let first: Vec<usize> = tasks()
+        .filter(|(_, task)| task.depends_on.is_empty())
+        .map(|(index, _)| index)
+        .collect();
+    let mut boxes = Vec::new();
+    if shown.upstream.len() * first.len() <= AROUND_MAX {
+        boxes.extend(
+            shown
+                .upstream
+                .iter()
+                .map(|name| (Edge::of_group(name), first.clone(), true)),
+        );
+    }
+    for (index, task) in tasks() {
+        if let Some(group) = &task.spec.group {
+            let edge = shown.started.get(task.name.as_str()).cloned();
+            boxes.push((
+                edge.unwrap_or_else(|| Edge::of_group(group.as_str())),
+                vec![index],
+                false,
+            ));
+        }
+    }
+    boxes
 }
 
 pub(in crate::pages) fn zoom_buttons(ctx: &Ctx) -> Markup {
@@ -76,7 +149,7 @@ pub(in crate::pages) fn zoom_buttons(ctx: &Ctx) -> Markup {
     }
 }
 
-/// Whether a plan's picture is one that people can look at.
+/// Whether a plan's picture is small enough to be useful.
 pub(in crate::pages) fn is_drawn(plan: &Plan) -> bool {
     plan.tasks.len() <= NODES_MAX
 }
@@ -104,24 +177,19 @@ pub(in crate::pages) fn width_of<'n>(names: impl Iterator<Item = &'n str>) -> f6
     (rooms.fold(0.0, f64::max) + STATE_ROOM).max(WIDTH_MIN).round()
 }
 
-/// The picture of a plan with the states of its tasks, and the chain that made a run so long; a node leads to its log, where there is one.
-pub(in crate::pages) fn draw(
-    ctx: &Ctx,
-    plan: &Plan,
-    states: &BTreeMap<String, TaskState>,
-    critical: &[String],
-    log: Option<&str>,
-) -> Markup {
+/// The picture of a plan: its tasks, which lead to their logs, and around them other groups and runs.
+pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
     if !is_drawn(plan) {
         return html! { p.empty { (t!(ctx, "graph-too-large", n = crate::span::number(plan.tasks.len() as i64))) } };
     }
-    // In topological order, so that what is equal stands in the order in which it begins.
+    // In topological order, so that what is equal stands in the order in which it begins; what is around, last.
     let order = plan.topological();
     let mut index_of = vec![0; plan.tasks.len()];
     for (index, task) in order.iter().enumerate() {
         index_of[*task as usize] = index;
     }
-    let edges: Vec<(usize, usize)> = order
+    let around = around(plan, shown);
+    let inner: Vec<(usize, usize)> = order
         .iter()
         .flat_map(|task| {
             plan.tasks[*task as usize]
@@ -131,39 +199,65 @@ pub(in crate::pages) fn draw(
         })
         .map(|(from, to)| (index_of[from as usize], index_of[to as usize]))
         .collect();
-    let wide = width_of(plan.tasks.iter().map(|task| task.name.as_str()));
-    let layout = layered(order.len(), &edges, wide, HEIGHT);
-    let state_of = |index: usize| states.get(plan.tasks[order[index] as usize].name.as_str()).copied();
-    let name_of = |index: usize| plan.tasks[order[index] as usize].name.as_str();
+    let index_of = &index_of;
+    let outer = around.iter().enumerate().flat_map(|(number, (_, tasks, before))| {
+        let own = order.len() + number;
+        tasks
+            .iter()
+            .map(move |task| index_of[*task])
+            .map(move |task| if *before { (own, task) } else { (task, own) })
+    });
+    let edges: Vec<(usize, usize)> = inner.iter().copied().chain(outer).collect();
+    let names = plan.tasks.iter().map(|task| task.name.as_str());
+    let wide = width_of(names.chain(around.iter().map(|(edge, ..)| edge.name.as_str())));
+    let layout = layered(order.len() + around.len(), &edges, wide, HEIGHT);
+    let name_of = |index: usize| {
+        order
+            .get(index)
+            .map_or("", |task| plan.tasks[*task as usize].name.as_str())
+    };
+    let state_of = |index: usize| shown.states.get(name_of(index)).copied();
     // The chain is written from its end.
     let follows = |from: usize, to: usize| {
-        critical
-            .windows(2)
-            .any(|pair| pair[1] == name_of(from) && pair[0] == name_of(to))
+        let pair = |pair: &[String]| pair[1] == name_of(from) && pair[0] == name_of(to);
+        shown.critical.windows(2).any(pair)
     };
-    let bad = |state: Option<TaskState>| matches!(state, Some(TaskState::Failed | TaskState::UpstreamFailed));
+    let bad = |index: usize| matches!(state_of(index), Some(TaskState::Failed | TaskState::UpstreamFailed));
+    let class = |from: usize, to: usize| {
+        if from.max(to) >= order.len() {
+            "edge starts"
+        } else if follows(from, to) {
+            "edge critical"
+        } else if bad(from) && bad(to) {
+            "edge bad"
+        } else {
+            "edge"
+        }
+    };
     let (width, height) = (layout.width + 4.0, layout.height + 4.0);
     html! {
         div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
-            svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = edges.len())) {
+            svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = inner.len())) {
                 @for (from, to) in &edges {
                     @let (a, b) = (layout.positions[*from], layout.positions[*to]);
                     @let (x1, x2) = (a.x + wide / 2.0, b.x - wide / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
-                    path class=(if follows(*from, *to) { "edge critical" } else if bad(state_of(*from)) && bad(state_of(*to)) { "edge bad" } else { "edge" })
+                    path class=(class(*from, *to))
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
                 }
-                @for (index, at) in layout.positions.iter().enumerate() {
-                    @let task = &plan.tasks[order[index] as usize];
-                    @let name = task.name.to_string();
+                @for (index, at) in layout.positions.iter().take(order.len()).enumerate() {
+                    @let name = name_of(index);
                     @let now = state_of(index);
                     @let word = now.map(|now| state_word(ctx, now)).unwrap_or_default();
-                    @let (x, y) = (at.x - wide / 2.0, at.y - HEIGHT / 2.0);
-                    @let inside = node(&name, now, (x, y), wide);
-                    @match log {
-                        Some(log) => a.node #{ "task-" (segment(&name)) } href={ (log) "?task=" (segment(&name)) } aria-label=(format!("{name}: {word}")) { (inside) },
-                        None => g.node #{ "task-" (segment(&name)) } role="img" aria-label=(name) { (inside) },
+                    @let inside = node(name, now, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide);
+                    @match &shown.log {
+                        Some(log) => a.node #{ "task-" (segment(name)) } href={ (log) "?task=" (segment(name)) } aria-label=(format!("{name}: {word}")) { (inside) },
+                        None => g.node #{ "task-" (segment(name)) } role="img" aria-label=(name) { (inside) },
                     }
+                }
+                @for ((edge, ..), at) in around.iter().zip(layout.positions.iter().skip(order.len())) {
+                    @let word = edge.state.map(|state| state_word(ctx, state)).unwrap_or_default();
+                    a class="node around" href=(edge.address) aria-label=(format!("{}: {word}", edge.name)) { (node(&edge.name, edge.state, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide)) }
                 }
             }
         }
@@ -171,7 +265,7 @@ pub(in crate::pages) fn draw(
 }
 
 /// A box with a name and, at its edges, a state; from far away, the box is the state's.
-pub(in crate::pages) fn node(name: &str, now: Option<impl Shown>, (x, y): (f64, f64), wide: f64) -> Markup {
+pub(in crate::pages) fn node(name: &str, now: Option<impl elements::Shown>, (x, y): (f64, f64), wide: f64) -> Markup {
     let fill = now.as_ref().map(crate::chart::fill).unwrap_or_default();
     html! {
         title { (name) }

@@ -1,10 +1,10 @@
 //! Tasks by runs: which task of which run failed, at a glance, for a thousand tasks and a hundred runs.
 //!
-//! A cell is no element of its own: each row is a path per state, so that a hundred thousand cells are some thousand
-//! paths. Neighbours that ended alike are one bar in it, and the gaps between columns are drawn over all rows at once: a
-//! thousand tasks that went well a hundred times are a thousand bars. Every state has a shape beside its hue. Which cell
-//! the pointer or the keyboard means is reckoned by `picture.js`; without a script, names lead to the graph and bars to the
-//! runs.
+//! A cell is not a separate element: each row is a path per state, so that a hundred thousand cells are some thousand
+//! paths. Neighbours with the same state are one bar in it, and the gaps between columns are drawn over all rows at
+//! once: a thousand tasks that succeeded a hundred times are a thousand bars. Every state has a shape in addition to
+//! its hue. `picture.js` computes the cell under the pointer or the keyboard; without a script, names lead to the graph
+//! and bars to the runs.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +20,9 @@ use uuid::Uuid;
 use super::{Here, framed, millis};
 use crate::chart::fill;
 use crate::ctx::segment;
-use crate::elements::{Button, TASK_STATES, ago, button, choice, empty, legend, line, number, state, time, took};
+use crate::elements::{
+    Button, TASK_STATES, ago, button, choice, empty, failure, glyph, legend, number, state, time, took,
+};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
@@ -89,14 +91,9 @@ impl Grid {
                 cells.resize_with(tasks.len(), || vec![None; runs.len()]);
             }
             for (index, row) in indexes[&run.revision_id].iter().enumerate() {
-                let mut now = progress.task(index as TaskIndex);
-                if now == TaskState::Ready && running.contains(&(run.id, index as i16)) {
-                    now = TaskState::Running;
-                }
-                if now == TaskState::Paused && run.state == RunState::Waiting {
-                    now = TaskState::Pending;
-                }
-                cells[*row][column] = Some(now);
+                let index = index as TaskIndex;
+                let under_way = running.contains(&(run.id, index as i16));
+                cells[*row][column] = Some(stands(run.state, &progress, index, under_way));
             }
         }
         let more_rows = tasks.len().saturating_sub(ROWS_MAX);
@@ -111,12 +108,23 @@ impl Grid {
     }
 }
 
+/// How a task stands, as the API says it and the graphs show it: its progress does not tell whether an attempt of it is
+/// under way, and a mapped task runs as soon as it has items.
+fn stands(run: RunState, progress: &Progress, task: TaskIndex, under_way: bool) -> TaskState {
+    match progress.task(task) {
+        TaskState::Ready if under_way || progress.items(task).is_some() => TaskState::Running,
+        // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
+        TaskState::Paused if run == RunState::Waiting => TaskState::Pending,
+        state => state,
+    }
+}
+
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let asked = ctx.q("n").and_then(|n| n.parse().ok()).filter(|n| COLUMNS.contains(n));
     let columns = asked.unwrap_or(COLUMNS_DEFAULT);
     let grid = Grid::read(ctx, here, columns).await?;
     let chosen = match (ctx.q("run"), ctx.q("task")) {
-        (Some(run), Some(task)) => detail(ctx, run, task).await.ok(),
+        (Some(run), Some(task)) => detail(ctx, here, run, task).await.ok(),
         _ => None,
     };
     let among: Vec<(String, String)> = COLUMNS.iter().map(|n| (n.to_string(), n.to_string())).collect();
@@ -125,16 +133,16 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         .map(|(value, word)| (value.as_str(), word.clone()))
         .collect();
     let inside = html! {
-        // What is pointed at is told here, beside the pointer.
+        // Shows the details of the cell under the pointer.
         div #tip.tip role="status" hidden { p { b {} } div {} }
         div #grid-view class=(if chosen.is_some() { "grid-view has-detail" } else { "grid-view" }) {
             section.panel aria-label=(t!(ctx, "tab-grid")) {
                 div.row {
                     span { (t!(ctx, "runs")) " " (choice(ctx, &t!(ctx, "runs-shown"), "n", &columns.to_string(), &among)) }
-                    span.grow {}
-                    (legend(ctx, &TASK_STATES))
                 }
                 (ctx.live("grid", picture(ctx, here, &grid)))
+                // Below, where it may take two lines without moving a cell when the details take their room.
+                div.under-grid { (legend(ctx, &TASK_STATES)) }
             }
             aside #detail.detail aria-live="polite" { @if let Some(chosen) = chosen { (chosen) } }
         }
@@ -159,7 +167,7 @@ fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
     };
 }
 
-/// What is drawn on top of a cell, so that the hue does not stand alone.
+/// The mark on a cell, so that the hue is not the only sign.
 fn mark(path: &mut String, state: TaskState, x: usize, y: usize) {
     let (x, y) = (x + 3, y + 3);
     let _ = match state {
@@ -238,7 +246,7 @@ fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     paths
 }
 
-/// What makes squares of bars: a gap between each two columns, over all rows.
+/// Makes squares of bars: a gap between each two columns, over all rows.
 fn gaps(columns: usize, top: usize, height: usize) -> String {
     let mut path = String::new();
     for column in 1..columns {
@@ -270,7 +278,7 @@ fn marks(cells: &[Option<TaskState>], y: usize) -> String {
 }
 
 /// What is known of a cell, beside the grid.
-pub(super) async fn cell(ctx: &Ctx) -> Result<Answer, Trouble> {
+pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let (Some(run), Some(task)) = (ctx.q("run"), ctx.q("task")) else {
         return Err(Trouble::not_found());
     };
@@ -283,10 +291,10 @@ pub(super) async fn cell(ctx: &Ctx) -> Result<Answer, Trouble> {
     if ctx.q("brief").is_some() {
         return Ok(Answer::Piece(brief(ctx, run, task).await?));
     }
-    Ok(Answer::Piece(detail(ctx, run, task).await?))
+    Ok(Answer::Piece(detail(ctx, here, run, task).await?))
 }
 
-/// What somebody is told who only points at a cell: state, duration, attempts, the error's first line.
+/// A short text for the cell under the pointer: state, duration, attempts, the error's first line.
 async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     Ok(standing(ctx, &task_of(ctx, run, task).await?))
@@ -305,25 +313,38 @@ fn standing(ctx: &Ctx, one: &TaskDetail) -> Markup {
             @if let Some(from) = task.started_at { span.muted { (took(ctx, from, task.finished_at)) } }
             @if attempts > 1 { span.muted { (t!(ctx, "attempts-count", n = attempts)) } }
         }
-        @if let Some(error) = &task.error { p.error { (line(&error.message)) } }
+        @if let Some(error) = &task.error { p { (failure(Some(error.kind), &error.message)) } }
     }
 }
 
-async fn detail(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
+async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     let one = task_of(ctx, run, task).await?;
     // What has ended, in a run that has; the API says no to the rest.
     let whole = ctx.store().run(heddle_domain::id::RunId(run)).await?;
-    let clears = whole.is_some_and(|run| run.finished_at.is_some());
+    let clears = whole.as_ref().is_some_and(|run| run.finished_at.is_some());
+    let failed_items = one
+        .task
+        .items
+        .as_ref()
+        .and_then(|items| items.get(TaskState::Failed.as_str()).copied());
+    let items = one.task.items.iter().flatten().map(|(_, count)| *count).sum::<u64>();
     let failed = matches!(one.task.state, TaskState::Failed | TaskState::UpstreamFailed);
     Ok(html! {
         section.panel aria-label=(task) {
-            div.row { h2.grow { bdi { (task) } } a href={ "/runs/" (run) } { (t!(ctx, "open-run")) } }
+            div.row {
+                h2.grow { bdi { (task) } }
+                a.button.plain.small href=(here.address("")) data-close title={ (t!(ctx, "close")) " (Esc)" } aria-label=(t!(ctx, "close")) { (glyph("close")) }
+            }
+            p { (t!(ctx, "run")) " " a href={ "/runs/" (run) } title=(t!(ctx, "open-run")) { @if let Some(whole) = &whole { (time(ctx, whole.logical_time)) } @else { (t!(ctx, "open-run")) } } }
             (standing(ctx, &one))
+            @if let Some(failed) = failed_items.filter(|failed| *failed > 0) {
+                p { a href={ "/runs/" (run) "#items-" (segment(task)) } { (t!(ctx, "items-failed", n = number(failed as i64), all = number(items as i64))) } }
+            }
             @if !one.attempts.is_empty() {
                 table { tbody { @for attempt in one.attempts.iter().rev().take(8) {
                     tr {
-                        td.tight.muted { (number(attempt.attempt)) }
+                        td.tight.muted { (t!(ctx, "attempt-n", n = i64::from(attempt.attempt))) }
                         td.tight { (state(ctx, attempt.state)) }
                         td.num { (took(ctx, attempt.started_at, attempt.finished_at)) }
                         td.muted { (time(ctx, attempt.started_at)) }

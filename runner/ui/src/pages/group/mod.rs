@@ -13,6 +13,7 @@ mod state;
 use std::sync::Arc;
 
 use axum::http::Method;
+use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
@@ -56,7 +57,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     ctx.in_zone_of(here.group.revision.plan.zone);
     match rest {
         [] => grid::page(ctx, &here).await,
-        ["cell"] => grid::cell(ctx).await,
+        ["cell"] => grid::cell(ctx, &here).await,
         ["graph"] => graph::page(ctx, &here).await,
         ["runs"] => runs::page(ctx, &here).await,
         ["calendar"] => calendar::page(ctx, &here).await,
@@ -167,15 +168,48 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     Page::new("groups", title, html! { (head) (inside) }).crumbs(crumbs)
 }
 
-/// How long a run took, if it has ended.
-fn millis(run: &GroupRunRow) -> Option<i64> {
-    Some((run.finished_at? - run.started_at.unwrap_or(run.created_at)).num_milliseconds())
+/// Since when a run runs: since it began, or since somebody had it go on that had ended. What lies between is nobody's work.
+fn begun(run: &GroupRunRow) -> Option<Time> {
+    run.started_at.max(run.reopened_at)
 }
 
-/// The median duration of runs that succeeded.
+/// How long a run took, if it has ended.
+fn millis(run: &GroupRunRow) -> Option<i64> {
+    Some((run.finished_at? - begun(run).unwrap_or(run.created_at)).num_milliseconds())
+}
+
+/// The median duration of runs that succeeded, and did so in one go.
 pub(super) fn median(runs: &[GroupRunRow]) -> Option<i64> {
-    let good = runs.iter().filter(|run| run.state == RunState::Succeeded);
-    let mut spans: Vec<i64> = good.filter_map(millis).collect();
+    let whole = |run: &&GroupRunRow| run.state == RunState::Succeeded && run.reopened_at.is_none();
+    let mut spans: Vec<i64> = runs.iter().filter(whole).filter_map(millis).collect();
     spans.sort_unstable();
     spans.get(spans.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::state::Trigger;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_stood_still_for_days_did_not_take_days() {
+        let at = |second: i64| Time::from_timestamp(second, 0).unwrap();
+        let run = |reopened: Option<i64>, to: i64| GroupRunRow {
+            id: uuid::Uuid::nil(),
+            revision_id: 1,
+            state: RunState::Succeeded,
+            trigger: Trigger::Manual,
+            logical_time: at(0),
+            created_at: at(0),
+            started_at: Some(at(0)),
+            finished_at: Some(at(to)),
+            error: None,
+            progress: Vec::new(),
+            reopened_at: reopened.map(at),
+        };
+        assert_eq!(millis(&run(None, 10)), Some(10_000));
+        assert_eq!(millis(&run(Some(872), 874)), Some(2_000));
+        assert_eq!(median(&[run(Some(872), 874), run(None, 10)]), Some(10_000));
+    }
 }

@@ -5,7 +5,7 @@ use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
 
-use super::{Here, framed, median, millis};
+use super::{Here, begun, framed, median, millis};
 use crate::chart::fill;
 use crate::elements::{self, choice, empty, line, more, state, time, took, trigger_word};
 use crate::pages::Answer;
@@ -36,7 +36,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     ))
 }
 
-/// Where a run stands in the picture: by the time that it is about, or by when it was made.
+/// The position of a run in the picture: by its logical time, or by its creation.
 fn stands(run: &GroupRunRow, by_start: bool) -> heddle_domain::Time {
     if by_start { run.created_at } else { run.logical_time }
 }
@@ -51,7 +51,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     let axis = crate::chart::Axis {
         from: first,
         to: last,
-        // Places are told in hundredths of the picture: it is as wide as the screen lets it, and its letters stay as large.
+        // Positions are in hundredths of the picture: it is as wide as the screen allows, and its letters keep their
+        // size.
         width: 98.0,
     };
     let middle = median(runs);
@@ -114,7 +115,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
             td.tight { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight.side { (state(ctx, run.state)) }
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
-            td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+            td.num.side { @if let Some(from) = begun(run) { (took(ctx, from, run.finished_at)) } }
             td.tight.muted.drop { (time(ctx, run.created_at)) }
             td.wide { @if let Some(error) = &run.error { span.error { (line(error)) } } }
         }

@@ -1,41 +1,56 @@
-//! A run's graph, with the states of its tasks.
+//! A run's graph, with the states of its tasks and the runs that they have started.
 
 use std::collections::BTreeMap;
 
-use heddle_api::{Run, TaskState};
+use heddle_api::TaskState;
 use maud::{Markup, html};
 
 use super::timeline::{critical, dependencies};
+use super::view::Whole;
 use crate::elements::{TASK_STATES, legend};
-use crate::pages::group::graph::{draw, is_drawn, zoom_buttons};
+use crate::pages::group::graph::{Edge, Shown, draw, is_drawn, zoom_buttons};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
-    let row = ctx
-        .store()
-        .run(heddle_domain::id::RunId(run.id))
-        .await?
-        .ok_or_else(Trouble::not_found)?;
-    let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
+pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let revision = whole.revision(ctx).await?;
+    let shown = shown(ctx, whole).await?;
+    let picture = draw(ctx, &revision.plan, &shown);
+    Ok(html! {
+        section.panel aria-label=(t!(ctx, "tab-graph")) {
+            div.row { p.muted.grow { @if !shown.critical.is_empty() { (t!(ctx, "graph-critical")) } } @if is_drawn(&revision.plan) { (legend(ctx, &TASK_STATES)) (zoom_buttons(ctx)) } }
+            (ctx.live("graph", picture))
+        }
+    })
+}
+
+/// What the graph of a run, or of a group whose newest run it is, shows of that run.
+pub(in crate::pages) async fn shown(ctx: &Ctx, whole: &Whole) -> Result<Shown, Trouble> {
+    let run = &whole.run;
+    let revision = whole.revision(ctx).await?;
     let states: BTreeMap<String, TaskState> = run.wholes().map(|task| (task.task.clone(), task.state)).collect();
     // Only of a run that has ended: until then another chain may become the longest.
-    let chain = if run.finished_at.is_some() {
+    let critical = if run.finished_at.is_some() {
         critical(run, &dependencies(&revision.plan))
     } else {
         Vec::new()
     };
-    let picture = draw(
-        ctx,
-        &revision.plan,
-        &states,
-        &chain,
-        Some(&format!("/runs/{}/log", run.id)),
-    );
-    Ok(html! {
-        section.panel aria-label=(t!(ctx, "tab-graph")) {
-            div.row { p.muted.grow { @if !chain.is_empty() { (t!(ctx, "graph-critical")) } } @if is_drawn(&revision.plan) { (legend(ctx, &TASK_STATES)) (zoom_buttons(ctx)) } }
-            (ctx.live("graph", picture))
-        }
+    // The newest of each task; of a mapped task there is no one run that stands for all.
+    let subs = whole.sub_runs(ctx).await?.iter().filter(|sub| sub.item.is_none());
+    let started = subs.map(|sub| {
+        let edge = Edge {
+            name: sub.group.clone(),
+            address: format!("/runs/{}", sub.id),
+            state: Some(sub.state),
+        };
+        (sub.task.clone(), edge)
+    });
+    let depends_on = revision.plan.spec.depends_on.iter();
+    Ok(Shown {
+        states,
+        critical,
+        log: Some(format!("/runs/{}/log", run.id)),
+        started: started.collect(),
+        upstream: depends_on.map(|one| one.group().to_string()).collect(),
     })
 }

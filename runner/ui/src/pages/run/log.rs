@@ -34,7 +34,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let mut lines: Vec<LogLine> = Vec::new();
     let last = from_its_end(ctx, run);
     let base = base(ctx, run.id, last);
-    // What is filtered away is read over, so that a page is as full as it can be.
+    // Lines that do not match are skipped, so that a page is as full as it can be.
     for _ in 0..SEARCHED_PAGES {
         let target = match &cursor {
             Some(cursor) => format!("{base}&cursor={}", segment(cursor)),
@@ -84,15 +84,17 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 @if let Some(last) = ctx.q("last") { input type="hidden" name="last" value=(last); }
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
                 button type="submit" { (t!(ctx, "filter")) }
+                // Another task is chosen without its item.
+                @if let Some(item) = item(ctx) { a.tag href=(with_query(ctx, &[("item", None), ("cursor", None)])) title=(t!(ctx, "remove-filter")) { "[" (item) "] ×" } }
                 span.grow {}
-                a.button href={ "/runs/" (run.id) "/log/download" @if let Some(task) = ctx.q("task") { "?task=" (segment(task)) } } download { (t!(ctx, "download")) }
+                a.button href={ "/runs/" (run.id) "/log/download" @if let Some(task) = ctx.q("task") { "?task=" (segment(task)) @if let Some(item) = item(ctx) { "&item=" (item) } } } download { (t!(ctx, "download")) }
             }
             (ctx.live("log", shown))
         }
     })
 }
 
-/// Whether the last lines are shown: when they are asked for, and of a run that goes on, whose log is followed.
+/// Whether the last lines are shown: on request, and for a live run, whose log is followed.
 fn from_its_end(ctx: &Ctx, run: &Run) -> bool {
     match ctx.q("last") {
         Some(asked) => asked != "false",
@@ -114,11 +116,18 @@ fn link_to(ctx: &Ctx, lines: &[LogLine], index: usize) -> String {
     format!("{page}#l-{}", cursor(index))
 }
 
-/// Where the lines are: of the task that was chosen, or of all.
+/// The item that was chosen of a mapped task.
+fn item(ctx: &Ctx) -> Option<u32> {
+    ctx.q("task")?;
+    ctx.q("item")?.parse().ok()
+}
+
+/// Where the lines are: of the task that was chosen, or of one of its items, or of all.
 fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
     let last = if last { "&last=true" } else { "" };
+    let item = item(ctx).map(|item| format!("&item={item}")).unwrap_or_default();
     match ctx.q("task") {
-        Some(task) => format!("/v1/runs/{run}/tasks/{}/logs?limit={LINES}{last}", segment(task)),
+        Some(task) => format!("/v1/runs/{run}/tasks/{}/logs?limit={LINES}{last}{item}", segment(task)),
         None => format!("/v1/runs/{run}/logs?limit={LINES}{last}"),
     }
 }

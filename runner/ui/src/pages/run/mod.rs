@@ -1,26 +1,27 @@
-//! A run: where it stands and why, what may be done about it, and what it did.
+//! A run: its state and why, its controls, and what it did.
 
 mod again;
 mod attempts;
 mod by_hand;
 pub(super) mod data;
 mod events;
-mod graph;
+pub(super) mod graph;
 mod log;
 mod timeline;
 pub(super) mod view;
-
-use std::collections::BTreeMap;
+mod why;
 
 use axum::http::Method;
-use heddle_api::{Failure, Pool, Run, RunState, TaskRun, TaskState};
+use heddle_api::{Run, RunState, Trigger};
+use heddle_domain::run::Control;
+use heddle_domain::schedule::Schedule;
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::{Answer, system};
+use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, group_link, state, tabs, time, took, trigger_word};
+use crate::elements::{self, Button, ago, button, state, tabs, time, took, trigger_word};
 use crate::form::field;
 use crate::frame::Page;
 use crate::span;
@@ -107,11 +108,9 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         }
         None => None,
     };
-    let needs = needs(ctx, run).await?;
-    let held = held(ctx, run, &needs).await?;
-    let head = ctx.live("run-head", head(ctx, run, typical, &needs, &held));
+    let head = ctx.live("run-head", head(ctx, &whole, typical).await?);
     let inside = match tab {
-        "graph" => graph::inside(ctx, run).await?,
+        "graph" => graph::inside(ctx, &whole).await?,
         "log" => log::inside(ctx, run).await?,
         "data" => data::inside(ctx, run).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
@@ -122,14 +121,14 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     };
     let base = format!("/runs/{id}");
     let address = |tab: &str| format!("{base}/{tab}");
-    let title = format!(
-        "{} · {}",
-        run.group,
-        span::moment(ctx.lang, ctx.zone, run.logical_time.0, ctx.now, false)
-    );
+    let moment = span::moment(ctx.lang, ctx.zone, run.logical_time.0, ctx.now, false);
+    // No script puts a title right, as it does the times of the page: without knowing the viewer's zone it says which it is.
+    let zone = if ctx.knows_zone() { "" } else { ctx.zone.name() };
+    let title = format!("{} · {moment} {zone}", run.group);
+    let title = title.trim_end();
     let body = html! {
         (head)
-        (tabs(&title, tab, &[
+        (tabs(title, tab, &[
             (String::new(), base.clone(), t!(ctx, "tab-timeline")),
             ("graph".into(), address("graph"), t!(ctx, "tab-graph")),
             ("log".into(), address("log"), t!(ctx, "tab-log")),
@@ -140,176 +139,80 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         @if let Some(trouble) = &wrong { div.said.wrong role="alert" { (elements::glyph("failed")) p { (trouble.sentence()) } } }
         (inside)
     };
-    let moment = span::moment(ctx.lang, ctx.zone, run.logical_time.0, ctx.now, false);
     let crumbs = vec![
         (t!(ctx, "nav-groups"), Some("/groups".to_owned())),
         (run.group.clone(), Some(format!("/groups/{}", segment(&run.group)))),
-        (moment, None),
     ];
     let status = wrong.map_or(200, |trouble| trouble.status);
-    let page = Page::new("runs", title, body).crumbs(crumbs);
+    let page = Page::new("runs", title, body)
+        .crumbs(crumbs)
+        .of_time(run.logical_time.0);
     Answer::page(Page { status, ..page })
 }
 
-fn head(
-    ctx: &Ctx,
-    run: &Run,
-    typical: Option<i64>,
-    needs: &BTreeMap<String, Needs>,
-    held: &BTreeMap<String, Held>,
-) -> Markup {
-    html! {
+async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let (why, maker) = (why::sentences(ctx, whole).await?, maker(ctx, whole).await?);
+    let since = whole.runs_since(ctx).await;
+    let interval = run.data_interval;
+    Ok(html! {
         div.heading {
             div.grow { h1 { span { bdi { (run.group) } " · " (time(ctx, run.logical_time)) } (state(ctx, run.state)) } }
             @if ctx.viewer.operates() { (buttons(ctx, run)) } @else { div.actions { (compare(ctx, run.id)) } }
             div.whole {
                 p {
-                    (trigger_word(ctx, run.trigger))
+                    (maker)
                     " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = i64::from(run.revision))) }
+                    @if interval.start < interval.end { " · " (t!(ctx, "interval")) " " (time(ctx, interval.start)) " – " (time(ctx, interval.end)) }
                     @if let Some(key) = &run.key { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
                     @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
                     // Last, since these go on.
-                    @if let Some(from) = run.started_at { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
+                    @if let Some(from) = since { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
                     @else { " · " (t!(ctx, "created")) " " (ago(ctx, run.created_at)) }
                     @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
                 }
-                (why(ctx, run, needs, held))
+                (why)
                 @if let Some(by_hand) = &run.r#override { p.why { (by_hand::said(ctx, by_hand)) } }
             }
         }
-    }
+    })
 }
 
-/// Why it stands where it stands, in a sentence.
-fn why(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>, slots: &BTreeMap<String, Held>) -> Markup {
-    let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
-    let failed: Vec<&TaskRun> = in_state(TaskState::Failed).collect();
-    let retrying: Vec<&TaskRun> = in_state(TaskState::Retrying).collect();
-    let (held, queued): (Vec<&TaskRun>, Vec<&TaskRun>) =
-        in_state(TaskState::Ready).partition(|task| needs.contains_key(&task.task));
-    let named = |tasks: &[&TaskRun]| {
-        let names: Vec<&str> = tasks.iter().take(5).map(|task| task.task.as_str()).collect();
-        names.join(", ")
+/// Why a run was made, and by whom or what as far as that is kept: a schedule, a backfill, another run, a person.
+async fn maker(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let word = trigger_word(ctx, run.trigger);
+    let source = run.source.as_ref();
+    let of = match run.trigger {
+        Trigger::Backfill => source.map(|id| format!("/backfills/{id}")),
+        Trigger::Task => whole.row(ctx).await?.parent_run.map(|id| format!("/runs/{id}")),
+        _ => source.map(|id| format!("/runs/{id}")),
     };
-    html! {
-        @match run.state {
-            RunState::Waiting => { p.why { @for reason in &run.waiting_for { (waiting(ctx, reason)) br; } } }
-            RunState::Paused => { p.why { (t!(ctx, "why-paused")) } }
-            RunState::Failed => {
-                @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::line(message)) } }
-                @let broken = in_state(TaskState::UpstreamFailed).count();
-                @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
-            }
-            RunState::Cancelled => { @if let Some(Failure { message, .. }) = &run.error { p.why { (message) } } }
-            RunState::Running => {
-                @if !retrying.is_empty() { p.why { (t!(ctx, "why-retrying", tasks = named(&retrying))) } }
-                @for task in held.iter().take(5) { (waits_for(ctx, &task.task, &needs[&task.task], slots)) }
-                @if !queued.is_empty() { p.why { (t!(ctx, "why-ready", tasks = named(&queued))) } }
-            }
-            RunState::Succeeded => {}
+    let schedule = match run.trigger {
+        Trigger::Schedule => schedule_of(ctx, whole).await?,
+        _ => None,
+    };
+    // Who submits a run stands in no table; who repeats one does.
+    let by = whole.deeds(ctx).await.iter().find(|deed| deed.action == "rerun");
+    Ok(html! {
+        @match of {
+            Some(of) => a href=(of) title=(t!(ctx, "source")) { (word) },
+            None => (word),
         }
-    }
+        @if let Some(schedule) = schedule { " " a href={ "/groups/" (segment(&run.group)) "/schedules" } { bdi { (schedule) } } }
+        @if let Some(by) = by { " " (t!(ctx, "made-by", name = &by.actor)) }
+    })
 }
 
-/// What a task needs beside room on a node.
-struct Needs {
-    queue: Option<String>,
-    pools: Vec<String>,
-}
-
-/// Who holds the slots of a pool.
-#[derive(Default)]
-struct Held {
-    slots: i64,
-    held: i64,
-    by: Vec<Markup>,
-}
-
-/// Holders that a sentence names.
-const HOLDERS_MAX: usize = 3;
-
-/// Who holds the slots that tasks of this run wait for.
-async fn held(ctx: &Ctx, run: &Run, needs: &BTreeMap<String, Needs>) -> Result<BTreeMap<String, Held>, Trouble> {
-    let waiting = run.wholes().filter(|task| task.state == TaskState::Ready);
-    let pools = waiting
-        .filter_map(|task| needs.get(&task.task))
-        .flat_map(|needs| &needs.pools);
-    let mut all: BTreeMap<String, Held> = pools.map(|pool| (pool.clone(), Held::default())).collect();
-    if all.is_empty() {
-        return Ok(all);
-    }
-    for (name, held) in &mut all {
-        // One that was deleted has none.
-        let pool: Option<Pool> = ctx.get(&format!("/v1/pools/{}", segment(name))).await.ok();
-        held.slots = pool.map_or(0, |pool| i64::from(pool.slots));
-    }
-    for line in ctx.store().page_pool_holds(system::HOLDS_MAX).await? {
-        let Some(held) = all.get_mut(&line.pool) else { continue };
-        held.held += line.slots;
-        if held.by.len() < HOLDERS_MAX {
-            held.by.push(system::pool_line(ctx, &line).await?);
-        } else if held.by.len() == HOLDERS_MAX {
-            held.by.push(html! { "…" });
-        }
-    }
-    Ok(all)
-}
-
-/// Of each task that needs a worker or slots, what that is.
-async fn needs(ctx: &Ctx, run: &Run) -> Result<BTreeMap<String, Needs>, Trouble> {
-    if run.state != RunState::Running || run.wholes().all(|task| task.state != TaskState::Ready) {
-        return Ok(BTreeMap::new());
-    }
-    let row = ctx.store().run(heddle_domain::id::RunId(run.id)).await?;
-    let row = row.ok_or_else(Trouble::not_found)?;
-    let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
-    let tasks = revision.plan.tasks.iter();
-    Ok(tasks
-        .filter(|task| task.spec.queue.is_some() || !task.spec.pools.is_empty())
-        .map(|task| {
-            let needs = Needs {
-                queue: task.spec.queue.as_ref().map(ToString::to_string),
-                pools: task.spec.pools.keys().map(ToString::to_string).collect(),
-            };
-            (task.name.to_string(), needs)
-        })
-        .collect())
-}
-
-fn waits_for(ctx: &Ctx, task: &str, needs: &Needs, slots: &BTreeMap<String, Held>) -> Markup {
-    html! {
-        p.why {
-            bdi { (task) } " "
-            @if let Some(queue) = &needs.queue { (t!(ctx, "waits-worker")) " " a href={ "/queues/" (segment(queue)) } { bdi { (queue) } } }
-            @if needs.queue.is_some() && !needs.pools.is_empty() { " · " }
-            @if !needs.pools.is_empty() { (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (needs.pools.join(", ")) } } }
-            @for held in needs.pools.iter().filter_map(|pool| slots.get(pool)).filter(|held| !held.by.is_empty()) {
-                " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
-                @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
-                ")"
-            }
-        }
-    }
-}
-
-/// What a waiting run waits for: what the API says of it, as a sentence.
-fn waiting(ctx: &Ctx, reason: &Value) -> Markup {
-    let text = |name: &str| reason[name].as_str().unwrap_or_default().to_owned();
-    if let Some(group) = reason["group"].as_str() {
-        let times: Vec<Markup> = ["from", "to", "logical_time"]
-            .iter()
-            .filter_map(|name| reason[*name].as_str().and_then(elements::parse))
-            .map(|at| time(ctx, at))
-            .collect();
-        return html! { (t!(ctx, "waits-for")) " " (group_link(group)) @for at in times { " · " (at) } };
-    }
-    if !text("run").is_empty() {
-        return html! { (t!(ctx, "waits-turn")) " " a href={ "/runs/" (text("run")) } { (t!(ctx, "run")) } };
-    }
-    match reason.as_str() {
-        Some(said) => html! { (t!(ctx, "waits-for")) " " (said) },
-        None => html! { (t!(ctx, "waits-turn")) " " code { (reason.to_string()) } },
-    }
+/// Which schedule made a run. Of an instant that several have, nobody knows.
+async fn schedule_of(ctx: &Ctx, whole: &Whole) -> Result<Option<String>, Trouble> {
+    let (revision, at) = (whole.revision(ctx).await?, whole.run.logical_time.0);
+    let names = |schedule: &Schedule| schedule.enabled() && schedule.latest(at) == Some(at);
+    let mut found = revision.schedules.iter().filter(|(_, schedule)| names(schedule));
+    Ok(match (found.next(), found.next()) {
+        (Some((name, _)), None) => Some(name.clone()),
+        _ => None,
+    })
 }
 
 /// What everybody may.
@@ -319,22 +222,21 @@ fn compare(ctx: &Ctx, id: Uuid) -> Markup {
 
 fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
-    let ended = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
     let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
     let paused = run.state == RunState::Paused;
-    let restarts = matches!(run.state.as_str(), "failed" | "cancelled");
+    let restarts = Control::Restart.is_allowed(run.state);
     let pause = if paused {
         Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
     } else {
         Button {
-            refused: refused(!ended, "refused-ended"),
+            refused: refused(Control::Pause.is_allowed(run.state), "refused-ended"),
             ..Button::new(format!("/runs/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will"))
         }
     };
     html! {
         div.actions {
             (button(pause))
-            (button(Button { kind: "danger", refused: refused(!ended, "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+            (button(Button { kind: "danger", refused: refused(Control::Cancel.is_allowed(run.state), "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
             (compare(ctx, id))
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }

@@ -1,18 +1,18 @@
-//! What a run did when: a row for the run, one for each task, with attempts as pieces and pauses between them.
+//! The times of a run: a row for the run, one for each task, with attempts as pieces and pauses between them.
 
 use std::collections::BTreeMap;
 
-use heddle_api::{Run, TaskRun, TaskState};
+use heddle_api::{AttemptState, Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::Plan;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
-use super::by_hand;
-use super::view::{Whole, waits};
+use super::view::{SubRun, Whole};
+use super::{by_hand, why};
 use crate::chart::{Axis, fill};
 use crate::ctx::segment;
-use crate::elements::{self, Button, ago, button, line, state};
+use crate::elements::{self, Button, button, failure, line, state};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -20,9 +20,9 @@ use crate::{Ctx, Trouble};
 const ROWS_MAX: usize = 400;
 /// Attempts that are drawn in a row.
 const PIECES_MAX: usize = 400;
-/// Stretches of the axis in each of which the items of a map that were under way are counted.
+/// In how many intervals of the axis the running items of a map are counted.
 const STRETCHES: usize = 180;
-/// Places on the axis are told in hundredths of its length, so that letters and lines are as large on each screen.
+/// Positions on the axis are in hundredths of its length, so that letters and lines have the same size on each screen.
 const LENGTH: f64 = 100.0;
 /// The least length of a piece that is seen.
 const PIECE_MIN: f64 = 0.4;
@@ -42,9 +42,16 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
     }
     let dependencies = dependencies(plan);
     let critical = critical(run, &dependencies);
+    let list = List {
+        ctx,
+        run,
+        dependencies: &dependencies,
+        failed: failed_items(run),
+        sub_runs: whole.sub_runs(ctx).await?,
+    };
     Ok(html! {
         (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
-        (ctx.live("tasks", tasks(ctx, run, &pieces, &dependencies)))
+        (ctx.live("tasks", list.shown(&pieces)))
     })
 }
 
@@ -246,13 +253,27 @@ impl Rows<'_> {
     }
 }
 
+/// Whether an attempt did what it was to do.
+fn succeeded(attempt: &AttemptView) -> bool {
+    attempt.state == AttemptState::Succeeded && !attempt.skipped
+}
+
+/// The class of an attempt's area: one that had nothing to do did not do anything.
+fn fill_of(attempt: &AttemptView) -> String {
+    if attempt.skipped {
+        fill(TaskState::Skipped)
+    } else {
+        fill(attempt.state)
+    }
+}
+
 /// An attempt on the axis.
 fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
     let x = axis.x(attempt.started_at);
     let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(PIECE_MIN);
     // One that began at the very end is seen too.
     let x = x.min(LENGTH - PIECE_MIN);
-    let class = fill(attempt.state);
+    let class = fill_of(attempt);
     html! {
         rect class=(class) x=(part(x)) y="5" width=(part(width)) height="14" rx="2" {}
         @if width > SIGN_MIN && class == "f-failed" {
@@ -261,12 +282,11 @@ fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
     }
 }
 
-/// Of the attempts of a map, how many were under way in each stretch of the axis; of all of them, of those that go on, or
-/// of those that failed.
-fn under_way(attempts: &[&&AttemptView], axis: &Axis, which: fn(&AttemptView) -> bool) -> Vec<i64> {
+/// Of the attempts of a map, how many were under way in each stretch of the axis; of those only that are wanted.
+fn under_way(attempts: &[&&AttemptView], axis: &Axis, wanted: impl Fn(&AttemptView) -> bool) -> Vec<i64> {
     let stretch = |at: Time| ((axis.x(at) / axis.width * STRETCHES as f64) as usize).min(STRETCHES - 1);
     let mut changes = vec![0_i64; STRETCHES + 1];
-    for attempt in attempts.iter().filter(|attempt| which(attempt)) {
+    for attempt in attempts.iter().filter(|attempt| wanted(attempt)) {
         changes[stretch(attempt.started_at)] += 1;
         changes[stretch(attempt.finished_at.unwrap_or(axis.to)) + 1] -= 1;
     }
@@ -281,11 +301,33 @@ fn under_way(attempts: &[&&AttemptView], axis: &Axis, which: fn(&AttemptView) ->
         .collect()
 }
 
-/// The items of a map in one row: how many were under way at each time; those that failed stand in front.
+/// How the attempts of a map are stacked, from the bottom: what failed is seen first.
+const STACK: [&str; 5] = ["f-failed", "f-running", "f-cancelled", "f-skipped", "f-succeeded"];
+
+/// The bands of a map's row, the highest first, since each covers what is below it.
+fn bands(attempts: &[&&AttemptView], axis: &Axis) -> Vec<(&'static str, Vec<i64>)> {
+    let mut below = vec![0; STRETCHES];
+    let mut bands = Vec::with_capacity(STACK.len());
+    for class in STACK {
+        let own = under_way(attempts, axis, |attempt| fill_of(attempt) == class);
+        if own.iter().any(|count| *count > 0) {
+            below.iter_mut().zip(own).for_each(|(below, own)| *below += own);
+            bands.push((class, below.clone()));
+        }
+    }
+    bands.reverse();
+    bands
+}
+
+/// The items of a map in one row: how many were under way at each time, by how they ended.
 fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     const HEIGHT: f64 = 14.0;
-    let all = under_way(attempts, axis, |_| true);
-    let most = all.iter().copied().max().unwrap_or(1).max(1) as f64;
+    let bands = bands(attempts, axis);
+    let most = bands
+        .first()
+        .and_then(|band| band.1.iter().copied().max())
+        .unwrap_or(1)
+        .max(1) as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
         stretches.fold(String::new(), |path, (place, count)| {
@@ -293,14 +335,9 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
             path + &format!("M{place} 19v-{height:.1}h1v{height:.1}z")
         })
     };
-    let goes_on = under_way(attempts, axis, |attempt| attempt.finished_at.is_none());
-    let failed = under_way(attempts, axis, |attempt| fill(attempt.state) == "f-failed");
     html! {
         svg width="100%" height=(ROW) viewBox=(format!("0 0 {STRETCHES} {ROW}")) preserveAspectRatio="none" {
-            @for (class, counts) in [("f-succeeded", &all), ("f-running", &goes_on), ("f-failed", &failed)] {
-                @let path = path(counts);
-                @if !path.is_empty() { path class=(class) d=(path) {} }
-            }
+            @for (class, counts) in &bands { path class=(class) d=(path(counts)) {} }
         }
     }
 }
@@ -323,10 +360,11 @@ fn folded_text(task: &TaskRun) -> String {
     )
 }
 
-/// How long the items of a map took: half of them no longer than the first, none longer than the second.
+/// How long the items of a map took that succeeded: half of them no longer than the first, none longer than the second.
 fn spread(ctx: &Ctx, attempts: &[&AttemptView]) -> String {
     let mut spans: Vec<i64> = attempts
         .iter()
+        .filter(|attempt| succeeded(attempt))
         .filter_map(|attempt| Some((attempt.finished_at? - attempt.started_at).num_milliseconds()))
         .collect();
     spans.sort_unstable();
@@ -354,87 +392,138 @@ fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&TaskRun>> {
     found
 }
 
-/// What some items of a map failed with, and setting their state by hand.
-fn items(ctx: &Ctx, run: &Run, failed: &[&TaskRun], may: bool) -> Markup {
-    html! {
-        details {
-            summary { (t!(ctx, "failed-items", n = failed.len())) }
-            ul.items { @for task in failed.iter().take(ITEMS_NAMED) {
-                @let index = task.item.unwrap_or_default();
-                li {
-                    code { "[" (index) "]" } " "
-                    @if let Some(error) = &task.error { span.error { (error.kind) ": " (line(&error.message)) } }
-                    @if may { " " a href=(by_hand::address(&run.id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
-                }
-            } }
-            @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }
-        }
-    }
+/// The tasks as words.
+struct List<'a> {
+    ctx: &'a Ctx,
+    run: &'a Run,
+    dependencies: &'a BTreeMap<String, Vec<String>>,
+    failed: BTreeMap<&'a str, Vec<&'a TaskRun>>,
+    sub_runs: &'a [SubRun],
 }
 
-/// The same as words, with what may be done about each task.
-fn tasks(
-    ctx: &Ctx,
-    run: &Run,
-    pieces: &BTreeMap<String, Vec<&AttemptView>>,
-    dependencies: &BTreeMap<String, Vec<String>>,
-) -> Markup {
-    let may = ctx.viewer.operates();
-    let failed = failed_items(run);
-    let took_of = |task: &TaskRun| match pieces.get(&task.task) {
-        Some(attempts) if is_folded(task) => spread(ctx, attempts),
-        _ => String::new(),
-    };
-    html! {
-        section.panel {
-            h2 { (t!(ctx, "tasks")) }
-            table.cards {
-                thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
-                tbody { @for task in run.wholes().take(ROWS_MAX) { (task_row(ctx, run, (task, &took_of(task)), dependencies, failed.get(task.task.as_str()).map(Vec::as_slice).unwrap_or_default(), may)) } }
+impl List<'_> {
+    /// The same as the picture as words, with what may be done about each task.
+    fn shown(&self, pieces: &BTreeMap<String, Vec<&AttemptView>>) -> Markup {
+        let (ctx, may) = (self.ctx, self.ctx.viewer.operates());
+        let took_of = |task: &TaskRun| match pieces.get(&task.task) {
+            Some(attempts) if is_folded(task) => spread(ctx, attempts),
+            _ => String::new(),
+        };
+        html! {
+            section.panel {
+                h2 { (t!(ctx, "tasks")) }
+                table.cards {
+                    thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
+                    tbody { @for task in self.run.wholes().take(ROWS_MAX) { (self.row(task, &took_of(task), may)) } }
+                }
             }
         }
     }
-}
 
-fn task_row(
-    ctx: &Ctx,
-    run: &Run,
-    (task, items_took): (&TaskRun, &str),
-    dependencies: &BTreeMap<String, Vec<String>>,
-    failed: &[&TaskRun],
-    may: bool,
-) -> Markup {
-    let id = run.id;
-    let clears = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
-    // What failed is what one acts on; the rest may be, and does not ask for it.
-    let kind = if task.state == TaskState::Failed {
-        "small"
-    } else {
-        "small plain"
-    };
-    let action = |verb: &str| format!("/runs/{id}/tasks/{}/{verb}", segment(&task.task));
-    html! {
-        tr {
-            td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.task)) } { bdi { (task.task) } } }
-            td.tight.side { (state(ctx, task.state)) }
-            td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at))) } }
-            td.wide {
-                @if let Some(error) = &task.error { span.error { (error.kind) ": " (line(&error.message)) } }
-                @if task.state == TaskState::Retrying { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
-                @if let Some(wait) = &task.waiting_for { @let (key, of) = waits(wait); span.why { (t!(ctx, key)) " " bdi { (of) } @if let Some(at) = wait.until { " · " (elements::time(ctx, at)) } } }
-                @if let Some(part) = task.progress.filter(|_| task.state == TaskState::Running) { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.task)) {} " " }
-                @if let Some(by_hand) = &task.r#override { span.why { (by_hand::said(ctx, by_hand)) } }
-                @if let Some(note) = &task.note { span.muted { (line(note)) } }
-                @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (state(ctx, name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
-                @if !failed.is_empty() { (items(ctx, run, failed, may)) }
-                @if task.state == TaskState::Pending { @if let Some(needs) = dependencies.get(&task.task).filter(|needs| !needs.is_empty()) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } } }
-            }
-            @if may {
-                td.tight.side.acts {
-                    @if clears { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(action("clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
-                    @if !clears && matches!(task.state.as_str(), "retrying" | "failed") { (button(Button { kind: "small", ..Button::new(action("retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
-                    @if !matches!(task.state.as_str(), "succeeded" | "skipped") { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+    /// Whether the run has ended, so that parts of it may run again.
+    fn clears(&self) -> bool {
+        self.run.state.is_final()
+    }
+
+    /// Where a button of a task, or of one of its items, leads.
+    fn action(&self, task: &TaskRun, verb: &str) -> String {
+        let item = task.item.map(|item| format!("?item={item}")).unwrap_or_default();
+        format!("/runs/{}/tasks/{}/{verb}{item}", self.run.id, segment(&task.task))
+    }
+
+    fn row(&self, task: &TaskRun, items_took: &str, may: bool) -> Markup {
+        let (ctx, run) = (self.ctx, self.run);
+        let id = run.id;
+        let failed = self
+            .failed
+            .get(task.task.as_str())
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
+        // What failed is what one acts on; the rest may be, and does not ask for it.
+        let kind = if task.state == TaskState::Failed {
+            "small"
+        } else {
+            "small plain"
+        };
+        html! {
+            tr {
+                td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.task)) } { bdi { (task.task) } } }
+                td.tight.side { (state(ctx, task.state)) }
+                td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at))) } }
+                td.wide {
+                    (why::of_task(ctx, task))
+                    (self.sub_runs_of(task))
+                    @if let Some(part) = task.progress.filter(|_| task.state == TaskState::Running) { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.task)) {} " " }
+                    @if let Some(by_hand) = &task.r#override { span.why { (by_hand::said(ctx, by_hand)) } }
+                    @if let Some(note) = &task.note { span.muted { (line(note)) } }
+                    @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (elements::state_of(ctx, "item", name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
+                    @if !failed.is_empty() { (self.items(failed, may)) }
+                    @if let Some(needs) = needs.filter(|_| task.state == TaskState::Pending) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } }
                 }
+                @if may {
+                    td.tight.side.acts {
+                        @if self.clears() { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(self.action(task, "clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
+                        @if !self.clears() && matches!(task.state, TaskState::Retrying | TaskState::Failed) { (button(Button { kind: "small", ..Button::new(self.action(task, "retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
+                        @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The runs that a task has started: one for each attempt, of a mapped task those that go on or failed.
+    fn sub_runs_of(&self, task: &TaskRun) -> Markup {
+        let ctx = self.ctx;
+        let own = self.sub_runs.iter().filter(|sub| sub.task == task.task);
+        let own: Vec<&SubRun> = own
+            .filter(|sub| sub.item.is_none() || sub.state != RunState::Succeeded)
+            .collect();
+        html! {
+            @if !own.is_empty() {
+                ul.items {
+                    @for sub in own.iter().rev().take(ITEMS_NAMED) {
+                        li {
+                            span.muted { (t!(ctx, "sub-run")) " " }
+                            a href={ "/runs/" (sub.id) } { bdi { (sub.group) } @if let Some(item) = sub.item { "[" (item) "]" } @if sub.attempt > 1 { " · " (t!(ctx, "attempt-n", n = i64::from(sub.attempt))) } }
+                            " " (state(ctx, sub.state))
+                        }
+                    }
+                }
+                @if own.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = own.len() - ITEMS_NAMED)) } }
+            }
+        }
+    }
+
+    /// What some items of a map failed with, their logs, and what may be done about each.
+    fn items(&self, failed: &[&TaskRun], may: bool) -> Markup {
+        let (ctx, id) = (self.ctx, self.run.id);
+        let again = |task: &TaskRun| {
+            button(Button {
+                kind: "small plain",
+                fields: vec![("downstream", "true".into())],
+                confirm: Some(t!(ctx, "clear-item-sure")),
+                ..Button::new(
+                    self.action(task, "clear"),
+                    t!(ctx, "clear-item"),
+                    t!(ctx, "clear-item-will"),
+                )
+            })
+        };
+        html! {
+            details #{ "items-" (segment(&failed[0].task)) } {
+                summary { (t!(ctx, "failed-items", n = failed.len())) }
+                ul.items { @for task in failed.iter().take(ITEMS_NAMED) {
+                    @let index = task.item.unwrap_or_default();
+                    li {
+                        a href={ "/runs/" (id) "/log?task=" (segment(&task.task)) "&item=" (index) } { code { "[" (index) "]" } } " "
+                        @if let Some(error) = &task.error { (failure(Some(error.kind), &error.message)) }
+                        " " a href={ "/runs/" (id) "/attempts?task=" (segment(&task.task)) "&item=" (index) } { (t!(ctx, "attempts-count", n = i64::from(task.attempt))) }
+                        @if may && self.clears() { " " (again(task)) }
+                        @if may { " " a href=(by_hand::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                    }
+                } }
+                @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }
             }
         }
     }
@@ -442,7 +531,66 @@ fn task_row(
 
 #[cfg(test)]
 mod tests {
+    use heddle_domain::run::TaskKey;
+
     use super::*;
+
+    fn attempt(state: AttemptState, skipped: bool, from: i64, to: Option<i64>) -> AttemptView {
+        let at = |second: i64| Time::from_timestamp(second, 0).unwrap();
+        AttemptView {
+            key: TaskKey::whole(0),
+            attempt: 1,
+            state,
+            skipped,
+            started_at: at(from),
+            finished_at: to.map(at),
+            node: None,
+            output: None,
+            error_kind: None,
+            error_message: None,
+            error_trace: None,
+            memory_bytes: None,
+            cpu_micros: None,
+            worker: None,
+            progress: None,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn only_what_succeeded_is_green() {
+        assert_eq!(
+            fill_of(&attempt(AttemptState::Succeeded, false, 0, Some(1))),
+            "f-succeeded"
+        );
+        assert_eq!(
+            fill_of(&attempt(AttemptState::Succeeded, true, 0, Some(1))),
+            "f-skipped"
+        );
+        assert_eq!(fill_of(&attempt(AttemptState::Lost, false, 0, Some(1))), "f-failed");
+        assert_eq!(fill_of(&attempt(AttemptState::Running, false, 0, None)), "f-running");
+    }
+
+    #[test]
+    fn the_bands_of_a_map_are_stacked() {
+        let axis = Axis {
+            from: Time::from_timestamp(0, 0).unwrap(),
+            to: Time::from_timestamp(180, 0).unwrap(),
+            width: LENGTH,
+        };
+        let all = [
+            attempt(AttemptState::Running, false, 0, None),
+            attempt(AttemptState::Running, false, 0, None),
+            attempt(AttemptState::Lost, false, 0, Some(10)),
+        ];
+        let views: Vec<&AttemptView> = all.iter().collect();
+        let views: Vec<&&AttemptView> = views.iter().collect();
+        let found = bands(&views, &axis);
+        let at_first: Vec<(&str, i64)> = found.iter().map(|(class, counts)| (*class, counts[0])).collect();
+        // Nothing of it has succeeded; what was lost is below what goes on.
+        assert_eq!(at_first, [("f-running", 3), ("f-failed", 1)]);
+        assert_eq!(found[0].1[100], 2);
+    }
 
     #[test]
     fn an_axis_has_few_round_steps() {

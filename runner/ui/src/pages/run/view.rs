@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use heddle_api::{Run, TaskWait, TaskWaitReason};
+use heddle_api::{AuditEntry, List, Run, RunState};
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_engine::Ended;
-use heddle_store::run::RunDetail;
+use heddle_engine::{Ended, Revision};
+use heddle_store::run::{AttemptView, RunDetail, RunRow};
+use serde::Deserialize;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
@@ -23,10 +25,30 @@ pub(crate) type EndedRuns = Ended<Whole>;
 /// So many task runs of them are kept, with their attempts.
 pub(in crate::pages) const TASK_RUNS_KEPT: usize = 10_000;
 
+/// What people did to a run that is read: the newest.
+const DEEDS_MAX: usize = 20;
+/// Runs under way that its tasks have started, and that are read.
+const SUB_RUNS_MAX: i64 = 200;
+
+/// A run that a task of another has started.
+#[derive(Clone, Debug)]
+pub(in crate::pages) struct SubRun {
+    pub(in crate::pages) id: Uuid,
+    pub(in crate::pages) group: String,
+    pub(in crate::pages) task: String,
+    pub(in crate::pages) item: Option<u32>,
+    /// By which of its attempts.
+    pub(in crate::pages) attempt: u32,
+    pub(in crate::pages) state: RunState,
+}
+
 /// A run, and what some of its pages need beside what the API says.
 pub(crate) struct Whole {
     pub(in crate::pages) run: Run,
+    row: OnceCell<RunRow>,
     detail: OnceCell<RunDetail>,
+    deeds: OnceCell<Vec<AuditEntry>>,
+    sub_runs: OnceCell<Vec<SubRun>>,
 }
 
 impl Whole {
@@ -39,7 +61,10 @@ impl Whole {
         }
         let whole = Arc::new(Self {
             run: read(ctx, id).await?,
+            row: OnceCell::new(),
             detail: OnceCell::new(),
+            deeds: OnceCell::new(),
+            sub_runs: OnceCell::new(),
         });
         if let Some(mark) = mark {
             let weight = whole.run.task_runs().len();
@@ -56,16 +81,162 @@ impl Whole {
         };
         self.detail.get_or_try_init(read).await
     }
+
+    /// What the API does not say of it.
+    pub(in crate::pages) async fn row(&self, ctx: &Ctx) -> Result<&RunRow, Trouble> {
+        let read = async || {
+            let row = ctx.store().run(RunId(self.run.id)).await?;
+            row.ok_or_else(Trouble::not_found)
+        };
+        self.row.get_or_try_init(read).await
+    }
+
+    /// What its group was when it was made.
+    pub(in crate::pages) async fn revision(&self, ctx: &Ctx) -> Result<Arc<Revision>, Trouble> {
+        let id = self.row(ctx).await?.revision_id;
+        Ok(ctx.ui.engine.catalog().revision(id).await?)
+    }
+
+    /// What people did to it, newest first. Without the audit, nothing is known of it.
+    pub(in crate::pages) async fn deeds(&self, ctx: &Ctx) -> &[AuditEntry] {
+        let read = async || {
+            let target = format!("/v1/audit?kind=run&name={}&limit={DEEDS_MAX}", self.run.id);
+            let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
+            found.map(|found| found.items).unwrap_or_default()
+        };
+        self.deeds.get_or_init(read).await
+    }
+
+    /// Since when it runs: since it began, or since somebody had it go on that had ended.
+    pub(in crate::pages) async fn runs_since(&self, ctx: &Ctx) -> Option<Time> {
+        let began = self.run.started_at?.0;
+        Some(reopened(self.deeds(ctx).await).map_or(began, |at| at.max(began)))
+    }
+
+    /// The runs that its tasks have started, the newest of each task last.
+    pub(in crate::pages) async fn sub_runs(&self, ctx: &Ctx) -> Result<&[SubRun], Trouble> {
+        let found = self.sub_runs.get_or_try_init(async || self.read_sub_runs(ctx).await);
+        found.await.map(Vec::as_slice)
+    }
+
+    async fn read_sub_runs(&self, ctx: &Ctx) -> Result<Vec<SubRun>, Trouble> {
+        let revision = self.revision(ctx).await?;
+        let tasks = &revision.plan.tasks;
+        if tasks.iter().all(|task| task.spec.group.is_none()) {
+            return Ok(Vec::new());
+        }
+        let made = |task: usize, item: Option<u32>, attempt: u32, (id, state): (Uuid, RunState)| {
+            let task = tasks.get(task)?;
+            Some(SubRun {
+                id,
+                group: task.spec.group.as_ref()?.to_string(),
+                task: task.name.to_string(),
+                item,
+                attempt,
+                state,
+            })
+        };
+        let attempts = &self.detail(ctx).await?.attempts;
+        let mut found: Vec<SubRun> = attempts
+            .iter()
+            .filter_map(|one| made(one.key.task.into(), one.key.item, one.attempt, told_of(one)?))
+            .collect();
+        if self.run.finished_at.is_none() {
+            let live = ctx.store().page_sub_runs(self.run.id, SUB_RUNS_MAX).await?;
+            found.extend(live.into_iter().filter_map(|one| {
+                let item = u32::try_from(one.item).ok();
+                made(one.task as usize, item, one.attempt as u32, (one.id, one.state))
+            }));
+        }
+        found.sort_by_key(|one| one.attempt);
+        Ok(found)
+    }
 }
 
-/// What a ready task run waits for: the key of the words for it, and the pools or the queue.
-pub(in crate::pages) fn waits(wait: &TaskWait) -> (&'static str, String) {
-    let key = match wait.reason {
-        TaskWaitReason::Pool => "waits-pool",
-        TaskWaitReason::RateLimit => "waits-rate-limit",
-        TaskWaitReason::QueuePaused => "waits-queue-paused",
-        TaskWaitReason::Worker => "waits-worker",
+/// When somebody had a run go on that had ended: of deeds, newest first, the newest that did.
+fn reopened(deeds: &[AuditEntry]) -> Option<Time> {
+    let state =
+        |value: &Option<serde_json::Value>| -> Option<RunState> { value.as_ref()?["state"].as_str()?.parse().ok() };
+    let did = |one: &&AuditEntry| {
+        state(&one.before).is_some_and(RunState::is_final) && state(&one.after).is_some_and(|state| !state.is_final())
     };
-    let pools = wait.pools.as_deref().unwrap_or_default();
-    (key, wait.queue.clone().unwrap_or_else(|| pools.join(", ")))
+    deeds.iter().find(did).map(|one| one.at.0)
+}
+
+/// The run that an attempt had started, and how that ended, as the engine writes both into the attempt's end.
+fn told_of(attempt: &AttemptView) -> Option<(Uuid, RunState)> {
+    #[derive(Deserialize)]
+    struct Output {
+        run: Uuid,
+        state: RunState,
+    }
+    if let Some(output) = &attempt.output {
+        let output: Output = serde_json::from_str(output).ok()?;
+        return Some((output.run, output.state));
+    }
+    let said = attempt.error_message.as_deref()?.strip_prefix("sub-run ")?;
+    let (id, rest) = said.split_once(' ')?;
+    let state = rest.split([' ', ':']).next()?;
+    Some((id.parse().ok()?, state.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_api::AttemptState;
+    use heddle_domain::run::TaskKey;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_attempt_tells_of_the_run_that_it_had_started() {
+        let id: Uuid = "01a212fe-2a81-7000-8002-1154d649980d".parse().unwrap();
+        let attempt = |output: Option<String>, message: Option<String>| AttemptView {
+            key: TaskKey::whole(0),
+            attempt: 1,
+            state: AttemptState::Failed,
+            skipped: false,
+            started_at: Time::UNIX_EPOCH,
+            finished_at: None,
+            node: None,
+            output,
+            error_kind: None,
+            error_message: message,
+            error_trace: None,
+            memory_bytes: None,
+            cpu_micros: None,
+            worker: None,
+            progress: None,
+            note: None,
+        };
+        let output = json!({"run": id, "state": "succeeded"}).to_string();
+        assert_eq!(told_of(&attempt(Some(output), None)), Some((id, RunState::Succeeded)));
+        let said = |text: &str| told_of(&attempt(None, Some(text.to_owned())));
+        let failed = format!("sub-run {id} failed: task boom: trap");
+        assert_eq!(said(&failed), Some((id, RunState::Failed)));
+        assert_eq!(
+            said(&format!("sub-run {id} cancelled")),
+            Some((id, RunState::Cancelled))
+        );
+        assert_eq!(said("the sub-run took longer than the task's timeout"), None);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_after_its_end_runs_since_then() {
+        let deed = |at: &str, before: &str, after: &str| -> AuditEntry {
+            serde_json::from_value(json!({
+                "id": Uuid::nil(), "at": at, "actor": "ann", "action": "restart", "kind": "run", "name": "x",
+                "before": {"state": before}, "after": {"state": after},
+            }))
+            .unwrap()
+        };
+        let deeds = [
+            deed("2026-11-25T12:00:00Z", "running", "paused"),
+            deed("2026-11-25T11:00:00Z", "failed", "running"),
+            deed("2026-11-25T10:00:00Z", "failed", "running"),
+        ];
+        let at: Time = "2026-11-25T11:00:00Z".parse().unwrap();
+        assert_eq!(reopened(&deeds), Some(at));
+        assert_eq!(reopened(&deeds[..1]), None);
+    }
 }

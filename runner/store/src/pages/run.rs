@@ -1,0 +1,62 @@
+//! A run: the runs that its tasks have started, and since when runs run that somebody had go on.
+
+use heddle_domain::Time;
+use heddle_domain::state::RunState;
+use uuid::Uuid;
+
+use crate::{Store, StoreError};
+
+/// A run that a task of another has started.
+#[derive(Clone, Debug)]
+pub struct SubRunRow<S = RunState> {
+    pub id: Uuid,
+    pub state: S,
+    /// The task's number in its run's revision.
+    pub task: i16,
+    /// Which item of a mapped task; below zero: none.
+    pub item: i32,
+    pub attempt: i32,
+}
+
+impl Store {
+    /// The runs that the tasks of a run have started and that have not ended, newest first.
+    pub async fn page_sub_runs(&self, run: Uuid, limit: i64) -> Result<Vec<SubRunRow>, StoreError> {
+        let rows = sqlx::query_as!(
+            SubRunRow::<i16>,
+            r#"SELECT l.id, l.state, l.parent_task AS "task!", l.parent_item AS "item!", l.parent_attempt AS "attempt!"
+                 FROM heddle.runs_live l WHERE l.parent_run = $1 ORDER BY l.id DESC LIMIT $2"#,
+            run,
+            limit
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(SubRunRow {
+                    state: StoreError::known(RunState::from_number, row.state, ("runs_live", "state"), row.id)?,
+                    id: row.id,
+                    task: row.task,
+                    item: row.item,
+                    attempt: row.attempt,
+                })
+            })
+            .collect()
+    }
+
+    /// Of these runs, those that somebody had go on after they had ended, and when that was last.
+    pub async fn page_reopened(&self, runs: &[Uuid]) -> Result<Vec<(Uuid, Time)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT n.id AS "id!", a.at FROM UNNEST($1::uuid[]) AS n (id)
+                CROSS JOIN LATERAL (
+                    SELECT d.at FROM heddle.audit d
+                     WHERE d.kind = 'run' AND d.name = n.id::text
+                       AND d.before ->> 'state' = ANY ('{succeeded,failed,cancelled}')
+                       AND d.after ->> 'state' = ANY ('{waiting,running,paused}')
+                     ORDER BY d.id DESC LIMIT 1) AS a"#,
+            runs
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.at)).collect())
+    }
+}

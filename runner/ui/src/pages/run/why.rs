@@ -1,0 +1,424 @@
+//! Why a run stands where it stands, in sentences: what it and its task runs wait for, who holds them up, who stopped it.
+
+use std::collections::BTreeMap;
+
+use heddle_api::{AuditEntry, Failure, List, Pool, Run, RunState, TaskRun, TaskState, TaskWait, TaskWaitReason};
+use heddle_domain::Time;
+use heddle_store::pages::pool::PoolLine;
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::view::Whole;
+use crate::ctx::segment;
+use crate::elements::{self, ago, failure, group_link, number, time};
+use crate::pages::system;
+use crate::words::t;
+use crate::{Ctx, Trouble};
+
+/// Tasks that a sentence names, or that have a sentence each.
+const NAMED: usize = 5;
+/// Runs, holders and instants that a sentence names.
+const FEW: usize = 3;
+/// Active runs of a group that are counted.
+const ACTIVE_MAX: usize = 100;
+
+/// All sentences, and what was done to the run last.
+pub(super) async fn sentences(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let deed = deed(run.state, whole.deeds(ctx).await);
+    let why = match run.state {
+        RunState::Waiting => waits(ctx, whole).await?,
+        RunState::Running => stands(ctx, whole).await?,
+        RunState::Paused => html! { p.why { (t!(ctx, "why-paused")) } },
+        RunState::Failed => failed(ctx, run),
+        RunState::Cancelled => {
+            html! { @if let Some(Failure { message, .. }) = &run.error { p.why { (elements::linked(message)) } } }
+        }
+        RunState::Succeeded => html! {},
+    };
+    Ok(html! { (why) @if let Some(deed) = deed { (done(ctx, deed)) } })
+}
+
+/// What somebody did that made the run stand as it does: newest first come the deeds.
+fn deed(state: RunState, deeds: &[AuditEntry]) -> Option<&AuditEntry> {
+    let sought: &[&str] = match state {
+        RunState::Cancelled => &["cancel"],
+        RunState::Paused => &["pause"],
+        _ => &["restart", "clear", "retry"],
+    };
+    deeds.iter().find(|one| sought.contains(&one.action.as_str()))
+}
+
+/// By whom, when, and why if that was said.
+fn done(ctx: &Ctx, deed: &AuditEntry) -> Markup {
+    let after = deed.after.as_ref();
+    let reason = after.and_then(|after| after["reason"].as_str()).unwrap_or_default();
+    html! {
+        p.why {
+            (t!(ctx, &format!("done-{}", deed.action))) " " bdi { (deed.actor) } " · " (ago(ctx, deed.at))
+            @if !reason.is_empty() { " · " bdi { (reason) } }
+        }
+    }
+}
+
+fn failed(ctx: &Ctx, run: &Run) -> Markup {
+    let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
+    let failed: Vec<&str> = in_state(TaskState::Failed).map(|task| task.task.as_str()).collect();
+    let broken = in_state(TaskState::UpstreamFailed).count();
+    html! {
+        @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
+        @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
+    }
+}
+
+fn named(tasks: &[&str]) -> String {
+    let few = &tasks[..tasks.len().min(NAMED)];
+    let more = if tasks.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", few.join(", "))
+}
+
+/// What a run waits for that has not begun: other groups, or its turn.
+async fn waits(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let turn = run.waiting_for.iter().any(|reason| reason["turn"] == true);
+    let turn = if turn {
+        waits_turn(ctx, whole).await?
+    } else {
+        html! {}
+    };
+    Ok(html! {
+        @for (group, times) in upstreams(&run.waiting_for) {
+            p.why {
+                (t!(ctx, "waits-for")) " " (group_link(group))
+                @match times.as_slice() {
+                    [] => {},
+                    [one] => { " · " (time(ctx, *one)) },
+                    [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
+                }
+            }
+        }
+        (turn)
+    })
+}
+
+/// By group: the instants that have not succeeded, in their order.
+fn upstreams(reasons: &[Value]) -> BTreeMap<&str, Vec<Time>> {
+    let mut found: BTreeMap<&str, Vec<Time>> = BTreeMap::new();
+    for reason in reasons {
+        if let Some(group) = reason["group"].as_str() {
+            let at = reason["instant"].as_str().and_then(elements::parse);
+            found.entry(group).or_default().extend(at);
+        }
+    }
+    for times in found.values_mut() {
+        times.sort_unstable();
+    }
+    found
+}
+
+/// Who is before it.
+async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let target = format!(
+        "/v1/runs?group={}&state=running&state=paused&limit={}",
+        segment(&run.group),
+        ACTIVE_MAX + 1
+    );
+    let active: List<Run> = ctx.get(&target).await?;
+    // One that was paused while it waited has not begun.
+    let active: Vec<&Run> = active.items.iter().filter(|one| one.waiting_for.is_empty()).collect();
+    let bound = whole.revision(ctx).await?.plan.spec.max_active_runs;
+    let more = active.len().saturating_sub(FEW);
+    Ok(html! {
+        p.why {
+            @if active.is_empty() { (t!(ctx, "waits-turn")) }
+            @else if let Some(bound) = bound { (t!(ctx, "waits-turn-of", n = active.len(), all = i64::from(bound))) }
+            @else { (t!(ctx, "waits-turn-behind", n = active.len())) }
+            @for (index, one) in active.iter().take(FEW).enumerate() {
+                @if index == 0 { ": " } @else { ", " }
+                a href={ "/runs/" (one.id) } { (time(ctx, one.logical_time)) }
+            }
+            @if more > 0 { " " (t!(ctx, "and-more", n = more)) }
+        }
+    })
+}
+
+/// What holds up task runs of one task: all of them that wait for the same.
+#[derive(Debug, PartialEq)]
+struct Stall<'r> {
+    task: &'r str,
+    reason: Reason<'r>,
+    /// How many of its items; none: the task is not mapped.
+    items: usize,
+    /// The earliest time at which one of them may go on.
+    until: Option<Time>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Reason<'r> {
+    /// Room on a node.
+    Node,
+    /// Its items are taken so many at a time.
+    Turn,
+    /// The next attempt.
+    Retry,
+    /// A worker, a queue, slots.
+    Wait(&'r TaskWait),
+}
+
+impl Reason<'_> {
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Wait(one), Self::Wait(other)) => {
+                (one.reason, &one.queue, &one.pools) == (other.reason, &other.queue, &other.pools)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+/// What holds a task run up, and until when.
+fn reason(task: &TaskRun) -> Option<(Reason<'_>, Option<Time>)> {
+    match (task.state, &task.waiting_for) {
+        (TaskState::Ready, Some(wait)) => Some((Reason::Wait(wait), wait.until.map(|at| at.0))),
+        (TaskState::Ready, None) => Some((Reason::Node, None)),
+        (TaskState::Retrying, _) => Some((Reason::Retry, task.next_attempt_at.map(|at| at.0))),
+        // The items of a map are made when what it depends on has ended.
+        (TaskState::Pending, _) if task.item.is_some() => Some((Reason::Turn, None)),
+        _ => None,
+    }
+}
+
+/// What holds the task runs up, in the order of the graph. Of a mapped task its items tell.
+fn stalls(tasks: &[TaskRun]) -> Vec<Stall<'_>> {
+    let mut found: Vec<Stall<'_>> = Vec::new();
+    let single = |task: &&TaskRun| task.items.as_ref().is_none_or(BTreeMap::is_empty);
+    for task in tasks.iter().filter(single) {
+        let Some((reason, until)) = reason(task) else { continue };
+        let items = usize::from(task.item.is_some());
+        let mut own = found.iter_mut().rev().take_while(|stall| stall.task == task.task);
+        match own.find(|stall| stall.reason.is_like(&reason)) {
+            Some(stall) => {
+                stall.items += items;
+                stall.until = stall.until.into_iter().chain(until).min();
+            }
+            None => found.push(Stall {
+                task: &task.task,
+                reason,
+                items,
+                until,
+            }),
+        }
+    }
+    found
+}
+
+/// The tasks that are held up for a reason.
+fn of<'r>(stalls: &[Stall<'r>], wanted: &Reason<'_>) -> Vec<&'r str> {
+    let those = stalls.iter().filter(|stall| stall.reason == *wanted);
+    those.map(|stall| stall.task).collect()
+}
+
+/// What holds up a run that has begun.
+async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let stalls = stalls(whole.run.task_runs());
+    let (retrying, queued) = (of(&stalls, &Reason::Retry), of(&stalls, &Reason::Node));
+    let next = stalls.iter().filter(|stall| stall.reason == Reason::Retry);
+    let next = next.filter_map(|stall| stall.until).min();
+    let held = held(ctx, &stalls).await?;
+    let mut said = Vec::new();
+    for stall in &stalls {
+        said.extend(match stall.reason {
+            Reason::Wait(wait) => Some(html! { (who(ctx, stall)) (waits_for(ctx, wait, stall.until, &held)) }),
+            Reason::Turn => {
+                let at_a_time = concurrency(ctx, whole, stall.task).await?;
+                Some(
+                    html! { (who(ctx, stall)) (t!(ctx, "waits-items", n = number(stall.items as i64), at_a_time = at_a_time)) },
+                )
+            }
+            Reason::Node | Reason::Retry => None,
+        });
+    }
+    let subs = whole.sub_runs(ctx).await?;
+    let subs: Vec<_> = subs.iter().filter(|sub| !sub.state.is_final()).collect();
+    Ok(html! {
+        @if !retrying.is_empty() {
+            p.why { (t!(ctx, "why-retrying", tasks = named(&retrying))) @if let Some(at) = next { " · " (t!(ctx, "next-try")) " " (ago(ctx, at)) } }
+        }
+        @for sub in subs.iter().take(NAMED) {
+            p.why { bdi { (sub.task) } @if let Some(item) = sub.item { "[" (item) "]" } " " (t!(ctx, "waits-sub-run")) " " a href={ "/runs/" (sub.id) } { bdi { (sub.group) } } }
+        }
+        @for sentence in said.iter().take(NAMED) { p.why { (sentence) } }
+        @if said.len() > NAMED { p.why { (t!(ctx, "and-more", n = said.len() - NAMED)) } }
+        @if !queued.is_empty() { p.why { (t!(ctx, "why-ready", tasks = named(&queued))) } }
+    })
+}
+
+/// The task that a sentence is about, and how many items of it.
+fn who(ctx: &Ctx, stall: &Stall<'_>) -> Markup {
+    html! {
+        bdi { (stall.task) }
+        @if stall.reason == Reason::Turn { ": " }
+        @else { @if stall.items > 0 { " (" (t!(ctx, "items-count", n = stall.items)) ")" } " " }
+    }
+}
+
+/// How many items of a mapped task may be under way at a time.
+async fn concurrency(ctx: &Ctx, whole: &Whole, task: &str) -> Result<i64, Trouble> {
+    let revision = whole.revision(ctx).await?;
+    let task = revision.plan.tasks.iter().find(|one| one.name.as_str() == task);
+    Ok(task.map_or(0, |task| i64::from(task.concurrency)))
+}
+
+fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<String, Held>) -> Markup {
+    let queue =
+        html! { @if let Some(queue) = &wait.queue { a href={ "/queues/" (segment(queue)) } { bdi { (queue) } } } };
+    let until = html! { @if let Some(at) = until { " · " (ago(ctx, at)) } };
+    let pools = wait.pools.as_deref().unwrap_or_default();
+    html! {
+        @match wait.reason {
+            TaskWaitReason::Worker => { (t!(ctx, "waits-worker")) " " (queue) },
+            TaskWaitReason::QueuePaused => { (t!(ctx, "waits-queue-paused")) " " (queue) },
+            TaskWaitReason::RateLimit => { (t!(ctx, "waits-rate-limit")) " " (queue) (until) },
+            TaskWaitReason::Pool => {
+                (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (pools.join(", ")) } }
+                @for held in pools.iter().filter_map(|pool| held.get(pool)).filter(|held| !held.by.is_empty()) {
+                    " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
+                    @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
+                    @if held.more { ", …" }
+                    ")"
+                }
+            }
+        }
+    }
+}
+
+/// Who holds the slots of a pool.
+#[derive(Default)]
+struct Held {
+    slots: i64,
+    held: i64,
+    by: Vec<Markup>,
+    more: bool,
+}
+
+/// Who holds the slots that are waited for.
+async fn held(ctx: &Ctx, stalls: &[Stall<'_>]) -> Result<BTreeMap<String, Held>, Trouble> {
+    let pools = stalls.iter().filter_map(|stall| match stall.reason {
+        Reason::Wait(wait) => wait.pools.as_ref(),
+        _ => None,
+    });
+    let mut all: BTreeMap<String, Held> = pools.flatten().map(|pool| (pool.clone(), Held::default())).collect();
+    if all.is_empty() {
+        return Ok(all);
+    }
+    for (name, held) in &mut all {
+        // One that was deleted has none.
+        let pool: Option<Pool> = ctx.get(&format!("/v1/pools/{}", segment(name))).await.ok();
+        held.slots = pool.map_or(0, |pool| i64::from(pool.slots));
+    }
+    for line in ctx.store().page_pool_holds(system::HOLDS_MAX).await? {
+        let Some(held) = all.get_mut(&line.pool) else { continue };
+        held.held += line.slots;
+        if held.by.len() < FEW {
+            held.by.push(holder(ctx, &line).await?);
+        } else {
+            held.more = true;
+        }
+    }
+    Ok(all)
+}
+
+/// A task run that holds slots, and of which run it is: two runs of a group are told apart by their times.
+async fn holder(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
+    let revision = ctx.ui.engine.catalog().revision(one.revision_id).await?;
+    let task = revision.plan.tasks.get(one.task as usize);
+    let name = task.map(|task| task.name.to_string()).unwrap_or_default();
+    Ok(html! {
+        a href={ "/runs/" (one.run) } { bdi { (one.group_name) } " · " bdi { (name) } @if one.item >= 0 { "[" (one.item) "]" } " · " (time(ctx, one.logical_time)) }
+    })
+}
+
+/// What a task of a list waits for or failed with, where there is room for a line.
+pub(super) fn of_task(ctx: &Ctx, task: &TaskRun) -> Markup {
+    html! {
+        @if let Some(error) = &task.error { (failure(Some(error.kind), &error.message)) }
+        @if task.state == TaskState::Retrying { @if let Some(at) = task.next_attempt_at { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+        @if let Some(wait) = &task.waiting_for { " " span.why { (waits_for(ctx, wait, wait.until.map(|at| at.0), &BTreeMap::new())) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn task(task: &str, item: Option<u32>, state: &str, wait: Value) -> TaskRun {
+        let value = json!({"task": task, "item": item, "state": state, "attempt": 1, "waiting_for": wait});
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn items_that_wait_for_the_same_have_one_sentence() {
+        let pool = json!({"reason": "pool", "pools": ["db"]});
+        let mut each = task("each", None, "running", Value::Null);
+        each.items = Some(BTreeMap::from([("ready".into(), 3)]));
+        let tasks = [
+            task("first", None, "succeeded", Value::Null),
+            each,
+            task("each", Some(0), "ready", pool.clone()),
+            task("each", Some(1), "ready", pool.clone()),
+            task("each", Some(2), "pending", Value::Null),
+            task("each", Some(3), "pending", Value::Null),
+            task("each", Some(4), "running", Value::Null),
+            task("stamp", None, "ready", json!({"reason": "worker", "queue": "people"})),
+            task("plain", None, "ready", Value::Null),
+            // It waits for what it depends on, which its row says.
+            task("last", None, "pending", Value::Null),
+        ];
+        let said: Vec<(&str, usize)> = stalls(&tasks).iter().map(|stall| (stall.task, stall.items)).collect();
+        assert_eq!(said, [("each", 2), ("each", 2), ("stamp", 0), ("plain", 0)]);
+        assert_eq!(stalls(&tasks)[1].reason, Reason::Turn);
+        assert_eq!(stalls(&tasks)[3].reason, Reason::Node);
+    }
+
+    #[test]
+    fn the_next_try_is_the_earliest_of_the_items() {
+        let retry = |item: u32, at: &str| TaskRun {
+            next_attempt_at: Some(serde_json::from_value(json!(at)).unwrap()),
+            ..task("each", Some(item), "retrying", Value::Null)
+        };
+        let tasks = [retry(0, "2026-11-25T10:05:00Z"), retry(1, "2026-11-25T10:01:00Z")];
+        let stalls = stalls(&tasks);
+        let earliest: Time = "2026-11-25T10:01:00Z".parse().unwrap();
+        assert_eq!((stalls.len(), stalls[0].until), (1, Some(earliest)));
+    }
+
+    #[test]
+    fn instants_are_told_by_their_group() {
+        let lacks = ["2014-05-01T00:00:00.000000Z", "2014-03-01T00:00:00.000000Z"];
+        let reasons = lacks.map(|at| json!({"group": "import", "instant": at, "need": "interval"}));
+        let found = upstreams(&reasons);
+        assert_eq!(found["import"].len(), 2);
+        assert!(found["import"][0] < found["import"][1]);
+        assert!(upstreams(&[json!({"turn": true})]).is_empty());
+    }
+
+    #[test]
+    fn who_did_what_is_told_of_what_it_explains() {
+        let deed = |action: &str| -> AuditEntry {
+            serde_json::from_value(json!({
+                "id": uuid::Uuid::nil(), "at": "2026-11-25T10:00:00Z", "actor": "ann", "action": action, "kind": "run",
+                "name": "x", "before": null, "after": null,
+            }))
+            .unwrap()
+        };
+        let deeds = [deed("restart"), deed("cancel"), deed("pause")];
+        let found = |state: RunState| super::deed(state, &deeds).map(|one| one.action.as_str());
+        assert_eq!(found(RunState::Cancelled), Some("cancel"));
+        assert_eq!(found(RunState::Paused), Some("pause"));
+        assert_eq!(found(RunState::Succeeded), Some("restart"));
+        assert_eq!(super::deed(RunState::Paused, &deeds[..1]), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! A run that stands still says why and by whom it is held up, and leads to what it waits for; wherever a task is shown, it
+//! stands alike.
+
+use heddle_tests::{Node, TOKEN, World};
+use serde_json::{Value, json};
+
+use crate::Visitor;
+
+/// A page of a run, as one reads it: without its markup.
+async fn read(visitor: &Visitor, path: &str) -> String {
+    let page = visitor.get(path).await.fine();
+    let body = page.split("<main").nth(1).unwrap().split("</main>").next().unwrap();
+    let mut text = String::new();
+    for piece in body.split('<') {
+        text.push_str(piece.split_once('>').map_or(piece, |(_, said)| said));
+    }
+    text.replace("&#39;", "'")
+}
+
+/// A run of a group with this one task, once it is in this state.
+async fn task(node: &Node, name: &str, task: Value, state: &str) -> String {
+    node.put_group(name, json!({"tasks": {"t": task}})).await;
+    let run = node.start(name, json!({})).await;
+    node.task_becomes(&run, "t", state).await;
+    run
+}
+
+#[tokio::test]
+async fn what_a_run_waits_for_is_said_in_words() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let says = async |run: &str, words: &[&str]| {
+        let text = read(&visitor, &format!("/runs/{run}")).await;
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in {text}");
+        }
+    };
+    // Its turn.
+    node.put_group(
+        "gated",
+        json!({"max_active_runs": 1, "tasks": {"t": {"queue": "people"}}}),
+    )
+    .await;
+    let first = node.start("gated", json!({})).await;
+    node.run_becomes(&first, "running").await;
+    let second = node.start("gated", json!({})).await;
+    says(&second, &["waits for its turn: 1 of 1 run of this group is active"]).await;
+    let page = visitor.get(&format!("/runs/{second}")).await.fine();
+    assert!(page.contains(&format!("href=\"/runs/{first}\"")), "{page}");
+    // A worker, and a queue that is paused; items of a map as well, which are taken two at a time.
+    says(&first, &["t waits for a worker of the queue people"]).await;
+    let map = json!({"queue": "people", "for_each": [1, 2, 3, 4, 5], "concurrency": 2});
+    let mapped = task(&node, "mapped", map, "running").await;
+    heddle_tests::eventually("two items that wait for a worker", async || {
+        let run = node.run_now(&mapped).await;
+        let ready = run["tasks"][0]["items"]["ready"].as_u64();
+        (ready == Some(2)).then_some(())
+    })
+    .await;
+    says(
+        &mapped,
+        &[
+            "t (2 items) waits for a worker of the queue people",
+            "t: 2 at a time; 3 queued",
+        ],
+    )
+    .await;
+    node.put("/v1/queues/people", json!({"paused": true})).await;
+    says(
+        &mapped,
+        &["t (2 items) waits for a worker, and the queue is paused: people"],
+    )
+    .await;
+    // Slots, and who holds them.
+    node.put("/v1/pools/few", json!({"slots": 1})).await;
+    let pooled = json!({"script": "sleep", "params": {"seconds": 600}, "pools": {"few": 1}});
+    let holds = task(&node, "holds", pooled.clone(), "running").await;
+    let waits = task(&node, "wants", pooled, "ready").await;
+    says(
+        &waits,
+        &["t waits for slots of the pool few (1 of 1 held by holds · t · "],
+    )
+    .await;
+    let page = visitor.get(&format!("/runs/{waits}")).await.fine();
+    assert!(page.contains(&format!("href=\"/runs/{holds}\"")), "{page}");
+    let overview = visitor.get("/").await.fine();
+    let ready = overview
+        .split("<dt><span>ready")
+        .next()
+        .unwrap()
+        .rsplit("<b>")
+        .next()
+        .unwrap();
+    assert!(ready.starts_with("1<"), "one task run waits for a slot: {ready}");
+    // Who stopped it.
+    node.post(&format!("/v1/runs/{mapped}/pause"), json!({}))
+        .await
+        .expect_status(200);
+    says(&mapped, &["paused by "]).await;
+    node.post(&format!("/v1/runs/{mapped}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    node.run_becomes(&mapped, "cancelled").await;
+    says(&mapped, &["cancelled by "]).await;
+}
+
+#[tokio::test]
+async fn a_task_that_starts_runs_leads_to_them() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let fails = json!({"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}});
+    node.put_group("below", json!({"tasks": {"t": fails}})).await;
+    node.put_group("slow-below", json!({"tasks": {"t": {"queue": "nobody"}}}))
+        .await;
+    let above = task(&node, "above", json!({"group": "below"}), "failed").await;
+    let goes_on = task(&node, "goes-on", json!({"group": "slow-below"}), "running").await;
+    for (parent, group, child) in [(&above, "above", "below"), (&goes_on, "goes-on", "slow-below")] {
+        let runs = node.all(&format!("/v1/runs?group={child}")).await;
+        let link = format!("href=\"/runs/{}\"", runs[0]["id"].as_str().unwrap());
+        for path in ["", "/graph"].map(|tab| format!("/runs/{parent}{tab}")) {
+            let page = visitor.get(&path).await.fine();
+            assert!(
+                page.contains(&link),
+                "{path} does not lead to the run of {child}: {page}"
+            );
+        }
+        let graph = visitor.get(&format!("/groups/{group}/graph")).await.fine();
+        assert!(graph.contains(&link), "{graph}");
+        let text = read(&visitor, &format!("/groups/{group}/graph")).await;
+        assert!(text.contains("starts runs of") && !text.contains("waits for"), "{text}");
+        // And back.
+        let back = visitor
+            .get(&format!("/runs/{}", runs[0]["id"].as_str().unwrap()))
+            .await
+            .fine();
+        assert!(back.contains(&format!("href=\"/runs/{parent}\"")), "{back}");
+    }
+    let attempts = visitor.get(&format!("/runs/{above}/attempts")).await.fine();
+    assert!(attempts.contains("failed: sub-run <a href=\"/runs/"), "{attempts}");
+}
+
+#[tokio::test]
+async fn the_graph_of_a_group_says_what_its_run_says() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    task(
+        &node,
+        "naps",
+        json!({"script": "sleep", "params": {"seconds": 600}}),
+        "running",
+    )
+    .await;
+    let graph = visitor.get("/groups/naps/graph").await.fine();
+    assert!(graph.contains("aria-label=\"t: running\""), "{graph}");
+    node.put_group(
+        "chain",
+        json!({"tasks": {"a": {"script": "hello"}, "b": {"script": "hello", "depends_on": ["a"]}}}),
+    )
+    .await;
+    node.run("chain", json!({})).await;
+    let graph = visitor.get("/groups/chain/graph").await.fine();
+    assert!(graph.contains("class=\"edge critical\""), "{graph}");
+}
+
+#[tokio::test]
+async fn an_item_that_failed_has_its_log_and_runs_again() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let text = "export default function run(p) { console.log(`item ${p.n}`); if (p.n === 2) throw new Error('two'); }";
+    node.put_bytes("/v1/scripts/picky", "text/javascript", text)
+        .await
+        .expect_status(201);
+    let map = json!({"script": "picky", "for_each": [1, 2, 3], "params": {"n": "{{ item }}"}});
+    let run = task(&node, "picky", map, "failed").await;
+    node.run_becomes(&run, "failed").await;
+    let page = visitor.get(&format!("/runs/{run}")).await.fine();
+    let (log, clear) = (
+        format!("/runs/{run}/log?task=t&amp;item=1"),
+        format!("/runs/{run}/tasks/t/clear?item=1"),
+    );
+    assert!(page.contains(&log) && page.contains(&clear), "{page}");
+    let lines = read(&visitor, &log.replace("&amp;", "&")).await;
+    assert!(lines.contains("item 2") && !lines.contains("item 1"), "{lines}");
+    let attempts = read(&visitor, &format!("/runs/{run}/attempts?task=t&item=1")).await;
+    assert!(attempts.contains("t[1]") && !attempts.contains("t[0]"), "{attempts}");
+    let cell = read(&visitor, &format!("/groups/picky?run={run}&task=t")).await;
+    assert!(cell.contains("1 of 3 items failed"), "{cell}");
+    visitor.post(&clear, &[("downstream", "true")]).await;
+    node.run_becomes(&run, "failed").await;
+    heddle_tests::eventually("the second attempt", async || {
+        let again = node
+            .get(&format!("/v1/runs/{run}/tasks/t?item=1"))
+            .await
+            .expect_status(200);
+        (again["attempts"].as_array().map(Vec::len) == Some(2)).then_some(())
+    })
+    .await;
+}
+
+/// A browser that has not said yet in which zone it is: what no script puts right names the zone.
+#[tokio::test]
+async fn a_title_without_a_zone_of_the_viewer_names_it() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    node.put_group("one", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let run = node.run("one", json!({"logical_time": "2013-07-01T00:00:00Z"})).await;
+    let path = format!("/runs/{}", run["id"].as_str().unwrap());
+    let first = visitor.get(&path).await.fine();
+    assert!(
+        first.contains("<title>one · Jul 1, 2013 00:00 UTC · Heddle</title>"),
+        "{first}"
+    );
+    let crumbs = first
+        .split("class=\"crumbs\"")
+        .nth(1)
+        .unwrap()
+        .split("</nav>")
+        .next()
+        .unwrap();
+    assert!(
+        crumbs.contains("<time datetime=\"2013-07-01T00:00:00.000Z\""),
+        "{crumbs}"
+    );
+    let known = Visitor {
+        cookie: format!("{}; heddle_zone=Asia%2FShanghai", visitor.cookie),
+        ..Visitor::new(node.base())
+    };
+    let page = known.get(&path).await.fine();
+    assert!(
+        page.contains("<title>one · Jul 1, 2013 08:00 · Heddle</title>"),
+        "{page}"
+    );
+}
