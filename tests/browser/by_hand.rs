@@ -235,7 +235,7 @@ async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
     );
     let wrong = check("tasks: {a: {script: hello, depends_on: [b]}}").await;
     assert!(
-        wrong.contains("/tasks/a/depends_on") && !wrong.contains("<html"),
+        wrong.contains("line 1, tasks.a.depends_on") && !wrong.contains("<html"),
         "{wrong}"
     );
     let page = visitor.get("/groups/changed/spec?revision=3&against=1").await.fine();

@@ -24,7 +24,7 @@ async fn a_run_is_started_with_a_form_and_watched() {
     let wrong = visitor.post("/groups/slow/run", &[("p.seconds", "soon")]).await;
     assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
-        wrong.text.contains("/params/seconds") && wrong.text.contains("value=\"soon\""),
+        wrong.text.contains("seconds: `soon` is not a number") && wrong.text.contains("value=\"soon\""),
         "{}",
         wrong.text
     );

@@ -241,7 +241,7 @@ async fn a_task_is_run_again_and_runs_are_compared() {
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     // A single run has nothing to compare it with.
     let alone = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
-    assert!(alone.contains("no other run"), "{alone}");
+    assert!(alone.contains("has only this run"), "{alone}");
     let page = visitor.get(&format!("/runs/{run}")).await.fine();
     let clear = format!("/runs/{run}/tasks/good/clear");
     assert!(page.contains(&clear), "{page}");

@@ -63,7 +63,7 @@ async fn what_a_role_may_not_do_is_not_offered() {
             "action=\"/groups/shown/schedules/yearly/disable\"".into(),
             OPERATE,
         ),
-        ("/runs", "action=\"/runs/bulk\"".into(), OPERATE),
+        ("/runs?state=failed", "action=\"/runs/bulk\"".into(), OPERATE),
         ("/scripts", "action=\"/scripts/upload\"".into(), WRITE),
         ("/scripts/echo", "action=\"/scripts/upload\"".into(), WRITE),
         ("/scripts/echo", "href=\"/scripts/echo/console\"".into(), TRY),

@@ -69,8 +69,8 @@ impl Trouble {
 
     fn told(&self, lang: Lang, text: Option<&str>) -> String {
         // What is not about a place is said once, whatever else is.
-        let placed = |fault: &&ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
-        if !self.errors.iter().any(|fault| placed(&fault)) {
+        let placed = |fault: &ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
+        if !self.errors.iter().any(placed) {
             return self.sentence();
         }
         let mut lines = self.lines();

@@ -420,7 +420,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     html! {
         tr {
             td.tight { (group_link(&one.group)) }
-            td.tight { a href={ "/runs/" (run) } { (state(ctx, RunState::Failed)) } }
+            td.tight { a href={ "/runs/" (run) } data-main { (state(ctx, RunState::Failed)) } }
             td.wide {
                 span.error { (linked(&line(one.newest.error.as_deref().unwrap_or_default()))) }
                 @if let Some(newest) = one.since_then { span.why { " " (t!(ctx, "newest-run")) " " (state(ctx, newest)) } }

@@ -109,7 +109,7 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
             div.grow {
                 h1 { bdi { (here.name) } @if !group.enabled { (elements::state(ctx, "disabled")) } }
                 p {
-                    @if let Some(text) = &spec.description { (text) br; }
+                    @if let Some(text) = &spec.description { bdi dir="auto" { (text) } br; }
                     (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
                     @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (index, name) in depends.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
                     // Last, since it goes on.
