@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::ctx::segment;
-use crate::elements::{self, Shown as _, glyph, group_link, legend, state_word, time};
+use crate::elements::{self, glyph, group_link, legend, state_word, time};
 use crate::layout::layered;
 use crate::pages::{Answer, run};
 use crate::words::t;
