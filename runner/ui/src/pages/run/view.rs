@@ -214,10 +214,7 @@ mod tests {
         let end = |text: &str| told_of(&attempt(None, Some(text.to_owned())));
         let failed = format!("sub-run {id} failed: task boom: trap");
         assert_eq!(end(&failed), Some((id, RunState::Failed)));
-        assert_eq!(
-            said(&format!("sub-run {id} cancelled")),
-            Some((id, RunState::Cancelled))
-        );
+        assert_eq!(end(&format!("sub-run {id} cancelled")), Some((id, RunState::Cancelled)));
         assert_eq!(end("the sub-run took longer than the task's timeout"), None);
     }
 
