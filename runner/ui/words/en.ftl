@@ -294,7 +294,8 @@ attempts-count =
        *[other] { $n } attempts
     }
 ended = ended
-as-zoom-in = Zoom in
+as-of-run = States of the latest run:
+zoom-in = Zoom in
 zoom-out = Zoom out
 zoom-fit = Fit
 graph-too-large = { $n } tasks are too many to draw. The Spec tab lists all of them; after the first run, the grid does too.
@@ -726,7 +727,8 @@ offer-daily = daily
 offers-ahead = Next 7 days
 offer-line = { $name }: due { $n } times in the next 7 days
 no-offers = No offers yet. An offer is work that users poll for, once or repeatedly, with a stock: `heddle apply -f offer.yaml`.
-offer-audience = Audience
+offer-of-run = of the run
+audience = Audience
 audiences = Audiences
 no-audiences = No audiences yet. An audience is the user or the group of users that offers are for.
 members = Members

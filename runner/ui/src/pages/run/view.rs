@@ -211,14 +211,11 @@ mod tests {
         };
         let output = json!({"run": id, "state": "succeeded"}).to_string();
         assert_eq!(told_of(&attempt(Some(output), None)), Some((id, RunState::Succeeded)));
-        let said = |text: &str| told_of(&attempt(None, Some(text.to_owned())));
+        let end = |text: &str| told_of(&attempt(None, Some(text.to_owned())));
         let failed = format!("sub-run {id} failed: task boom: trap");
-        assert_eq!(said(&failed), Some((id, RunState::Failed)));
-        assert_eq!(
-            said(&format!("sub-run {id} cancelled")),
-            Some((id, RunState::Cancelled))
-        );
-        assert_eq!(said("the sub-run took longer than the task's timeout"), None);
+        assert_eq!(end(&failed), Some((id, RunState::Failed)));
+        assert_eq!(end(&format!("sub-run {id} cancelled")), Some((id, RunState::Cancelled)));
+        assert_eq!(end("the sub-run took longer than the task's timeout"), None);
     }
 
     #[test]
