@@ -7,11 +7,11 @@ use crate::Failure;
 /// A message that has come due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The same when the message is handed out again: what makes handling it repeatable.
+    /// The same when the message is sent again: it makes the handling repeatable.
     pub id: String,
-    /// Who sent it.
+    /// The sender's id.
     pub sender: u64,
-    /// Whom it is for.
+    /// The receiver's id.
     pub receiver: u64,
     /// The day (`2013-07-01`) or the instant (RFC 3339) at which it is due.
     pub due: String,

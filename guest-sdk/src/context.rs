@@ -32,7 +32,7 @@ pub struct Context {
     pub deadline: Option<Time>,
     /// Set in a mapped task.
     pub item: Option<MapItem>,
-    /// The same for every attempt of this task run, and for no other: pass it to whatever is called outside.
+    /// The same for every attempt of this task run, and different for all others: pass it to all outside calls.
     pub idempotency_key: String,
 }
 
@@ -100,7 +100,7 @@ pub fn now() -> Time {
     host::now()
 }
 
-/// Waits. The attempt's timeout goes on; Heddle gives the processor to others meanwhile.
+/// Waits. The attempt's timeout continues; Heddle uses the processor for others meanwhile.
 pub fn sleep(duration: Duration) {
     host::sleep(duration);
 }

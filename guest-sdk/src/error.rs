@@ -1,4 +1,4 @@
-//! What a host call answers when it cannot do what was asked.
+//! The errors of host calls.
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ impl Error {
         self.call
     }
 
-    /// What the host said.
+    /// The host's message.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -47,7 +47,7 @@ impl Failure {
         Self::Skip(message.into())
     }
 
-    /// What was said.
+    /// The message.
     pub fn message(&self) -> &str {
         match self {
             Self::Retryable(message) | Self::RetryAfter(_, message) | Self::Fatal(message) | Self::Skip(message) => {

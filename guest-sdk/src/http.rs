@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Failure, host};
 
-/// How much of a response's body is taken unless [`Request::max_body`] says otherwise.
+/// The maximum size of a response's body, unless [`Request::max_body`] sets another.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 << 20;
 
 /// How long a request waits to connect, for the first byte, and between bytes, unless [`Request::timeout`] says

@@ -12,9 +12,9 @@
 //! # }
 //! ```
 //!
-//! Parameters are a tuple, an array or anything that serialises to a JSON array, for `$1`, `$2`, …; `()` for none.
-//! Each statement is a transaction of its own, outside of Heddle's: an attempt may be repeated after its statements
-//! took effect, so write them to be repeatable (`on conflict … do update`).
+//! Parameters are a tuple, an array or anything that serialises to a JSON array, for `$1`, `$2`, …; `()` for none. Each
+//! statement is a separate transaction, independent of Heddle's: an attempt may be repeated after its statements took
+//! effect, so write them to be repeatable (`on conflict … do update`).
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

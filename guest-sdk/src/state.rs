@@ -37,13 +37,13 @@ pub fn get<T: DeserializeOwned>(key: &str) -> Result<Option<Entry<T>>, Error> {
     Ok(Some(Entry { value, version }))
 }
 
-/// Writes, whatever stands there.
+/// Writes, whatever the current value is.
 pub fn set(key: &str, value: &impl Serialize) -> Result<(), Error> {
     host::state_set(key, &to_json(value)?).map_err(fatal)
 }
 
-/// Writes only if the key still has this version (none: does not exist) when the attempt's outcome is recorded;
-/// otherwise nothing of the attempt is, and it fails retryably. Fails at once if that is already certain.
+/// Writes only if the key still has this version (`None`: does not exist) when the attempt's outcome is recorded.
+/// Otherwise nothing of the attempt is written, and it fails retryably. Fails at once if that is already certain.
 pub fn compare_and_set(key: &str, expected: Option<u64>, value: &impl Serialize) -> Result<(), Error> {
     // Somebody was faster: the next attempt reads what they wrote.
     host::state_compare_and_set(key, expected, &to_json(value)?).map_err(|message| Error::retryable("state", message))

@@ -17,8 +17,8 @@
 //! assert_eq!(host.notified()[0].body, "Ada, Grace");
 //! ```
 //!
-//! What was not set up is an error, as it is for a task that was not granted it; the clock stands still but for
-//! [`sleep`](crate::sleep), which returns at once and moves it.
+//! A call that was not set up is an error, as for a task without a grant; the clock stands still except for
+//! [`sleep`](crate::sleep), which returns at once and advances it.
 
 pub(crate) mod host;
 

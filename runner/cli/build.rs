@@ -1,9 +1,9 @@
-//! Has the linker make the program smaller, where it can: one copy of functions whose machine code is equal (generic code
-//! has many), and a packed list of the places that hold addresses (bits in place of 24 bytes each).
+//! Lets the linker make the program smaller, where it can: one copy of functions with equal machine code (generic code
+//! has many), and a packed list of the positions of addresses (bits instead of 24 bytes each).
 //!
-//! rustc's own linker for Linux on x86-64, LLD, knows both; others call the first an error, and a glibc before 2.36 cannot
-//! load the second. Which linker a user's rustc takes is not told to build scripts. So a small program is linked with each
-//! option, and run, to see. What is built so needs the glibc of this machine, or a newer one.
+//! rustc's own linker for Linux on x86-64, LLD, supports both; for others the first is an error, and a glibc before
+//! 2.36 cannot load the second. Build scripts are not told which linker a user's rustc uses. So a small program is
+//! linked with each option and run, as a test. The resulting program needs the glibc of this machine, or a newer one.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Compiles the crate again when a migration is added: `sqlx::migrate!` embeds what it finds, but a new file changes
-//! none that the compiler has read.
+//! Compiles the crate again when a migration is added: `sqlx::migrate!` embeds the files that it finds, but a new file
+//! changes none that the compiler has read.
 
 fn main() {
     println!("cargo:rerun-if-changed=../../migrations");

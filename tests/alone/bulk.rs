@@ -1,4 +1,4 @@
-//! Controls of many runs at once: what they leave, how they answer, and what becomes of them without their caller.
+//! Controls of many runs at once: their effects, their answers, and what happens when the caller goes away.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{alone, beside, one};
 
-/// Of a group whose task waits for workers that never come.
+/// To a group whose task waits for workers that never come.
 async fn submit(node: &Node, group: &str, count: usize) {
     node.put_group(group, one(json!({"queue": "nobody"}))).await;
     let runs = json!({"runs": vec![json!({}); count]});

@@ -91,7 +91,7 @@ async fn nodes_whose_clocks_differ_agree() {
         );
     }
     assert_eq!(states(&nodes[1]).await, ["active", "active"]);
-    // What is written down is the database's time, too: a node's own would be an hour off.
+    // Stored times are the database's too: a node's own would be an hour off.
     let (from, until) = (
         before - TimeDelta::minutes(5),
         world.now().await + TimeDelta::minutes(5),
@@ -106,8 +106,8 @@ async fn nodes_whose_clocks_differ_agree() {
     }
 }
 
-/// A node that is cut off from Postgres claims nothing, fires nothing, and stops what it has in hand. What it wrote into
-/// the wire before it noticed arrives late, and changes nothing.
+/// A node that is cut off from Postgres claims nothing, fires nothing, and stops what it has in hand. What it sent
+/// before it noticed arrives late, and changes nothing.
 #[tokio::test]
 async fn a_node_that_is_cut_off_fences_itself() {
     let _beside = beside().await;

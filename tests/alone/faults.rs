@@ -1,5 +1,5 @@
-//! Heddle's own troubles: outcomes that cannot be recorded, a database that does not answer a script's call, a server
-//! that takes no writes. None of it is anybody's failure but Heddle's, and all of it comes to an end that people see.
+//! Errors of Heddle itself: outcomes that cannot be recorded, a database that does not answer a script's call, a server
+//! that accepts no writes. None of them is the fault of a script, and all of them end in a way that people see.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn attempts_in_log(node: &Api, run: &str, name: &str) -> usize {
     task(&run, name)["attempt"].as_u64().unwrap_or_default() as usize
 }
 
-/// A run that is under way: its tasks wait to be let go on by the database.
+/// A run whose tasks wait until the database lets them continue.
 async fn under_way(world: &World, node: &Api, spec: Value, name: &str) -> String {
     node.put_group("g", spec).await;
     let run = node.start("g", json!({})).await;
@@ -53,7 +53,7 @@ async fn under_way(world: &World, node: &Api, spec: Value, name: &str) -> String
     run
 }
 
-/// What must hold of a run that was given up.
+/// What must be true of a run that was given up.
 fn given_up(run: &Value) {
     assert_eq!(run["state"], "failed", "{run:#}");
     assert_eq!(run["error"]["kind"], "invalid", "{run:#}");
@@ -83,7 +83,7 @@ async fn a_poisonous_outcome_of_one_task() {
     sql.batch_execute("DROP TRIGGER poison ON heddle.attempts")
         .await
         .unwrap();
-    // What it has done is done again, under a number of its own.
+    // Its work is repeated, under new attempt numbers.
     node.post(&format!("/v1/runs/{run}/restart"), json!({}))
         .await
         .expect_status(200);
@@ -193,8 +193,8 @@ async fn a_poisonous_loss_keeps_nobody_waiting() {
     assert_eq!(node.attempts(&good, "t").await[0]["state"], "lost");
 }
 
-/// A timer, the end of a sub-run and a run submitted in SQL that cannot be handled: each is set aside and told of, those of
-/// others go on, and it goes on itself once the database is mended.
+/// A timer, the end of a sub-run and a run submitted in SQL that cannot be handled: each is set aside and reported,
+/// other rows are handled, and it is handled itself when the database is repaired.
 #[tokio::test]
 async fn what_cannot_be_handled_holds_nobody_up() {
     let _beside = beside().await;
@@ -291,7 +291,7 @@ async fn cuts_are_no_failures_of_scripts() {
         let ended = node.ended(run).await;
         for name in names {
             for attempt in node.attempts(run, name).await {
-                // Two runs that count at once may lose to each other, which is the script's own business.
+                // Two runs that count at once may lose to each other, which the script has to handle.
                 let message = attempt["error"]["message"].as_str().unwrap_or_default();
                 let own = message.contains("compare-and-set");
                 let ours = attempt["state"] == "lost" && message.starts_with("Heddle could not");
@@ -306,8 +306,8 @@ async fn cuts_are_no_failures_of_scripts() {
     }
 }
 
-/// The table that a host call reads is locked for longer than the attempt would wait: the script is told nothing, the
-/// attempt is tried again, the history says whose fault it was.
+/// The table that a host call reads is locked for longer than the attempt would wait: the script gets no answer, the
+/// attempt is retried, and the history says that Heddle failed.
 #[tokio::test]
 async fn what_the_database_does_not_answer_is_waited_for() {
     let _beside = beside().await;
@@ -350,8 +350,8 @@ async fn what_the_database_does_not_answer_is_waited_for() {
     }
 }
 
-/// A server that takes no writes: whatever writes is 503 and says why, what reads goes on, and when it takes writes
-/// again so does everything else.
+/// A server that accepts no writes: every write is 503 and says why, reads continue, and when it accepts writes again,
+/// all else continues too.
 #[tokio::test]
 async fn a_read_only_server() {
     let _beside = beside().await;

@@ -1,5 +1,5 @@
-//! The way to Postgres breaks in all the ways that networks know: nodes come back by themselves within seconds, what was
-//! accepted ends, nobody's work is lost or done twice, and everything that says how a node is says the same.
+//! The connection to Postgres breaks in all the ways that networks have: nodes recover by themselves within seconds,
+//! accepted runs end, no work is lost or done twice, and all reports of a node's state agree.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ async fn a_fenced_node_comes_back() {
     wire.cut();
     let cut = Instant::now();
     let id = far.node_id();
-    // Before anybody takes anything over, and as long as it lasts.
+    // Before another node takes anything over, and as long as it lasts.
     within(Duration::from_secs(9), "fence", async || {
         let state = state_of(&near, &id).await?;
         ["fenced", "lost"].contains(&state.as_str()).then_some(())
@@ -117,7 +117,7 @@ async fn a_fenced_node_comes_back() {
     assert!(far.end().await.success());
 }
 
-/// A node alone, whose connections are forgotten while it has work in hand; new ones work.
+/// A single node, whose connections are forgotten while it has work in hand; new ones work.
 #[tokio::test]
 async fn forgotten_connections_are_found() {
     let _alone = alone().await;
@@ -230,7 +230,7 @@ async fn a_dead_connection_of_the_lease_is_replaced_in_time() {
     let sql = world.sql().await;
     for _ in 0..3 {
         wire.forget();
-        // A heartbeat that was sent before may be carried out behind it; the one after that was sent on a new connection.
+        // A heartbeat that was sent before may be executed after it; the next one was sent on a new connection.
         let mut seen = Vec::new();
         eventually("two heartbeats", async || {
             let row = sql

@@ -1,6 +1,6 @@
-//! What looks at seconds: how soon a node notices that its way to Postgres is broken, how soon it is back, and what else is
-//! promised in seconds. In a program of its own, so that Cargo runs it when nothing else runs; and within it each of these
-//! tests has the machine to itself ([`alone`]), while the others run beside one another ([`beside`]).
+//! Tests that measure seconds: how soon a node notices that its connection to Postgres is broken, how soon it recovers,
+//! and other promises in seconds. They are a separate program, so that Cargo runs it when nothing else runs; and within
+//! it, each of these tests has the machine to itself ([`alone`]), while the others run concurrently ([`beside`]).
 
 mod bulk;
 mod clocks;
@@ -19,7 +19,7 @@ pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Others may run, but none that look at seconds.
+/// Others may run, but none that measure seconds.
 pub(crate) async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }

@@ -1,5 +1,5 @@
-//! Nodes that die, freeze, drain and come back: every accepted run ends, no outcome twice. Each of these tests takes all of a
-//! machine, and some look at how quickly nodes notice things.
+//! Nodes that die, freeze, drain and come back: every accepted run ends, no outcome twice. Each of these tests uses a
+//! whole machine, and some measure how quickly nodes notice things.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +103,7 @@ async fn kill_one_of_three() {
         })
         .await;
         nodes[2].kill();
-        // The others go on under load for longer than the dead one's lease lasts.
+        // The others continue under load for longer than the dead node's lease lasts.
         eventually("a lost attempt", async || {
             let lost: i64 = sql
                 .query_one("SELECT count(*) FROM heddle.attempts WHERE state = 4", &[])
@@ -177,7 +177,7 @@ async fn fences_refuse_the_zombie() {
         assert_eq!(task(&found, "t")["node"], other.node_id());
     }
     zombie.thaw();
-    // It wakes with ten outcomes in its hands. Once it works again, it has tried to deliver them.
+    // It wakes with ten unreported outcomes. Once it works again, it has tried to report them.
     let zombie_id = zombie.node_id();
     eventually("return of the zombie", async || {
         let nodes = other.get("/v1/nodes").await.expect_status(200);
@@ -366,7 +366,7 @@ async fn max_lost() {
     );
     let attempts = node.attempts(&run, "t").await;
     assert_eq!(attempts.len(), 2);
-    // The node came back each time under another lease: it is told all the same whose the attempts were.
+    // The node came back each time with another lease: the attempts still name the node that had them.
     let told = |attempt: &Value| attempt["state"] == "lost" && attempt["node"] == node.node_id();
     assert!(attempts.iter().all(told), "{attempts:#?}");
     assert_eq!(failed["node"], node.node_id());

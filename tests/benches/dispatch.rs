@@ -1,4 +1,5 @@
-//! How fast work is pulled, each figure beside its limit in the same run: `cargo bench -p heddle-tests --bench dispatch`.
+//! The speed of pull dispatch, each figure next to its limit in the same run: `cargo bench -p heddle-tests --bench
+//! dispatch`.
 //!
 //! A node (`heddle serve`, release build), a Postgres with `synchronous_commit` and fsync, and the client that measures
 //! share this machine. The client speaks HTTP over plain sockets: it takes processor time from what it measures, and a
@@ -581,7 +582,7 @@ async fn growth(bench: &Bench) {
     );
 }
 
-/// What the plan's top node, with all below it, has looked at: blocks that were in memory and blocks that were not.
+/// The blocks that the plan's top node, with all below it, has read: from memory and from disk.
 fn buffers_of(plan: &[String]) -> u64 {
     let line = plan
         .iter()
@@ -593,7 +594,7 @@ fn buffers_of(plan: &[String]) -> u64 {
         .sum()
 }
 
-/// Each user in turn is given one thing and completes it; how many a second.
+/// Each user gets one thing and completes it; how many a second.
 async fn turn(bench: &Bench, users: usize) -> f64 {
     let next = Arc::new(AtomicUsize::new(0));
     let began = now();

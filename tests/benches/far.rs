@@ -11,7 +11,7 @@ use heddle_tests::{Api, NodeOptions, Wire, World};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// What the wire adds in each direction; `None`: no wire, but the server's socket itself.
+/// The delay of the wire in each direction; `None`: no wire, but the server's socket itself.
 const DELAYS: [Option<Duration>; 5] = [
     None,
     Some(Duration::ZERO),

@@ -1,4 +1,4 @@
-//! What faults cost: `cargo bench -p heddle-tests --bench faults`.
+//! The cost of faults: `cargo bench -p heddle-tests --bench faults`.
 //!
 //! Three nodes on a Postgres with Debian's settings, each behind a wire of its own that adds 0.5 ms in each direction;
 //! clients submit runs of two tasks, with keys, to all of them at a steady pace. First nothing happens for a while: no

@@ -1,11 +1,11 @@
 //! What each short way earns: `cargo bench -p heddle-tests --bench ways [WAY ...]`; without a name, all of them
-//! (ARCHITECTURE.md, "Short ways beside general ways", has the list and the figures).
+//! (ARCHITECTURE.md, "Short ways next to general ways", has the list and the figures).
 //!
-//! For each way there are two nodes (`heddle serve`) with a database each: one takes all short ways, the other all but this
-//! one. The same work is given to the one and the other in turn, `HEDDLE_BENCH_ROUNDS` times (default 7), and the one
-//! that goes first changes, so that what else the machine does meets both. `HEDDLE_BENCH_PART` is the part of the work
-//! that is given (default 1; 0.02 to see that all of it goes through). A row says the median rate with the way and without
-//! it, and the median of what each pair says that the way earns.
+//! For each way there are two nodes (`heddle serve`) with a database each: one takes all short ways, the other all but
+//! this one. Both do the same work in turn, `HEDDLE_BENCH_ROUNDS` times (default 7), and the first one alternates, so
+//! that other activity of the machine affects both. `HEDDLE_BENCH_PART` is the part of the work (default 1; 0.02 to see
+//! that all of it works). A row has the median rate with the way and without it, and the median over the pairs of what
+//! the way earns.
 //!
 //! Postgres has `synchronous_commit` and fsync on, and shares the machine with the nodes and the client that measures.
 
@@ -118,7 +118,7 @@ impl Node {
     }
 }
 
-/// What is measured of a way: what it is called, how much of it there is, and what is made ready for all rounds.
+/// The measured work of a way: its name, its amount, and its preparation for all rounds.
 struct Work {
     way: &'static str,
     what: &'static str,
@@ -161,7 +161,7 @@ async fn prepare(node: &Node, work: &Work) {
     }
 }
 
-/// Does the work once; how much of it a second. A long function, since it is a table: what is done for each way.
+/// Does the work once; returns how much of it a second. The function is long because it is a table of the ways.
 async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
     let client = &node.client;
     let began;
@@ -307,7 +307,7 @@ async fn main() {
         let without = Node::start(&place, &other, work.way).await;
         for node in [&with, &without] {
             prepare(node, work).await;
-            // What is done for the first time (plans, partitions, code) is done before it is measured.
+            // First-time costs (plans, partitions, code) are paid before the measurement.
             measure(node, work, rounds, amount.div_ceil(10)).await;
         }
         let (mut rates, mut earned) = ((Vec::new(), Vec::new()), Vec::new());

@@ -1,5 +1,5 @@
-//! What pages answer to somebody who asks: which runs had a param, how deep a queue was, what a new version takes, what
-//! goes when, who was given what, and what to do first.
+//! Questions that pages answer: which runs had a param, how deep a queue was, what a new version takes, what is removed
+//! when, who was given what, and what to do first.
 
 use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
@@ -59,7 +59,7 @@ async fn runs_are_found_by_their_params() {
     check_page("/runs", &page);
     let page = page.fine();
     assert!(page.contains(&ids(&[1])[0]) && !page.contains(&ids(&[0])[0]), "{page}");
-    // What is looked for a part at a time is nothing to do something to all of; not even by a form of one's own.
+    // A search that shows only a part offers no bulk action; not even through a handmade form.
     assert!(!page.contains("/runs/bulk"), "{page}");
     assert!(visitor.get("/runs?group=asked").await.fine().contains("/runs/bulk"));
     let form = [
@@ -154,19 +154,26 @@ async fn retention_and_assignments_are_told_as_they_are_asked_for() {
     let page = visitor.get("/system/retention").await;
     check_page("/system/retention", &page);
     let page = page.fine();
-    let sentence = "Runs that succeeded more than 90 d ago: 1 to remove now, the oldest from 2024-01-02.";
-    assert!(page.contains(sentence), "{page}");
+    let row = |page: &str, what: &str| {
+        let row = page.split("<tr>").find(|row| row.contains(what));
+        row.unwrap_or_else(|| panic!("no {what}: {page}")).to_owned()
+    };
+    let succeeded = row(&page, "Runs that succeeded");
     assert!(
-        page.contains("Runs that failed more than 90 d ago: nothing to remove now."),
-        "{page}"
+        succeeded.contains(">90 d<")
+            && succeeded.contains(">1<")
+            && succeeded.contains("datetime=\"2024-01-02T12:00:00.000Z\""),
+        "{succeeded}"
     );
+    assert!(row(&page, "Runs that failed").contains(">0<"), "{page}");
+    assert!(row(&page, "Logs of runs").contains("as long as their runs"), "{page}");
     // Who may not ask what would go is told the rules.
     let token = json!({"name": "sees", "role": "viewer"});
     let token = node.post("/v1/tokens", token).await.expect_status(201);
     let sees = Visitor::signed_in(node.base(), token["token"].as_str().unwrap()).await;
     let page = sees.get("/system/retention").await.fine();
     assert!(
-        page.contains("Runs that succeeded more than 90 d ago are removed.") && !page.contains("to remove now"),
+        row(&page, "Runs that succeeded").contains(">90 d<") && !page.contains("To remove now"),
         "{page}"
     );
 

@@ -1,4 +1,4 @@
-//! What stands between browsers and a node: it hands on what they say, to the node that is there, or to none.
+//! A proxy between browsers and a node: it forwards requests to the node that is there, or to none.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ pub struct Between {
 }
 
 impl Between {
-    /// In front of a node; `gathers`: it hands out an answer that is a stream when it has ended, and not before.
+    /// In front of a node; `gathers`: it buffers a streamed answer until it has ended.
     pub async fn start(to: &str, gathers: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());

@@ -1,5 +1,5 @@
-//! What people do and look up by hand: set a state with a reason, see what a backfill would make, check a spec as they type,
-//! find things and actions, count before they cancel; and what those who may not are not offered.
+//! What people do manually: set a state with a reason, preview a backfill, check a spec as they type, find things and
+//! actions, count before they cancel; and what people without the right are not offered.
 
 use heddle_tests::{Node, TOKEN, World, eventually};
 use reqwest::StatusCode;
@@ -129,6 +129,89 @@ async fn a_backfill_is_seen_on_the_calendar_before_it_is_made() {
     assert!(node.all("/v1/backfills").await.is_empty(), "a preview makes nothing");
 }
 
+/// Waits until a backfill of a group has ended, and tells its id.
+async fn backfilled(node: &Node, group: &str, from: &str, to: &str) -> String {
+    let asked = json!({"from": from, "to": to, "max_active": 20});
+    let made = node
+        .post(&format!("/v1/groups/{group}/backfills"), asked)
+        .await
+        .expect_status(202);
+    let id = made["id"].as_str().unwrap().to_owned();
+    eventually("backfill that has ended", async || {
+        let one = node.get(&format!("/v1/backfills/{id}")).await.expect_status(200);
+        (one["state"] != "running").then_some(())
+    })
+    .await;
+    id
+}
+
+#[tokio::test]
+async fn a_backfill_lists_its_own_runs_and_restarts_those_that_failed() {
+    let (_world, node) = World::with_node().await;
+    let hourly = |task: serde_json::Value| json!({"history": true, "schedules": {"s": {"cron": "0 * * * *"}}, "tasks": {"a": task}});
+    node.put_group("hourly", hourly(json!({"script": "hello"}))).await;
+    let first = backfilled(&node, "hourly", "2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z").await;
+    let later = backfilled(&node, "hourly", "2026-02-01T00:00:00Z", "2026-02-03T03:00:00Z").await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let rows = |page: &str| page.matches("data-main").count();
+    // More than a page of another backfill of the same group is newer.
+    let page = visitor.get(&format!("/backfills/{first}")).await;
+    check_page("a backfill", &page);
+    let page = page.fine();
+    assert_eq!(rows(&page), 3, "{page}");
+    assert!(page.contains("oldest first") && page.contains("3 of 3"), "{page}");
+    let page = visitor.get(&format!("/backfills/{later}")).await.fine();
+    assert_eq!(rows(&page), 50, "{page}");
+    let next = page.split("class=\"more\"").nth(1).expect("there is a next page");
+    let next = next.split("href=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert_eq!(rows(&visitor.get(&next.replace("&amp;", "&")).await.fine()), 2);
+    assert!(!page.contains("/restart\""), "nothing failed: {page}");
+    // The API has the same filter, and says what it cannot read.
+    let all = node.get(&format!("/v1/runs?backfill={first}")).await.expect_status(200);
+    assert_eq!(all["items"].as_array().unwrap().len(), 3);
+    node.get("/v1/runs?backfill=x").await.expect_problem(400, &[]);
+
+    node.put_group(
+        "hourly",
+        hourly(json!({"script": "flaky", "params": {"fail_times": 1, "kind": "fatal"}})),
+    )
+    .await;
+    let failing = backfilled(&node, "hourly", "2026-03-01T00:00:00Z", "2026-03-01T01:00:00Z").await;
+    let page = visitor.get(&format!("/backfills/{failing}")).await.fine();
+    assert!(page.contains("2 failed") && !page.contains("2 of 2"), "{page}");
+    let done = visitor.post(&format!("/backfills/{failing}/restart"), &[]).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+    eventually("backfill whose runs have succeeded", async || {
+        let one = node.get(&format!("/v1/backfills/{failing}")).await.expect_status(200);
+        (one["state"] == "succeeded").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_runs_are_changed_only_behind_a_filter_and_named_as_people_know_them() {
+    let (_world, node) = World::with_node().await;
+    let run = group_with_everything(&node).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/runs").await.fine();
+    assert!(
+        !page.contains("action=\"/runs/bulk\"") && page.contains("filter the list first"),
+        "{page}"
+    );
+    let page = visitor.get("/runs?state=failed").await.fine();
+    let actions = page.split("id=\"action\"").nth(1).expect("there are actions");
+    assert!(
+        actions.starts_with(" name=\"action\"><option value=\"restart\">"),
+        "{actions}"
+    );
+    let form = [("state", "failed"), ("action", "cancel"), ("do", "preview")];
+    let page = visitor.post("/runs/bulk", &form).await.fine();
+    assert!(
+        page.contains(&format!("href=\"/runs/{run}\" data-main><time")) && page.contains("href=\"/groups/shown\""),
+        "{page}"
+    );
+}
+
 #[tokio::test]
 async fn a_spec_is_checked_as_one_types_and_any_two_revisions_are_compared() {
     let (_world, node) = World::with_node().await;
@@ -193,8 +276,59 @@ async fn things_and_actions_are_found_by_those_who_may() {
     );
     let page = found(&acts, "run%20weather").await;
     assert!(page.contains("/groups/weather/run"), "{page}");
+    // A verb leads to where it is done, and only if it goes with how the group stands.
+    let page = found(&acts, "restart%20weather").await;
+    assert!(page.contains("/runs?group=weather&amp;state=failed"), "{page}");
+    let page = found(&acts, "disable%20weather").await;
+    assert!(page.contains("Disable · weather"), "{page}");
+    for verb in ["backfill", "enable"] {
+        let page = found(&acts, &format!("{verb}%20weather")).await;
+        assert!(
+            page.contains("/groups/weather\"") && !page.contains(" · weather"),
+            "{page}"
+        );
+    }
+    node.put("/v1/pools/narrow", json!({"slots": 2}))
+        .await
+        .expect_status(201);
+    node.put("/v1/audiences/gid_readers/members", json!({"members": ["ann"]}))
+        .await;
+    for (text, address) in [
+        ("narro", "/system/pools#pool-narrow"),
+        ("reade", "/dispatch/audiences/gid_readers"),
+        ("ann", "/dispatch/as?uid=ann"),
+        ("audit", "/system/audit"),
+        ("retention", "/system/retention"),
+        ("pause", "/queues"),
+        ("restart", "/runs?state=failed"),
+        ("dark", "/preferences"),
+    ] {
+        let page = found(&acts, text).await;
+        assert!(page.contains(&format!("href=\"{address}\"")), "{text}: {page}");
+    }
+    assert!(!found(&sees, "restart").await.contains("/runs?state=failed"));
+    assert!(
+        !found(&acts, "secrets").await.contains("/system/secrets"),
+        "only for administrators"
+    );
     assert!(found(&acts, "new").await.contains("/groups/new"));
     assert!(!found(&sees, "new").await.contains("/groups/new"));
+}
+
+#[tokio::test]
+async fn a_test_of_a_channel_says_what_came_of_it() {
+    let (_world, node) = World::with_node().await;
+    let nobody = json!({"kind": "webhook", "url": "http://127.0.0.1:1/", "allow_private": true,
+        "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
+    node.put("/v1/channels/hook", nobody).await.expect_status(201);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.post("/notifications/channels/hook/test", &[]).await;
+    let said = page.headers["set-cookie"].to_str().unwrap();
+    // An error, which begins with an exclamation mark.
+    assert!(
+        said.starts_with("heddle_said=%21The%20test%20message%20failed%20on%20channel%20hook"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -251,6 +385,33 @@ async fn messages_are_counted_before_they_are_cancelled() {
         assert!(page.contains(&format!("{count} messages match")), "{query}: {page}");
         assert!(page.contains("action=\"/topics/letters/cancel\""), "{page}");
     }
+    // What cannot be asked for is said beside its form, which keeps what was typed.
+    let page = acts
+        .get("/topics/letters?cancel=count&cancel_day=&cancel_sender=")
+        .await;
+    assert!(
+        page.status == 422 && page.text.contains("Give a day, a sender or a receiver."),
+        "{}",
+        page.text
+    );
+    let page = acts.get("/topics/letters?sender=abc&receiver=").await;
+    check_page("a sender that is no number", &page);
+    assert!(
+        page.status.is_client_error()
+            && page.text.contains("value=\"abc\"")
+            && page.text.contains("role=\"alert\"")
+            && page.text.contains("name=\"receiver\""),
+        "{}",
+        page.text
+    );
+    let found = acts.get("/topics/letters?sender=1&receiver=").await.fine();
+    assert!(
+        found.contains("action=\"/topics/letters#look-up\"") && found.contains(">scheduled<"),
+        "{found}"
+    );
+    let day = acts.get("/topics/letters/2030-05-17").await.fine();
+    let waits = day.split("<b>7</b>").count() - 1;
+    assert_eq!(waits, 2, "all messages, and those that wait: {day}");
     let page = sees
         .get("/topics/letters?cancel=count&cancel_day=2030-05-17")
         .await

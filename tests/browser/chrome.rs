@@ -100,7 +100,7 @@ impl Chrome {
         Tab(before)
     }
 
-    /// Turns to another tab; answers the one that it turns away from.
+    /// Switches to another tab; returns the previous one.
     pub async fn turn_to(&mut self, tab: Tab) -> Tab {
         let before = std::mem::replace(&mut self.session, tab.0);
         self.call("Page.bringToFront", json!({})).await;
@@ -213,7 +213,7 @@ impl Chrome {
         panic!("it does not become true: {expression}");
     }
 
-    /// Presses the mouse at one place and lets it go at another.
+    /// Presses the mouse at one position and releases it at another.
     pub async fn drag(&mut self, from: [f64; 2], to: [f64; 2]) {
         for (kind, at, buttons) in [
             ("mouseMoved", from, 0),
@@ -265,7 +265,7 @@ impl Chrome {
         self.call("Input.dispatchMouseEvent", event).await;
     }
 
-    /// Where on the window a part of the first thing is that a selector finds: from 0, its left and top, to 1.
+    /// The position of a point of the first element that a selector finds: from 0, its left and top, to 1.
     pub async fn place(&mut self, selector: &str, across: f64, down: f64) -> [f64; 2] {
         // A page has its address before it has its elements.
         self.until(&format!("!!document.querySelector({selector:?})")).await;

@@ -50,6 +50,29 @@ async fn everything_is_reached_by_keys() {
     chrome
         .until("location.pathname === '/groups/letters' && document.readyState === 'complete'")
         .await;
+    // The same by arrows; a row of a list of runs is opened as the run, not as its group.
+    types(&mut chrome, "gr").await;
+    chrome
+        .until("location.pathname === '/runs' && document.readyState === 'complete'")
+        .await;
+    chrome.press("ArrowDown").await;
+    chrome.press("ArrowDown").await;
+    chrome.press("ArrowUp").await;
+    chrome
+        .until("document.querySelectorAll('main tbody tr')[0].getAttribute('aria-selected') === 'true'")
+        .await;
+    chrome.press("Enter").await;
+    chrome
+        .until("/^.runs.[0-9a-f-]{36}$/.test(location.pathname) && document.readyState === 'complete'")
+        .await;
+    chrome.value("history.back()").await;
+    chrome
+        .until("location.pathname === '/runs' && document.readyState === 'complete'")
+        .await;
+    chrome.value("history.back()").await;
+    chrome
+        .until("location.pathname === '/groups/letters' && document.readyState === 'complete'")
+        .await;
     // The palette: it takes the keys, Escape gives them back, what it finds is opened.
     chrome.press("Control+k").await;
     chrome.until("document.querySelector('#palette').open").await;

@@ -1,5 +1,5 @@
-//! Much of something, and strange things: a map of ten thousand items, a log of a hundred thousand lines, whatever scripts
-//! and people write.
+//! Large amounts and strange values: a map of ten thousand items, a log of a hundred thousand lines, texts with
+//! anything in them.
 
 use heddle_tests::{TOKEN, World, eventually, path_part};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What a real browser says of every page, and what somebody does in it who clicks, types and drags.
+//! What a real browser reports of every page, and what a person does in it who clicks, types and drags.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::HOSTILE;
 use crate::chrome::{self, Chrome};
 
-/// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` beside it says whence it is.
+/// Finds what cannot be read or used without a pointer or without seeing; `VENDORED.md` next to it names its source.
 const AXE: &str = include_str!("vendor/axe-core-4.10.3.min.js");
 
 /// A line for each thing that it finds, and the place.
@@ -42,7 +42,7 @@ async fn axe(chrome: &mut Chrome) -> Vec<String> {
         .collect()
 }
 
-/// A picture of the page for whoever runs the tests to look at: in the directory `HEDDLE_SCREENSHOTS`.
+/// A picture of the page for people who run the tests: in the directory `HEDDLE_SCREENSHOTS`.
 async fn keep(chrome: &mut Chrome, name: &str) {
     if let Some(directory) = std::env::var_os("HEDDLE_SCREENSHOTS") {
         std::fs::create_dir_all(&directory).unwrap();
@@ -231,7 +231,7 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
     chrome.until("window.source?.readyState === EventSource.OPEN").await;
     let left = "dispatchEvent(new Event('pagehide')); window.source.readyState === EventSource.CLOSED";
     assert_eq!(chrome.value(left).await, true);
-    // A click into the grid shows what is known of the cell, beside it.
+    // A click into the grid shows the details of the cell, next to it.
     chrome.open(&format!("{base}/groups/mixed")).await;
     let cell = "(() => { const svg = document.querySelector('svg[data-columns]'), at = svg.getBoundingClientRect(); \
                 return [at.x + at.width - 10, at.y + 84 + 10]; })()";

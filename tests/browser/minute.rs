@@ -18,7 +18,7 @@ struct Person<'a> {
 }
 
 impl Person<'_> {
-    /// Clicks what a selector finds, once it is there, and waits for what comes of it.
+    /// Clicks what a selector finds, once it is there, and waits for the result.
     async fn clicks(&mut self, selector: &str, then: &str) {
         self.chrome
             .until(&format!("!!document.querySelector({selector:?})"))
@@ -96,13 +96,19 @@ async fn what_failed_is_found_and_restarted_within_a_minute_and_four_clicks() {
         (task["attempts"].as_array().unwrap().len() > 1).then_some(())
     })
     .await;
-    // One that failed in the night and has recovered since is found by its mark on the day.
+    // One that failed in the night and has recovered since is listed after those that need somebody, and marked on the day.
     let failed = eventually("a night in which something failed", async || {
         let failed = api.all("/v1/runs?group=price-import&state=failed").await;
         failed.first().map(|run| run["id"].as_str().unwrap().to_owned())
     })
     .await;
     chrome.open(&format!("{base}/")).await;
+    let row = "[...document.querySelectorAll('#attention tr')].find(row => row.querySelector(`a[href='/groups/price-import']`))";
+    chrome
+        .until(&format!(
+            "{row}?.innerText.includes('The newest run') && !!{row}.querySelector(\"form[action$='/restart']\")"
+        ))
+        .await;
     let mut person = Person {
         chrome: &mut chrome,
         clicks: 0,

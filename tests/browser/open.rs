@@ -1,5 +1,5 @@
-//! Pages that are open in a real browser while their node goes and comes, their session ends, somebody acts in another tab,
-//! or something on the way keeps what they are told.
+//! Pages that are open in a real browser while their node stops and returns, their session ends, somebody acts in
+//! another tab, or a proxy withholds their events.
 
 use heddle_tests::{Node, TOKEN, World};
 use serde_json::{Value, json};
@@ -150,7 +150,8 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     assert!(text.as_str().unwrap().contains("was deleted by"), "{text}");
 }
 
-/// The database goes: a page that is open says so, one that is opened says so and comes by itself when it is back.
+/// The database goes away: an open page says so, a newly opened one says so and reloads by itself when the database is
+/// back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_comes_back_with_its_database() {
     let Some(mut chrome) = browser().await else { return };

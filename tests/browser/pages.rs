@@ -106,6 +106,38 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
         StatusCode::SEE_OTHER
     );
     assert_eq!(visitor.get("/search?q=shown").await.status, StatusCode::OK);
+    // A group's only run is not compared with itself, and a group without a history has no form that fails.
+    let only = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
+    assert!(
+        only.contains("has only this run")
+            && only.contains(&format!("href=\"/runs/{run}\""))
+            && !only.contains("<select id=\"before\""),
+        "{only}"
+    );
+    node.put_group("today", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let form = visitor.get("/groups/today/backfill").await.fine();
+    assert!(
+        form.contains("history: true") && !form.contains("value=\"preview\""),
+        "{form}"
+    );
+    // How a group went last is said in a word; what a run that has ended did not return is not waited for.
+    let groups = visitor.get("/groups").await.fine();
+    let newest = groups
+        .split("class=\"newest\"")
+        .nth(1)
+        .expect("the newest run has a word");
+    assert!(newest.split("</td>").next().unwrap().contains(">failed<"), "{groups}");
+    let data = visitor.get(&format!("/runs/{run}/data")).await.fine();
+    assert!(
+        data.contains(">no output<") && !data.contains("no output yet"),
+        "{data}"
+    );
+    // Without a script nothing says that the page is live.
+    assert!(
+        groups.contains("data-state=\"off\"") && groups.contains("not live"),
+        "{groups}"
+    );
     // A program is told so in its own way.
     node.get("/nothing-here").await.expect_problem(404, &[]);
     node.get("/v1/nothing-here").await.expect_problem(404, &[]);
@@ -207,7 +239,7 @@ async fn a_task_is_run_again_and_runs_are_compared() {
     let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    // One run alone has nothing beside it.
+    // A single run has nothing to compare it with.
     let alone = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
     assert!(alone.contains("no other run"), "{alone}");
     let page = visitor.get(&format!("/runs/{run}")).await.fine();

@@ -10,7 +10,7 @@ use crate::{Visitor, group_with_everything};
 async fn one_signs_in_does_what_one_may_and_signs_out() {
     let (_world, node) = World::with_node().await;
     let run = group_with_everything(&node).await;
-    // Whoever has not signed in is asked to, wherever they go, and gets there after.
+    // A person who has not signed in is asked to, on every page, and gets there afterwards.
     let nobody = Visitor::new(node.base());
     let page = nobody.get("/groups/shown").await.fine();
     assert!(

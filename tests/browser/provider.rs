@@ -279,7 +279,7 @@ async fn roles_may_be_told_beside_the_token() {
         (&json!("person:ann@example.com"), &json!("operator"))
     );
     assert_eq!(provider.told_asked(), 1);
-    // Of somebody else, or nothing at all: nobody comes in, and nobody is given another role.
+    // About somebody else, or missing: nobody signs in, and nobody gets another role.
     for (lie, status, words) in [
         (Lie::Person, 401_u16, "another person"),
         (Lie::Silent, 503, "does not answer"),

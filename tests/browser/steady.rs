@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Visitor;
 use crate::chrome::{self, Chrome};
 
-/// How much has moved since the page was opened, and what: the browser keeps it for whoever asks.
+/// How much has moved since the page was opened, and what: kept by the browser.
 const MOVED: &str = "new Promise((done) => {
     const rect = (at) => [at.x, at.y, at.width, at.height].map(Math.round).join(' ');
     const observer = new PerformanceObserver(() => {});

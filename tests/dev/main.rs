@@ -19,7 +19,7 @@ fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// A month's report, reckoned from the CSV itself.
+/// A month's report, computed from the CSV itself.
 fn expected(month: &str) -> Value {
     let rows: Vec<Vec<&str>> = heddle_scripts::SEATTLE_WEATHER_CSV
         .lines()
@@ -50,7 +50,7 @@ fn expected(month: &str) -> Value {
     })
 }
 
-/// A year's report, reckoned from the days themselves, not from the months.
+/// A year's report, computed from the days themselves, not from the months.
 fn expected_year(year: u32) -> Value {
     let rows: Vec<Vec<&str>> = heddle_scripts::SEATTLE_WEATHER_CSV
         .lines()
@@ -298,7 +298,7 @@ async fn the_demo_leaves_changes_alone() {
     assert_eq!(task(&run, "report")["output"], expected("2015-03"));
 }
 
-/// The groups that come in behind a start, and a day of their past.
+/// The groups that are added after the start, and a day of their past.
 const LIVELY: [&str; 5] = [
     "photo-prints",
     "price-import",
@@ -307,7 +307,7 @@ const LIVELY: [&str; 5] = [
     "weather-hourly",
 ];
 
-/// Whoever looks first finds a day with life in it. It is made once: what one deletes stays away, with its past.
+/// A visitor soon finds a day full of runs. It is made once: deleted objects are not added again, nor is their past.
 #[tokio::test]
 async fn the_demo_has_a_day_behind_it() {
     let (_directory, data_dir) = directory();

@@ -1,4 +1,4 @@
-//! What lasts ends with the token that it was begun with: streams, polls that hang, bodies that trickle in.
+//! What lasts ends with the token with which it began: streams, waiting polls, slow bodies.
 
 use std::time::Duration;
 

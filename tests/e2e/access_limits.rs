@@ -1,4 +1,5 @@
-//! Who asks too often, or from where nobody should: wrong tokens by the thousand, devices, nodes that would be open.
+//! Callers who ask too often, or from the wrong place: thousands of wrong tokens, devices, nodes that would be open to
+//! all.
 
 use futures::StreamExt;
 use heddle_tests::{TOKEN, World, eventually, run_program};
@@ -9,8 +10,8 @@ use tokio::time::Instant;
 
 const DEVICE_KEY: &str = "the device key of the end-to-end tests";
 
-/// A flood of wrong tokens is turned away in memory: past the first few, an address gets 429 until it slows down. Who
-/// has a token that is known goes on.
+/// A flood of wrong tokens is refused in memory: after the first few, an address gets 429 until it slows down. Callers
+/// with a known token continue.
 #[tokio::test]
 async fn wrong_tokens_by_the_thousand() {
     let (_world, node) = World::with_node().await;
@@ -52,8 +53,8 @@ async fn wrong_tokens_by_the_thousand() {
     );
 }
 
-/// More connections than a node handles requests, each with the body of a sign-in that comes byte by byte: whoever is
-/// known goes on, signs in, and looks after the node's health; the slow ones are told so within seconds.
+/// More connections than a node handles requests, each with the body of a sign-in that comes byte by byte: known
+/// callers continue, sign in, and read the node's health; the slow ones get an error within seconds.
 #[tokio::test]
 async fn slow_bodies_of_nobody() {
     const SLOW: usize = 1_100;
@@ -282,8 +283,8 @@ async fn nodes_that_do_not_start() {
     assert!(node.log().contains("there is no token"), "{}", node.log());
 }
 
-/// A node that starts is shown one right token by all of its pollers at once, before it knows it: more of them than it
-/// would look up tokens that nobody knows. The table answers nobody until they have all come.
+/// A node that starts gets one valid token from all of its pollers at once, before it knows it: more of them than it
+/// would look up unknown tokens. The table answers nobody until they have all come.
 #[tokio::test]
 async fn a_right_token_shown_by_many_at_once_is_looked_up_once() {
     let (world, node) = World::with_node().await;
@@ -315,7 +316,7 @@ async fn a_right_token_shown_by_many_at_once_is_looked_up_once() {
         (waiting.get::<_, i64>(0) > 0).then_some(())
     })
     .await;
-    // Whoever asked after these has been answered, so those before have been heard: one that was turned away has ended.
+    // Requests after these have been answered, so those before have been heard: a refused one has ended.
     for _ in 0..50 {
         node.with_token(None).get("/healthz").await.expect_status(200);
         tokio::task::yield_now().await;

@@ -1,5 +1,4 @@
-//! Tokens that are shown, believed, forgotten and revoked by many connections at once: the answer is never anybody
-//! else's.
+//! Tokens that many connections show, remember, forget and revoke at once: nobody ever gets another's answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

@@ -44,7 +44,7 @@ async fn secrets_are_masked() {
     }
 }
 
-/// A task gets what it was granted, and nothing else of what its group may use.
+/// A task gets its own grants, and nothing else that its group may use.
 #[tokio::test]
 async fn secrets_are_granted_to_tasks() {
     let (_world, node) = World::with_node().await;
@@ -70,8 +70,8 @@ fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
     }
 }
 
-/// A node with a key that does not open what is there does not start, and says why; with the former key named it does,
-/// and after sealing anew the former key is not needed any more.
+/// A node with a key that does not open the stored secrets does not start, and says why. With the former key configured
+/// it does, and after sealing again the former key is not needed any more.
 #[tokio::test]
 async fn keys_are_changed() {
     let world = World::new().await;
@@ -182,7 +182,7 @@ async fn a_node_with_another_key_encrypts_nothing() {
     }
 }
 
-/// What is put again as it stands is sealed with the key of today, so that there is nothing left to be sealed anew.
+/// An unchanged PUT seals with the current key, so that nothing is left to be sealed again.
 #[tokio::test]
 async fn what_is_put_again_is_sealed_with_the_new_key() {
     let world = World::new().await;
@@ -213,6 +213,53 @@ async fn what_is_put_again_is_sealed_with_the_new_key() {
         (&json!(0), &json!(0)),
         "{sealed:#}"
     );
+}
+
+/// A channel whose secret fields do not open loses none of them to a PUT that leaves them out to keep them.
+#[tokio::test]
+async fn secrets_of_a_channel_that_do_not_open_are_not_dropped() {
+    let (world, node) = World::with_node().await;
+    let smtp = json!({"host": "mail.example.com", "username": "u"});
+    let with_password = json!({"host": "mail.example.com", "username": "u", "password": "p"});
+    let mail = |smtp: &Value| json!({"kind": "email", "from": "a@example.com", "to": ["b@example.com"], "smtp": smtp});
+    let hook = json!({"kind": "webhook", "url": "https://example.com"});
+    let chat = json!({"kind": "dingtalk", "url": "https://example.com/robot?key=k"});
+    let signed = |channel: &Value, secret: &str| {
+        let mut channel = channel.clone();
+        channel["secret"] = json!(secret);
+        channel
+    };
+    let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    // What is put, what would be put to change something else, and what has to be said for that.
+    let shown = json!({"kind": "dingtalk", "secret": "new"});
+    let channels = [
+        (
+            "hook",
+            signed(&hook, key),
+            hook.clone(),
+            vec!["/secret"],
+            signed(&hook, ""),
+        ),
+        ("chat", signed(&chat, "SEC1"), shown, vec!["/url"], signed(&chat, "")),
+        (
+            "mail",
+            mail(&with_password),
+            mail(&smtp),
+            vec!["/smtp/password"],
+            mail(&with_password),
+        ),
+    ];
+    let put = async |name: &str, channel: &Value| node.put(&format!("/v1/channels/{name}"), channel.clone()).await;
+    for (name, channel, ..) in &channels {
+        put(name, channel).await.expect_status(201);
+    }
+    let alter = "UPDATE heddle.channels SET ciphertext = set_byte(ciphertext, 0, get_byte(ciphertext, 0) # 1)";
+    assert_eq!(world.sql().await.execute(alter, &[]).await.unwrap(), 3);
+    for (name, _, without, lost, anew) in &channels {
+        put(name, without).await.expect_problem(422, lost);
+        put(name, anew).await.expect_status(200);
+        put(name, without).await.expect_status(200);
+    }
 }
 
 /// What a group or an offer names is not deleted: 409 says by whom.

@@ -149,7 +149,7 @@ async fn a_session_is_begun_used_and_ended() {
         let reply = page(node, Method::PUT, "/v1/pools/p", &cookie, headers).await;
         assert_eq!(reply.status, status, "{headers:?}: {:#}", reply.body);
     }
-    // A token beside a cookie is what counts; and a token needs no origin.
+    // If there is a token and a cookie, the token counts; and a token needs no origin.
     let request = node
         .request(Method::PUT, "/v1/pools/p")
         .header("cookie", &cookie)

@@ -1,5 +1,5 @@
-//! Each route, tried by each role and by nobody. A route that is not in the table fails the test: whoever adds one says
-//! here who may call it.
+//! Each route, called with each role and without a token. A route that is not in the table fails the test: a new route
+//! gets its row here.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// `METHOD path  who`; what the words mean stands in [`roles`].
+/// `METHOD path  who`; [`roles`] defines the words.
 const TABLE: &str = "
 GET    /checkstatus                                   open
 GET    /docs                                          open
@@ -171,7 +171,7 @@ GET    /v1/topics/{topic}/messages/{id}               view
 
 const ROLES: [&str; 5] = ["viewer", "operator", "author", "worker", "admin"];
 
-/// Who may do what a word of the table stands for.
+/// The roles that a word of the table means.
 fn roles(who: &str) -> &'static [&'static str] {
     match who {
         "open" | "any" => &ROLES,

@@ -39,8 +39,8 @@ async fn they_are_the_nodes_own() {
     assert!(files > 0);
 }
 
-/// An upgrade puts another program in the place of the one that runs: until it is restarted, the node has its own work
-/// for children (compiling, schemas) done by the program that it is.
+/// An upgrade replaces the program of a running node: until its restart, the node's children (for compiling, schemas)
+/// run the program of the node.
 #[tokio::test]
 async fn an_upgrade_on_disk_waits_for_the_restart() {
     let world = World::new().await;

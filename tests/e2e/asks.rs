@@ -41,7 +41,7 @@ async fn audience_tasks() {
     assert_eq!(states(&ended), "ask=succeeded then=succeeded", "{ended:#}");
     assert_eq!(task(&ended, "ask")["output"], json!(["yes", "fine"]));
     assert_eq!(node.attempts(&run, "ask").await.len(), 2);
-    // The audience alone stands for an offer with all defaults; shown is the whole of it.
+    // The audience alone is an offer with all defaults; the whole of it is shown.
     let short = json!({"tasks": {"ask": {"audience": "uid_u0"}}});
     let group = node.put_group("short", short).await;
     assert_eq!(group["tasks"]["ask"]["audience"]["audience"], "uid_u0", "{group:#}");

@@ -1,4 +1,4 @@
-//! Backfills: one run for each instant that wants one, whoever dies, and never more at once than was allowed.
+//! Backfills: one run for each instant that needs one, whichever node dies, and never more at once than allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -495,8 +495,9 @@ async fn it_outlives_nodes() {
     assert!((1..=7).contains(&most), "{most} were active at once");
 }
 
-/// Two backfills of the same days from both ends, each one run after the other: they meet in the middle, a node dies, one
-/// of them pauses, nodes are woken for another one all the time, and each day has one run; neither ever has two at once.
+/// Two backfills of the same days from both ends, each with one run at a time: they meet in the middle, a node dies,
+/// one of them pauses, nodes are woken for the other one all the time, and each day has one run; neither ever has two
+/// at once.
 #[tokio::test]
 async fn one_run_follows_the_other() {
     let world = World::new().await;
@@ -606,4 +607,19 @@ async fn done_again_with_dependants() {
     assert_eq!(up.values().copied().collect::<Vec<_>>(), [3, 3, 3, 2, 2]);
     let down = runs(&node, "down").await;
     assert!(down.iter().all(|run| run["trigger"] == "upstream"), "{down:#?}");
+    // One whose run was deleted, here that of the newest instant, has none any more.
+    let [.., newest] = &heddle_tests::runs(&node, "down").await[..] else {
+        panic!("{down:#?}")
+    };
+    node.delete(&format!("/v1/runs/{}", heddle_tests::id(newest)))
+        .await
+        .expect_status(204);
+    ended(&node, &ask(&node, "up", asked("2012-01-05", all)).await).await;
+    let again = eventually("the deleted one's successor", async || {
+        let down = heddle_tests::runs(&node, "down").await;
+        (down.len() == 5).then_some(down)
+    })
+    .await;
+    assert_eq!(again[4]["logical_time"], newest["logical_time"]);
+    assert_ne!(again[4]["id"], newest["id"]);
 }

@@ -1,6 +1,7 @@
-//! What statements of batches do grows with the batch, not with its square, and what comes next on a queue is read from
-//! its front, however deep it is: told by the rows that the nodes of their plans handle, with the plans that Postgres makes
-//! for a connection of a node, for these arguments and for any, before and after it has looked at the tables.
+//! The cost of statements for batches grows with the batch, not with its square, and the next rows of a queue are read
+//! from its front, however deep it is. Measured by the rows that the nodes of their plans process, with the plans that
+//! Postgres makes for a connection of a node, for these arguments and for any, before and after it has analysed the
+//! tables.
 
 use heddle_tests::{Node, World};
 use serde_json::{Value, json};
@@ -19,10 +20,10 @@ const STEPS_PER_ROW: u64 = 150;
 const SETTINGS: &str =
     "SET search_path = public; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
-/// The tables that work passes through, which nobody looks at while there is a test.
+/// The tables through which work passes; they are not analysed during a test.
 const PASSED_THROUGH: [&str; 5] = ["runs_live", "running", "queue_ready", "queue_claims", "holds"];
 
-/// How many rows a plan's node and those below it handle: what they read, throw away, and hand on.
+/// How many rows a plan's node and those below it process: what they read, discard, and pass on.
 fn steps(node: &Value) -> f64 {
     let number = |key: &str| node[key].as_f64().unwrap_or(0.0);
     let each = number("Actual Rows")
@@ -33,7 +34,7 @@ fn steps(node: &Value) -> f64 {
     number("Actual Loops") * each + below.map(steps).sum::<f64>()
 }
 
-/// What a statement does, in rows and in pages that it looks at; nothing of it stays.
+/// The work of a statement, in rows and in pages that it reads; it is rolled back.
 async fn explained(sql: &Client, prepared: &str, before: &str, execute: &str, plans: &str) -> (u64, u64, String) {
     sql.batch_execute(&format!("{SETTINGS}; PREPARE one AS {prepared}"))
         .await
@@ -70,7 +71,7 @@ async fn does(sql: &Client, what: &str, (prepared, before, execute): Asked<'_>, 
     }
 }
 
-/// The planner believes that the tables are empty: they were when it last looked.
+/// The planner believes that the tables are empty: they were when they were last analysed.
 async fn believed_empty(sql: &Client) {
     for table in PASSED_THROUGH {
         let text = format!("ALTER TABLE heddle.{table} SET (autovacuum_enabled = off); ANALYZE heddle.{table}");

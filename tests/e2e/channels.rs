@@ -1,4 +1,4 @@
-//! Channels: what is secret of them, and how messages travel through them.
+//! Channels: their secret parts, and how messages are sent through them.
 //!
 //! Mail servers and receivers are those of the harness, on loopback: nothing is sent anywhere else.
 
@@ -243,7 +243,7 @@ async fn mails_travel_by_smtp() {
     assert_eq!(starttls.mails().len(), mails.len());
 }
 
-/// A refusal for good is one in whatever letters it is written, encrypted or not: it is not tried again.
+/// A permanent refusal is recognised in any encoding, encrypted or not: it is not retried.
 #[tokio::test]
 async fn refusals_are_read_in_any_letters() {
     let (_world, node) = World::with_node().await;
@@ -342,11 +342,12 @@ async fn bad_mail_servers_hurt_nobody_else() {
     .await;
 }
 
-/// Servers whose answers have no end cost no memory, and one that is slow no more than its time: the notifier goes, and
-/// says why. What has been read of an answer is told by what the server could send before that: sockets buffer some.
+/// Servers with endless answers cost no memory, and a slow one costs no more than its time: the notifier closes the
+/// connection, and says why. How much of an answer was read is measured by what the server could send before that:
+/// sockets buffer some.
 #[tokio::test]
 async fn mail_servers_without_an_end_are_left() {
-    /// What a reader without a bound of its own passes within a second.
+    /// How much a reader without a bound would read within a second.
     const SENT_MAX_BYTES: usize = 32 * 1024 * 1024;
     let (_world, node) = World::with_node().await;
     let mut group = Vec::new();
@@ -364,7 +365,7 @@ async fn mail_servers_without_an_end_are_left() {
     ] {
         let server = Smtp::start(tls == "implicit").await;
         server.behaves(manners);
-        // An address of its own: each is told once.
+        // A different address: each is told once.
         let to = format!("{name}@example.com");
         mail(&node, name, &server, tls, json!({"to": [to]})).await;
         group.push(name);
@@ -417,7 +418,7 @@ async fn bad_receivers_hurt_nobody_else() {
         })
         .collect();
     assert_eq!(ids.len(), 1);
-    // Names a time, far behind the first of our own steps.
+    // Names a time, long after the first of our own steps.
     let later = crate::dispatch::wall_clock() + std::time::Duration::from_secs(1_800);
     let date = later.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
     let (_, tried) = check("later", Answer::Later(429, date)).await;

@@ -1,4 +1,4 @@
-//! How much one answer of claims carries: large task runs come in smaller batches, and nobody notices otherwise.
+//! The maximum size of one answer of claims: large task runs come in smaller batches, and have no other disadvantage.
 
 use std::collections::BTreeSet;
 
@@ -78,8 +78,9 @@ async fn large_task_runs_come_in_smaller_batches() {
     }
 }
 
-/// What a group adds to each of its runs is known only when the answer is written: what does not fit goes back unseen, at
-/// no cost to the queue's rate, to its retries or to its place. What is larger than an answer comes alone.
+/// What a group adds to each of its runs is known only when the answer is written: task runs that do not fit return
+/// unseen, at no cost to the queue's rate, to their retries or to their position. One that is larger than an answer
+/// comes alone.
 #[tokio::test]
 async fn what_does_not_fit_was_never_claimed() {
     let (_world, node) = World::with_node().await;

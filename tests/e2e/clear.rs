@@ -12,7 +12,7 @@ async fn clear(node: &Node, run: &str, task: &str, body: Value) -> Value {
         .expect_status(200)
 }
 
-/// `a`, `b` after it, `c` after that, and `x` beside them; each gives what it was given.
+/// `a`, `b` after it, `c` after that, and `x` independent of them; each returns its input.
 fn chain() -> Value {
     let echo = |params: Value, after: &[&str]| json!({"script": "echo", "params": params, "depends_on": after});
     json!({"tasks": {
@@ -143,7 +143,7 @@ async fn a_cancelled_run() {
     assert_eq!(numbers(&node, &run, "a").await, [1, 2]);
 }
 
-/// An item runs again with its number going on; a whole map is expanded anew.
+/// An item runs again, and its numbers continue; a whole map is expanded again.
 #[tokio::test]
 async fn mapped_tasks() {
     let (_world, node) = World::with_node().await;
@@ -179,7 +179,7 @@ async fn mapped_tasks() {
     assert_eq!(task(&all, "z")["attempt"], 2);
 }
 
-/// What a task returned before it was cleared stands for nothing any more.
+/// What a task returned before it was cleared has no effect any more.
 #[tokio::test]
 async fn outputs_are_those_of_the_last_attempt() {
     let (_world, node) = World::with_node().await;

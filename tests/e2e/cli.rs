@@ -49,7 +49,7 @@ async fn scripts() {
     let file = file.to_string_lossy().into_owned();
     let pushed = json_of(&node, &["script", "push", "mine", &file]);
     assert_eq!((&pushed["name"], &pushed["version"]), (&json!("mine"), &json!(1)));
-    // People are told where to look at it, beside what programs read.
+    // People are told the address of the page, separately from the output for programs.
     let again = heddle(&node, &["script", "push", "mine", &file]);
     let [said, beside] = [&again.stdout, &again.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(said.starts_with("mine@1 (") && !said.contains("http"), "{said}");
@@ -190,7 +190,7 @@ tasks:
         let said = ends(node, DONE, &["apply", "-f", &copy]);
         assert!(said.contains("group full unchanged"), "{said}");
     }
-    // What was read may be put again, and is no difference: `enabled` is one, if it says something else.
+    // What was read may be put again, and is no difference; `enabled` is one, if it has another value.
     for format in ["yaml", "json"] {
         let shown = world.directory().join(format!("shown.{format}"));
         std::fs::write(&shown, ends(node, DONE, &["group", "show", "full", "-o", format])).unwrap();
@@ -236,7 +236,7 @@ async fn runs() {
     assert!(ends(&node, DONE, &["run", "logs", &id, "t", "--follow"]).contains("Hello, you!"));
     let listed = ends(&node, DONE, &["run", "list", "-g", "good"]);
     assert!(listed.contains(&id));
-    // What stands below a title is what the title says.
+    // A column contains what its title says.
     let (titles, first) = listed.split_once('\n').expect("titles and runs");
     for (title, beginning) in [("CREATED", "20"), ("LOGICAL TIME", "20"), ("TRIGGER", "manual")] {
         let below = titles

@@ -169,7 +169,7 @@ async fn bad_trees_are_told_and_deep_ones_taken() {
     );
 }
 
-/// A `status` says on or off: 1 or -1, of a tree, of a branch, of a timer. Nothing else is taken for one of them.
+/// A `status` means on or off: 1 or -1, of a tree, of a branch, of a timer. Any other value is refused.
 #[tokio::test]
 async fn a_status_is_one_or_minus_one() {
     let (_world, node) = World::with_node().await;
@@ -214,16 +214,29 @@ const SUBMITTED: &str = r#"{"taskInfoConf": {"status": 1, "taskName": "bill", "t
 #[tokio::test]
 async fn the_request_of_the_contract() {
     let (_world, node) = World::with_node().await;
-    let send = async |body: String| -> Value {
+    let submit = async |body: String| {
         let request = node
             .request(reqwest::Method::POST, "/task-scheduler/task/submitTimerTask")
             .header("content-type", "application/json")
             .body(body);
-        node.send(request).await.expect_status(200)
+        node.send(request).await
     };
-    let answer = send(SUBMITTED.into()).await;
-    assert_eq!(answer["code"], 200, "{answer:#}");
-    assert!(answer["msg"].as_str().unwrap().contains("never fires"), "{answer:#}");
+    let send = async |body: String| -> Value { submit(body).await.expect_status(200) };
+    let reply = submit(SUBMITTED.into()).await;
+    let hint = reply
+        .headers
+        .get("heddle-hint")
+        .map(|hint| hint.to_str().unwrap().to_owned());
+    assert!(
+        hint.as_deref().is_some_and(|hint| hint.contains("never fires")),
+        "{hint:?}"
+    );
+    let answer = reply.expect_status(200);
+    assert_eq!(
+        (&answer["code"], &answer["msg"]),
+        (&json!(200), &json!("")),
+        "{answer:#}"
+    );
     let root = answer["data"]["taskId"].as_i64().unwrap();
     let path = format!("/v1/groups/timer-task-{root}");
     let group = node.get(&path).await.expect_status(200);
@@ -285,7 +298,7 @@ async fn the_request_of_the_contract() {
     assert!(refused["msg"].as_str().unwrap().contains("taskList"), "{refused:#}");
 }
 
-/// What is wrong before a call is looked at is told like what is wrong with it.
+/// Errors before the call itself are reported in the same way as errors of the call.
 #[tokio::test]
 async fn the_status_is_200_always() {
     let world = World::new().await;

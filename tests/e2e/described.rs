@@ -1,4 +1,4 @@
-//! The description of the API is true: what is answered, and what is taken, is what it says.
+//! The description of the API is true: bodies and answers are as it says.
 
 use heddle_domain::schema::Schema;
 use heddle_tests::{Node, Reply, World};

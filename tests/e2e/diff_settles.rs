@@ -1,5 +1,5 @@
-//! Whatever is applied is no difference afterwards: things of every kind, made of every field in the ways that it can be
-//! written, as chance has it (the same chance each time).
+//! After an apply there is no difference: objects of every kind, with every field in all the ways of writing it, chosen
+//! at random (with the same seed each time).
 
 use heddle_tests::World;
 use proptest::prelude::*;

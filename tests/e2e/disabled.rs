@@ -30,7 +30,7 @@ async fn put(api: &Api, name: String, spec: Value) {
     assert_eq!(reply.body["enabled"], false, "{name}");
 }
 
-/// Waits until both nodes' schedulers have come by several times since, and then that these groups have no runs.
+/// Waits until both nodes' schedulers have ticked several times since, and then that these groups have no runs.
 async fn fired_nothing(world: &World, api: &Api, like: &str) {
     let count = async || api.all("/v1/runs?group=witness").await.len();
     let before = count().await;
@@ -107,7 +107,7 @@ async fn put_enabled_fires(api: &Api, name: &str) {
         (!api.all(&format!("/v1/runs?group={name}")).await.is_empty()).then_some(())
     })
     .await;
-    // Each switch is on record once, whoever asked for it.
+    // Each switch is recorded once, whoever requested it.
     let audit = api.all("/v1/audit?kind=group").await;
     let of = |action: &str| {
         let is = |entry: &&Value| entry["name"] == name && entry["action"] == action;

@@ -1,4 +1,4 @@
-//! Offers: who is given what, once, whatever polls at once on whichever node.
+//! Offers: who is given what, exactly once, however many poll at once on any nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,7 +103,7 @@ async fn one_in_flight() {
     let ids: BTreeSet<&str> = found.iter().filter_map(|one| one["assignment_id"].as_str()).collect();
     assert_eq!(ids.len(), 1, "{found:#?}");
     assert_eq!(found.iter().filter(|one| one["redo"] == false).count(), 1, "{found:#?}");
-    // Whoever asks elsewhere gets it again.
+    // Another node gives the same assignment again.
     let again = given(&nodes[1], "x").await.expect("what is held");
     assert_eq!(
         (&again["redo"], again["assignment_id"].as_str()),
@@ -280,7 +280,7 @@ async fn peeks() {
     node.get("/v1/dispatch/uid_/peek").await.expect_problem(422, &[""]);
 }
 
-/// However many look, few of them are in the way of polls: the others wait for a moment, and are told to come back.
+/// However many peek, only a few of them compete with polls: the others wait for a moment, and are told to come back.
 #[tokio::test]
 async fn many_peeks() {
     const PEEKS: usize = 20;
@@ -466,7 +466,7 @@ async fn stock_comes_back() {
         .await
         .expect_problem(409, &[]);
     let second = given(&nodes[0], "u1").await.expect("what came back");
-    // Held for too long, it is somebody else's; a poll that waits on the other node is woken.
+    // After it was held for too long, another user gets it; a poll that waits on the other node is woken.
     let waiting = nodes[1].post("/v1/dispatch/u2/next", json!({"wait": "20s"})).await;
     assert_eq!(waiting.status, 200, "{:#}", waiting.body);
     assert_ne!(waiting.body["assignment_id"], second["assignment_id"]);

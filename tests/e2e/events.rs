@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::one;
 
-/// The lines of one look at the feed.
+/// The lines of one read of the feed.
 async fn lines(api: &Api, query: &str) -> Vec<Value> {
     let reply = api.get(&format!("/v1/events?{query}")).await;
     assert_eq!(reply.status, 200, "{:#}", reply.body);
@@ -51,8 +51,8 @@ async fn read_on(api: &Api, kinds: &str, after: &mut Option<String>, all: &mut V
     }
 }
 
-/// Many users on two nodes, one reader in small pages on either: each dispatch and each completion stands once in the
-/// tables and once in the feed, and a user's in their order.
+/// Many users on two nodes, one reader in small pages on either: each dispatch and each completion is once in the
+/// tables and once in the feed, and a user's in order.
 #[tokio::test]
 async fn everything_once_and_in_order() {
     const USERS: usize = 12;

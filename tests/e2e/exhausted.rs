@@ -1,4 +1,4 @@
-//! Audiences of which very much is used up: what a poll costs does not grow with it, and what is open is found.
+//! Audiences with very many used-up occurrences: the cost of a poll does not grow with them, and open ones are found.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use heddle_tests::{Node, World, time};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::dispatch::{complete, given, members, offer, poll, users, wall_clock};
 
-/// How many takes one poll may need: a few refusals for each look at what is used up.
+/// How many takes one poll may need: a few refusals for each read of what is used up.
 const TAKES_MAX: i64 = 100;
 
 /// A world in which every proposal that a node makes is counted, refused or not.
@@ -56,8 +56,8 @@ async fn use_up(sql: &tokio_postgres::Client, group: &str, from: DateTime<Utc>, 
     .expect("what others had");
 }
 
-/// 93,600 used-up occurrences, more than a node reads at a time: users who look back as far as the horizon are given
-/// what is open among the newest and among the oldest, the earliest first, or nothing; each poll after a few takes.
+/// 93,600 used-up occurrences, more than a node reads at a time: users with a full horizon get the open ones among the
+/// newest and among the oldest, the earliest first, or nothing; each poll after a few takes.
 #[tokio::test]
 async fn much_is_used_up() {
     let (world, node) = World::with_node().await;
@@ -92,7 +92,7 @@ async fn much_is_used_up() {
     let last = given(&node, "u0").await.expect("the other offer's");
     assert_eq!(time(&last["occurrence"]), late);
     assert_ne!(last["offer"], newer["offer"]);
-    // Now there is nothing left, for whoever asks first and for who asks again.
+    // Now there is nothing left, at the first poll and at later ones.
     for _ in 0..2 {
         assert_eq!(poll(&node, "u3").await.status, 204);
     }
@@ -100,7 +100,7 @@ async fn much_is_used_up() {
     assert!(taken < 5 * TAKES_MAX, "{taken} takes for a few polls");
 }
 
-/// Who only looks is not refused as often as who polls, whatever is the matter with the stock.
+/// A peek accepts fewer refusals than a poll, whatever the stock.
 #[tokio::test]
 async fn a_peek_asks_for_little() {
     let (world, node) = World::with_node().await;
@@ -122,7 +122,7 @@ async fn a_peek_asks_for_little() {
     assert!((1..=TAKES_MAX).contains(&asked), "{asked} takes for one peek");
 }
 
-/// What other nodes have given since this one last looked is learned at a few looks as well, not one by one.
+/// What other nodes have given since this one last read is also learned by a few reads, not one by one.
 #[tokio::test]
 async fn others_have_used_it_up() {
     let (world, node) = World::with_node().await;

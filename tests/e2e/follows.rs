@@ -218,7 +218,7 @@ async fn groups_without_schedules_are_held_up_by_nobody_that_left_an_instant_out
         runs.into_iter().find(|run| run["state"] == "cancelled")
     })
     .await;
-    // `held` has a run for it, whoever left it out, and so `last` waits for that.
+    // `held` has a run for it, whichever upstream skipped it, and so `last` waits for that.
     let held = json!({"depends_on": ["slow", "quick"]});
     node.put_group("held", with(one(sleeps(3_600.0)), held)).await;
     node.put_group("other", hello()).await;
@@ -313,6 +313,71 @@ async fn an_interval_waits_for_all_of_its_instants() {
     assert_eq!(runs(node.api(), "years").await.len(), 1);
 }
 
+/// Deleting a run undoes no success, and what was left out stays left out. What did not succeed cannot be mended once it is
+/// deleted, and so is not waited for.
+#[tokio::test]
+async fn deleted_runs_of_an_upstream() {
+    let (world, node) = World::with_node().await;
+    let months = json!({"history": true, "schedules": {"monthly": {"cron": "0 0 1 * *"}}});
+    node.put_group("months", with(hello(), months)).await;
+    let months = async |from: u32, to: u32, downstream: bool| {
+        let asked = json!({"from": format!("2013-{from:02}-01"), "to": format!("2013-{to:02}-01"),
+                           "include_downstream": downstream});
+        let backfill = node.post("/v1/groups/months/backfills", asked).await.expect_status(202);
+        let path = format!("/v1/backfills/{}", heddle_tests::id(&backfill));
+        eventually("the months", async || {
+            (node.get(&path).await.body["state"] == "succeeded").then_some(())
+        })
+        .await;
+        runs(&node, "months").await
+    };
+    let delete = async |run: &Value| {
+        let path = format!("/v1/runs/{}", heddle_tests::id(run));
+        node.delete(&path).await.expect_status(204);
+    };
+    let override_to = async |run: &Value, state: &str| {
+        let path = format!("/v1/runs/{}/state", heddle_tests::id(run));
+        let state = json!({"state": state, "reason": "a test"});
+        node.put(&path, state).await.expect_status(200);
+    };
+
+    // All instants of a quarter, of which nobody has heard but the third: one has succeeded, one was left out.
+    let [succeeded, left_out] = months(1, 2, false).await.try_into().expect("two months");
+    override_to(&left_out, "failed").await;
+    let sql = world.sql().await;
+    let leaves_out = "UPDATE heddle.run_instants SET skipped = true WHERE run = $1::text::uuid";
+    sql.execute(leaves_out, &[&heddle_tests::id(&left_out)]).await.unwrap();
+    delete(&succeeded).await;
+    delete(&left_out).await;
+    let quarters = json!({"history": true, "schedules": {"quarterly": {"cron": "0 0 1 */3 *"}},
+                          "depends_on": [{"group": "months", "need": "interval"}]});
+    node.put_group("quarters", with(hello(), quarters)).await;
+    let [march] = months(3, 3, true).await.try_into().expect("the third month");
+    let quarter = only_run(&node, "quarters", "succeeded").await;
+    assert_eq!(quarter["logical_time"], "2013-04-01T00:00:00.000000Z");
+
+    // The latest: it has succeeded, though the one before has not.
+    override_to(&march, "failed").await;
+    let [_, april] = months(4, 4, false).await.try_into().expect("two months");
+    delete(&april).await;
+    let now = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    node.put_group("after", with(follows(json!(["months"])), now.clone()))
+        .await;
+    only_run(&node, "after", "succeeded").await;
+
+    // It has failed: it is waited for until it is deleted.
+    let [_, may] = months(5, 5, false).await.try_into().expect("two months");
+    override_to(&may, "failed").await;
+    node.put_group("waits", with(follows(json!(["months"])), now)).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        let run = runs(&node, "waits").await.pop();
+        run.filter(|run| run["waiting_for"][0]["instant"] == may["logical_time"])
+    })
+    .await;
+    delete(&may).await;
+    node.ended(&heddle_tests::id(&waiting)).await;
+}
+
 /// A script that fails until it is mended.
 async fn upload(api: &Api, name: &str, exit_code: u32) {
     let wat = format!(
@@ -332,7 +397,8 @@ async fn only_run(api: &Api, group: &str, state: &str) -> Value {
     .await
 }
 
-/// What failed and is restarted lets go who waits for it, with and without a schedule of their own, once.
+/// When a failed run is restarted and succeeds, the runs that wait for it go on, with and without a schedule of their
+/// own, once.
 #[tokio::test]
 async fn a_restarted_upstream_lets_its_followers_go() {
     let world = World::new().await;
@@ -479,7 +545,7 @@ async fn circles_are_refused() {
     node.refused_group("a", follows(json!(["nobody"])))
         .await
         .expect_said(422, "nobody");
-    // What others wait for is not in the way of being deleted; what waits for others is.
+    // A group that others wait for may be deleted; one that waits for others may not.
     node.delete("/v1/groups/c").await.expect_said(409, "b");
     let deleted = node.delete("/v1/groups/a").await.expect_status(200);
     assert_eq!(deleted["detached"], json!(["b"]));

@@ -1,4 +1,4 @@
-//! Groups: what is refused and where, revisions, guards against what was changed meanwhile.
+//! Groups: refusals with their JSON pointers, revisions, guards against changes meanwhile.
 
 use heddle_tests::{World, eventually, time};
 use serde_json::{Value, json};

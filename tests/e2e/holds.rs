@@ -1,5 +1,5 @@
-//! What users hold outlives everybody: clients that vanish, nodes that are killed between taking and answering, nodes
-//! that drain with a thousand polls hanging on them. And stock stays what it was.
+//! A user's hold outlives clients that vanish, nodes that are killed between taking and answering, and nodes that drain
+//! with a thousand waiting polls. And the stock stays right.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ async fn killed_within_a_take() {
     team(&nodes[0], 6).await;
     offer(&nodes[0], "o", json!({"audience": "gid_team", "dispatch_times": 5})).await;
     complete(&nodes[0], &given(&nodes[0], "u0").await.expect("an assignment")).await;
-    // Whoever wants of it waits for this row, in the middle of the transaction.
+    // Users who want an assignment of it wait for this row, in the middle of the transaction.
     let mut sql = world.sql().await;
     let lock = sql.transaction().await.expect("a transaction");
     lock.execute("SELECT FROM heddle.occurrences FOR UPDATE", &[])
@@ -283,7 +283,7 @@ async fn a_thousand_polls_at_a_draining_node() {
     assert!(node.end().await.success());
 }
 
-/// Whoever was away for ten horizons begins at the horizon, not where they left.
+/// A user who was away for ten horizons begins at the horizon, not where they left.
 #[tokio::test]
 async fn idle_for_ten_horizons() {
     let horizon = chrono::TimeDelta::seconds(1);

@@ -52,7 +52,7 @@ async fn names() {
         )
         .await;
     assert_eq!(again.expect_status(200)["name"], composed);
-    // So it is where a task names a script, and where somebody looks for something by its name.
+    // The same where a task names a script, and where a name is looked up.
     let wasm = heddle_scripts::get("hello").unwrap();
     node.put_bytes(
         &format!("/v1/scripts/{}", path_part(decomposed)),
@@ -365,7 +365,7 @@ async fn queries_without_sense_are_refused() {
     assert_eq!(call.expect_status(200)["code"], 404);
 }
 
-/// What takes nothing takes no body but an empty one; what takes JSON takes nothing else.
+/// A call without a body accepts only an empty one; a call with JSON accepts nothing else.
 #[tokio::test]
 async fn bodies_where_none_is_taken() {
     let (_world, node) = World::with_node().await;

@@ -69,7 +69,7 @@ async fn scripts() {
     besetter.ends().await;
 }
 
-/// What workers say is taken or refused, and what they failed is handed out again when it is due.
+/// Workers' reports are accepted or refused, and failed task runs are given out again when they are due.
 #[tokio::test]
 async fn queues() {
     let (_world, node) = World::with_node().await;

@@ -1,8 +1,8 @@
-//! What is written together with its cause: kill -9 in between leaves both or neither.
+//! Things that are written together with their cause: after a kill -9 in between, there are both or neither.
 //!
-//! Each test holds a lock that the second of two writes needs, waits until the node waits for it, and kills the node. Its
-//! backend is ended before the lock is given back: what the node had asked for on a connection of its own would be done
-//! otherwise, although nobody is there any more.
+//! Each test holds a lock that the second of two writes needs, waits until the node waits for it, and kills the node.
+//! The node's backend is ended before the lock is released: otherwise the server would still execute what the node had
+//! asked for, although the node is dead.
 
 use heddle_tests::{Answer, Node, NodeOptions, Receiver, World, eventually, id};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ const OTHERS: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activ
                        WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle in transaction'
                          AND backend_type = 'client backend'";
 
-/// In one directory: whoever starts there takes over at once.
+/// In one directory: a node that starts there takes over at once.
 pub(crate) fn options(world: &World) -> NodeOptions {
     world
         .options()
@@ -112,7 +112,7 @@ async fn a_deadline_and_its_cancel() {
     assert!(why.contains("deadline"), "{run:#}");
 }
 
-/// An attempt that is lost before it has told of its task's beginning leaves that to the next one.
+/// If an attempt is lost before it has announced its task's begin, the next one announces it.
 #[tokio::test]
 async fn a_beginning_and_its_notice() {
     let world = World::new().await;
@@ -133,7 +133,7 @@ async fn a_beginning_and_its_notice() {
     assert_eq!(told.len(), 1, "{told:#?}");
 }
 
-/// One that is lost after it has told does not have the next one tell again.
+/// If one is lost after it has announced it, the next one does not announce it again.
 #[tokio::test]
 async fn a_beginning_is_told_once() {
     let world = World::new().await;

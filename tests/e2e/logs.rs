@@ -160,8 +160,8 @@ fn chatty(lines: u32, rest: std::time::Duration) -> String {
     )
 }
 
-/// Attempts that speak side by side, one of them in a flood: who follows hears every line once, also those that come to
-/// be seen after later ones.
+/// Attempts that write concurrently, one of them a flood: a follower gets every line once, also those that become
+/// visible after later ones.
 #[tokio::test]
 async fn side_by_side() {
     const ITEMS: usize = 10;
@@ -199,7 +199,7 @@ async fn side_by_side() {
     assert_eq!(heard.len(), ITEMS * LINES + FLOOD);
     let listed = nodes[0].all(&format!("/v1/runs/{run}/logs?limit=500")).await;
     assert_eq!(listed.len(), ITEMS * LINES + FLOOD);
-    // From the middle: what stands behind it, once.
+    // From the middle: the lines after it, once.
     let middle = listed[listed.len() / 2]["cursor"].as_str().expect("a cursor");
     let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/logs?cursor={middle}")).await;
     for line in &listed[listed.len() / 2 + 1..] {
@@ -283,9 +283,9 @@ async fn a_burst_of_short_lines() {
 const BURST: f64 = 32_768.0;
 const PER_SECOND: f64 = 2_000.0;
 
-/// What is kept of a flood has no gaps, and no more lines than there may be: a burst, and so many for each second between
-/// the beginning of the run and its end, or its last line if that came later. What is left out is told, by a line that
-/// does not count, and neither does the one behind it.
+/// What is kept of a flood has no gaps, and no more lines than allowed: a burst, and a number for each second between
+/// the begin of the run and its end, or its last line if that came later. A line says what is left out; that line does
+/// not count, nor does the one after it.
 async fn is_bounded(sql: &Client, run: &Value) {
     let rows = sql
         .query(
@@ -310,7 +310,7 @@ async fn is_bounded(sql: &Client, run: &Value) {
 }
 
 /// Scripts that write without end: what is kept is bounded, and neither their end, by an operator or by a timeout, nor
-/// anybody else's log is held up.
+/// the logs of others are delayed.
 #[tokio::test]
 async fn a_flood_without_end() {
     let (world, node) = World::with_node().await;
@@ -386,7 +386,7 @@ async fn events() {
     let succeeded = names.iter().filter(|name| *name == "task.succeeded").count();
     assert_eq!(succeeded, 2, "{names:?}");
     assert!(names.contains(&"task.running".to_owned()), "{names:?}");
-    // Whoever comes later is told how it stands, and since when.
+    // A client that connects later gets the current state, and since when.
     let shown = nodes[1].run_now(&run).await;
     let mut late = nodes[0].follow(&format!("/v1/runs/{run}/events")).await;
     let mut last = Value::Null;

@@ -38,7 +38,7 @@ async fn items_in_order() {
     assert_eq!(keys.len(), 4, "each item has an idempotency key of its own");
 }
 
-/// A failed item lets the others go on and fails the task at the end, with null in its place.
+/// After a failed item the others continue, and the task fails at the end, with null in that item's position.
 #[tokio::test]
 async fn failed_items_are_null() {
     let (_world, node) = World::with_node().await;

@@ -236,6 +236,9 @@ async fn views() {
         "audience=gid_team",
         "offer=hourly",
         "from=2020-01-01T00:00:00Z",
+        "state=completed,failed",
+        "state=failed&state=completed",
+        "state=assigned,failed,completed&gid=team",
     ] {
         assert_eq!(found(query).await, newest_first, "{query}");
     }
@@ -244,11 +247,14 @@ async fn views() {
         "state=completed",
         "uid=uid_b",
         "offer=hourly&state=completed&uid=b",
+        "state=completed,assigned",
+        "state=completed,failed&uid=b",
     ] {
         assert_eq!(found(query).await, ids[..1], "{query}");
     }
     for query in [
         "state=assigned",
+        "state=assigned,revoked,expired",
         "uid=nobody",
         "offer=none",
         "gid=none",
@@ -259,6 +265,7 @@ async fn views() {
     }
     for (path, pointer) in [
         ("/v1/assignments?state=lost", "/state"),
+        ("/v1/assignments?state=failed,lost", "/state"),
         (
             "/v1/offers/occurrences?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z",
             "/to",
@@ -277,6 +284,10 @@ async fn views() {
     node.put("/v1/offers/hourly", spec).await.expect_status(200);
     assert_eq!(found("gid=team").await, newest_first);
     assert_eq!(found("gid=other").await, Vec::<Value>::new());
+    // Held and ended assignments are in two tables.
+    let held = node.post("/v1/dispatch/a/next", json!({})).await.expect_status(200);
+    let found = found("state=assigned,failed").await;
+    assert_eq!(found, [held["assignment_id"].clone(), ids[1].clone()]);
 }
 
 /// Workers' tokens reach their users and queues, and nothing else.

@@ -1,7 +1,7 @@
-//! What Postgres makes of the statements when it believes that the tables that work passes through are empty: they were
-//! when it last looked, and a moment later a hundred thousand runs are in them. (An empty table's index is as cheap to
-//! read whole as by its key: on a full one that is quadratic.) No node is run here; the statements are those that were
-//! checked at compile time.
+//! Postgres' plans for the statements when it believes that the tables through which work passes are empty: they were
+//! when they were last analysed, and a moment later a hundred thousand runs are in them. (The whole index of an empty
+//! table is as cheap to read as one key: on a full table that is quadratic.) No node runs here; the statements are
+//! those that were checked at compile time.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ const PASSED_THROUGH: [&str; 13] = [
     "link_events",
 ];
 
-/// What is to look at all that there is, or does so only for an operator or once a minute.
+/// Statements that read everything by design, or only for an operator or once a minute.
 const WHOLE: [&str; 3] = [
     // Nodes that are gone without attempts.
     "DELETE FROM heddle.nodes",
@@ -75,7 +75,7 @@ fn unbounded(plan: &Value, joined: bool, firsts: &HashMap<String, String>, found
     }
 }
 
-/// Joins of rows of such tables with what was given, or made of it, that look at all of the one for each of the other.
+/// Joins of rows of such tables with arguments that read all of the one for each of the other.
 fn quadratic(plan: &Value, found: &mut Vec<String>) {
     let below: Vec<&Value> = plan["Plans"].as_array().into_iter().flatten().collect();
     if plan["Node Type"] == "Nested Loop"
@@ -203,8 +203,8 @@ async fn statements_reach_their_rows_by_key_whatever_the_statistics_say() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What polls and takes read of assignments does not grow with what others were given, also while the planner believes
-/// that nobody was given anything: a partition that was last analysed while it was empty, as tomorrow's is at midnight.
+/// What polls and takes read of assignments does not grow with what others were given, even while the planner believes
+/// that nobody was given anything: a partition that was last analysed while it was empty, like tomorrow's at midnight.
 #[tokio::test]
 async fn polls_read_what_is_their_users() {
     let world = World::new().await;

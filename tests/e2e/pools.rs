@@ -1,4 +1,4 @@
-//! Pools: slots that tasks take, across the cluster, whoever dies.
+//! Pools: slots that tasks take, across the cluster, whichever node dies.
 
 use std::collections::BTreeMap;
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use heddle_tests::{Api, World, eventually, item, task};
 use serde_json::{Value, json};
 
+use crate::notifications::metric;
+
 /// Claims up to `max`, waiting for the first.
 async fn claims(api: &Api, queue: &str, max: usize, more: Value) -> Vec<Value> {
     let mut body = json!({"worker": "w1", "max": max, "lease": "30s", "wait": "20s"});
@@ -95,6 +97,24 @@ async fn a_worker_does_a_task() {
     assert_eq!(task(&run, "approve")["output"], json!({"sum": 5}));
     let again = say(&node, &held, "complete", json!({"output": 6})).await;
     again.expect_said(409, "has already ended");
+}
+
+/// How long task runs waited for a worker is measured by the database's clock, from when they were ready.
+#[tokio::test]
+async fn waits_for_workers_are_measured() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", json!({"tasks": {"a": {"queue": "q"}, "b": {"queue": "q"}}}))
+        .await;
+    node.start("g", json!({})).await;
+    let sql = world.sql().await;
+    let an_hour_ago = "UPDATE heddle.queue_ready SET ready_at = ready_at - interval '1 hour' WHERE task = 0";
+    assert_eq!(sql.execute(an_hour_ago, &[]).await.unwrap(), 1);
+    assert_eq!(claims(&node, "q", 2, json!({})).await.len(), 2);
+    let text = node.get("/metrics").await.body;
+    let text = text.as_str().expect("text");
+    let waited = |part: &str| metric(text, &format!("heddle_queue_wait_seconds{part}"));
+    let found = ["_bucket{le=\"1800\"}", "_bucket{le=\"7200\"}", "_count"].map(waited);
+    assert_eq!(found, [Some(1), Some(2), Some(2)]);
 }
 
 /// Nothing to claim: no items after `wait`, and a poll that hangs is woken at once, also by another node.

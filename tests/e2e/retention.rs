@@ -280,6 +280,65 @@ async fn runs_are_removed_one_by_one() {
     node.get(&format!("/v1/runs/{kept}")).await.expect_problem(404, &[]);
 }
 
+/// A run that somebody deletes leaves nothing of itself in any table; what was told of it is kept by its own rule.
+#[tokio::test]
+async fn deleted_runs_leave_nothing() {
+    let (world, node) = World::with_node().await;
+    let sql = world.sql().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let told = json!({"notify": {"on": ["started"], "channels": ["hook"]}});
+    let tasks = json!({
+        "says": with(json!({"script": "hello"}), told),
+        "each": {"script": "echo", "for_each": "{{ params.items }}"},
+        "fails": fails(),
+    });
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let asked = json!({"key": "k", "dedupe": "params_kept", "params": {"items": [1, 2]}});
+    let run = heddle_tests::id(&node.run("g", asked.clone()).await);
+    let mends = json!({"state": "succeeded", "reason": "a test"});
+    node.put(&format!("/v1/runs/{run}/tasks/fails/state"), mends)
+        .await
+        .expect_status(200);
+    node.run_becomes(&run, "succeeded").await;
+    let tables: Vec<String> = sql
+        .query(
+            "SELECT c.relname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+              WHERE c.relnamespace = 'heddle'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+                AND a.attname = 'run' AND a.atttypid = 'uuid'::regtype ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    let with_rows = async || {
+        let mut found = Vec::new();
+        for table in &tables {
+            if count(&sql, &format!("{table} WHERE run = '{run}'")).await > 0 {
+                found.push(table.as_str());
+            }
+        }
+        found
+    };
+    becomes(&node, &format!("run={run}"), |item| item["state"] == "sent").await;
+    let belongs = [
+        "attempts",
+        "logs",
+        "maps",
+        "notifications",
+        "overrides",
+        "run_dedupes",
+        "run_keys",
+        "told_starts",
+    ];
+    assert_eq!(with_rows().await, belongs);
+    node.delete(&format!("/v1/runs/{run}")).await.expect_status(204);
+    assert_eq!(with_rows().await, ["notifications"]);
+    node.run("g", asked).await;
+}
+
 /// A group may keep its runs for a shorter time, and logs may go before their runs.
 #[tokio::test]
 async fn shorter_than_the_others() {

@@ -1,6 +1,6 @@
 //! Runtimes of text scripts: what a script was checked with stays with it, whatever program runs it, until it is retired.
 //!
-//! There is one program here. Another build is what it would have left behind: bytes of its own runtimes in the database,
+//! There is only one program here. The data of another build is simulated: bytes of its own runtimes in the database,
 //! in which a script can tell them from this program's, and versions that name them.
 
 use std::time::Duration;
@@ -123,8 +123,8 @@ async fn soon(node: &Node, name: &str, version: i32, expected: &str) {
     .await;
 }
 
-/// After an upgrade scripts go on on the runtime that they were checked with, new ones get that of the program, both on one
-/// node; and when the old one is retired they move, on all nodes and without a restart.
+/// After an upgrade, scripts keep the runtime with which they were checked, and new ones get that of the program, both
+/// on one node; and when the old one is retired they move, on all nodes and without a restart.
 #[tokio::test]
 async fn a_script_keeps_its_runtime() {
     let world = World::new().await;
@@ -242,8 +242,8 @@ async fn a_script_keeps_its_runtime() {
     assert_eq!(version["runtime_tag"], own, "{version:#}");
 }
 
-/// What would change, or not be accepted any more, is said, by the node at its start, by the API and on the command line; and
-/// happens only to who insists.
+/// What would change, or be refused, is reported by the node at its start, by the API and on the command line; and is
+/// done only by force.
 #[tokio::test]
 async fn what_would_change_is_refused() {
     let (world, node) = World::with_node().await;
@@ -398,7 +398,8 @@ async fn changed_everywhere(node: &Node) {
     .await;
 }
 
-/// A runtime that this program cannot take up: its scripts run on its own, which is said once, and no run fails.
+/// A runtime that this program cannot load: its scripts use the program's own, which is reported once, and no run
+/// fails.
 #[tokio::test]
 async fn what_cannot_be_taken_up_is_said_and_does_without() {
     let (world, node) = World::with_node().await;
@@ -500,7 +501,7 @@ async fn old_versions_run_on_what_there_is() {
     assert_eq!((&again["version"], again["runtime_tag"].is_string()), (&json!(2), true));
 }
 
-/// A node that dies while it writes a runtime, or reads one, leaves nothing behind that is in anybody's way; and nodes that
+/// A node that dies while it writes a runtime, or reads one, leaves nothing behind that disturbs others; and nodes that
 /// write the same at once have written one.
 #[tokio::test]
 async fn kills_and_two_at_once() {

@@ -1,4 +1,4 @@
-//! Who sends notifications: one node at a time each, whoever else would.
+//! Which node sends a notification: one at a time, however many could.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -95,7 +95,8 @@ async fn a_node_that_stops_ends_what_it_sends() {
     }
 }
 
-/// Who asks for a test and goes away leaves nothing behind: not in the channel's lane, not among what is pending.
+/// A caller that asks for a test and goes away leaves nothing behind: neither a used slot of the channel, nor a pending
+/// row.
 #[tokio::test]
 async fn tests_that_nobody_waits_for_end_all_the_same() {
     /// As many as a node sends through a channel at once.

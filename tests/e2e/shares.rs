@@ -1,4 +1,4 @@
-//! How much one transaction hands to the node that runs it: its share, and nothing past what has waited.
+//! How many task runs one transaction gives to its node: a bounded number, and none that would overtake waiting ones.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::notifications::metric;
 use crate::{one, sleeps, with};
 
-/// What the claims of a node have brought: in all, how many claims, and how many of these brought 200 or fewer.
+/// The task runs that a node's claims got: in all, the number of claims, and how many of these got 200 or fewer.
 async fn claims(node: &Node) -> [u64; 3] {
     let text = node.get("/metrics").await.body;
     let text = text.as_str().expect("text");
@@ -34,9 +34,9 @@ async fn know_each_other(node: &Node) {
     .await;
 }
 
-/// What a schedule makes ready at one instant is not all taken by the node that happened to fire it: while other nodes
-/// are alive, it takes at most 128 task runs with the transaction that makes them ready, and as many with each claim. The
-/// others are free for whoever claims them first.
+/// Task runs that a schedule makes ready at one instant are not all taken by the node that happened to fire it: while
+/// other nodes are alive, it takes at most 128 task runs with the transaction that makes them ready, and as many with
+/// each claim. Any node may claim the others.
 #[tokio::test]
 async fn what_is_due_at_once_is_shared() {
     const TASKS: u64 = 800;
@@ -79,15 +79,15 @@ async fn batch(node: &Node, group: &str, runs: Vec<Value>) -> Vec<String> {
         .collect()
 }
 
-/// While task runs wait for a place, nothing that becomes ready later goes before them, whichever way it comes: a gate
-/// that lets runs through, a retry whose time has come, the end of a sub-run.
+/// While task runs wait for a free slot, no task run that becomes ready later overtakes them, whatever makes it ready:
+/// a gate that lets runs through, a due retry, the end of a sub-run.
 #[tokio::test]
 async fn nothing_overtakes_what_has_waited() {
     let world = World::new().await;
     let node = world.options().env("HEDDLE_SLOTS", "2").start().await;
     node.put_group("first", one(sleeps(0.04))).await;
     let hello = one(json!({"script": "hello"}));
-    // Its runs wait for a gate, which is looked at behind each submission.
+    // Its runs wait at a gate, which is checked after each submission.
     node.put_group("gated", with(hello.clone(), json!({"max_active_runs": 1_000})))
         .await;
     let first = batch(&node, "first", vec![json!({"priority": 5}); 150]).await;

@@ -1,4 +1,5 @@
-//! Whose turn it is: `max_active_runs`, for new runs and for those that are reopened, and what overlap leaves alone.
+//! The turns of runs at a gate: `max_active_runs`, for new runs and for those that are reopened, and what overlap does
+//! not affect.
 
 use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, states, task};
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ async fn a_run_begins_after_the_end_that_made_room() {
     let second = node.start("g", json!({})).await;
     assert_eq!(node.run_now(&second).await["state"], "waiting");
 
-    // The gate is held elsewhere; the node has begun to look at it, and waits.
+    // The gate is held by another connection; the node has begun to check it, and waits.
     let sql = world.sql().await;
     let mut other = world.sql().await;
     let holder = other.transaction().await.unwrap();
@@ -177,7 +178,7 @@ async fn reopened_runs_take_turns() {
     // One that has been cancelled before its turn comes back in the same way.
     control(&node, &ids[2], "cancel").await;
     waits(&control(&node, &ids[2], "restart").await);
-    // What needs no place does not wait for one.
+    // What needs no slot does not wait for one.
     override_task(&node, &ids[3], "t", "skipped").await;
     assert_eq!(node.run_now(&ids[3]).await["state"], "succeeded");
     // Nothing has begun meanwhile; then one after the other does.
@@ -216,7 +217,7 @@ async fn a_bound_that_comes_later() {
     assert_eq!(node.ended(&second).await["state"], "succeeded");
 }
 
-/// Overlap is asked of new runs: one that is restarted goes on beside a later one, and is not left out.
+/// Overlap applies to new runs: a restarted one continues next to a later one, and is not skipped.
 #[tokio::test]
 async fn overlap_leaves_restarted_runs_alone() {
     let (_world, node) = World::with_node().await;

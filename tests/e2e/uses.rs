@@ -1,4 +1,4 @@
-//! Whoever deletes a thing while a group that names it is put: one of the two is refused.
+//! An object is deleted while a group that names it is put: one of the two is refused.
 
 use heddle_tests::{Node, World, eventually};
 use serde_json::{Value, json};

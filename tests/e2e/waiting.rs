@@ -1,4 +1,4 @@
-//! How many runs wait for their turn at most, and what becomes of the rest.
+//! How many runs may wait for their turn, and what happens with the others.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
-//! Short ways beside general ways: a node that takes none of them leaves the same tables.
+//! Short ways and general ways: a node that takes no short way leaves the same tables.
 //!
-//! One list of operations is gone through in two worlds. Then every table of the one is compared with that of the other,
-//! row by row, after what cannot be equal has been replaced: ids by what they stand for, times of today by a word.
+//! One list of operations is executed in two worlds. Then every table of the one is compared with that of the other,
+//! row by row, after values that cannot be equal were replaced: ids by what they mean, times of today by a word.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::messages::{due_now, ended as messages_ended, kept, postbox, put_topic, send};
 use crate::{dispatch, fails, one, sleeps, with};
 
-/// What a table's rows say of the machine, not of what happened: measures, turns in a queue, places in a sequence.
+/// Columns about the machine, not about what happened: measurements, `turn`s in a queue, positions in a sequence.
 const LEFT_OUT: [&str; 11] = [
     "allowance",
     "batch",
@@ -53,7 +53,7 @@ async fn short_and_general_ways_leave_the_same_tables() {
     );
     let (one, other) = tokio::join!(by_short.start(), by_general.start());
     tokio::join!(everything(&short, &one), everything(&general, &other));
-    // What follows of what was done is still on its way: it comes to the same in the end.
+    // Some consequences of the operations may still be under way: in the end they are the same.
     let until = Instant::now() + PATIENCE;
     loop {
         let (left, right) = tokio::join!(tables(&short, &one), tables(&general, &other));
@@ -71,6 +71,10 @@ async fn short_and_general_ways_leave_the_same_tables() {
     // The one has been there by the short ways, the other has not: plain runs need no transaction around their statement.
     let (plain, settled) = tokio::join!(transactions(&one, "create_runs"), transactions(&other, "create_runs"));
     assert!(plain < settled, "{plain} and {settled} transactions");
+    // Whoever records outcomes does so by a name of its own.
+    for name in ["record", "control", "settle_claims", "turnstiles"] {
+        assert!(transactions(&other, name).await > 0, "{name}");
+    }
 }
 
 /// How many transactions of this name a node has had.

@@ -2,9 +2,9 @@
 //! `guest-sdk/examples`, by their cases. And the bridge to Kafka, which users copy: it is in Python, and its client library
 //! comes the same way.
 //!
-//! Compilers are found or installed by `heddle script build`, as authors have them, into directories below the target
-//! directory, once. On a machine that has no Python or Node.js, or does not reach their registries, what is tested is what
-//! an author sees there: a build that fails and says what to install.
+//! `heddle script build` finds or installs compilers, as for authors, into directories below the target directory,
+//! once. On a machine without Python or Node.js, or that does not reach their registries, the test is of what an author
+//! sees there: a build that fails and says what to install.
 //!
 //! Each language is walked through by the commands that `docs/scripts.md` names, from an empty directory to a scheduled
 //! script, and the seconds of each are printed. As somebody has them who has no compilers yet:

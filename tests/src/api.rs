@@ -84,7 +84,7 @@ pub fn path_part(name: &str) -> String {
 /// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
 pub fn choose_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Of two threads that do this at once one is told that it is done.
+        // If two threads do this at once, one gets an error, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

@@ -1,4 +1,4 @@
-//! What end-to-end tests are made of: a database for each, nodes that are real processes, and a thin HTTP client.
+//! The parts of end-to-end tests: a database for each, nodes that are real processes, and a thin HTTP client.
 //!
 //! ```ignore
 //! let world = World::new().await;
@@ -8,8 +8,8 @@
 //! assert_eq!(run["state"], "succeeded");
 //! ```
 //!
-//! Nothing here sleeps and hopes: what is waited for is asked for until it is there ([`eventually`]), up to a deadline
-//! that is far beyond what it takes.
+//! Nothing here sleeps and hopes: a condition is checked until it is true ([`eventually`]), up to a deadline that is
+//! far beyond the usual time.
 
 mod api;
 pub mod bench;
@@ -41,10 +41,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// After this, what is waited for will not come any more, on a machine that compiles beside the tests either.
+/// After this time, a condition will not become true any more, even on a machine that compiles at the same time.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How often is looked.
+/// How often a condition is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Looks until there is something, and panics after [`PATIENCE`].

@@ -24,7 +24,8 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Runs the program to its end, as on a command line, without anything of this process's environment that it reads.
+/// Runs the program to its end, as on a command line, without the variables that it reads from this process's
+/// environment.
 pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command(&program(), arguments, environment)
         .stdin(Stdio::null())

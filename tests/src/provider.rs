@@ -1,4 +1,4 @@
-//! A fake of an OpenID Connect provider: strict in what it takes, and told by tests in what to lie.
+//! A fake OpenID Connect provider: strict in what it accepts; tests tell it in what to lie.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};

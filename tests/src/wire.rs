@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How much is read at once, and how many such pieces are on their way in one direction at most.
+/// How many bytes are read at once, and how many such pieces are under way in one direction at most.
 const BUFFER_BYTES: usize = 64 * 1024;
 const PIECES_MAX: usize = 256;
 
@@ -74,17 +74,17 @@ impl Wire {
         &self.url
     }
 
-    /// Nothing gets through any more, in either direction; connections are accepted, and nobody is told.
+    /// Nothing gets through any more, in either direction; connections are accepted, and nobody gets an error.
     pub fn cut(&self) {
         self.manner.send_modify(|manner| manner.whole = false);
     }
 
-    /// What is on its way arrives, and all that follows.
+    /// The bytes under way arrive, and all that follow.
     pub fn mend(&self) {
         self.manner.send_modify(|manner| manner.whole = true);
     }
 
-    /// So long everything takes from now on, in each direction.
+    /// The delay from now on, in each direction.
     pub fn delay(&self, delay: Duration) {
         self.manner.send_modify(|manner| manner.delay = delay);
     }

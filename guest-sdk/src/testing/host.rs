@@ -137,7 +137,7 @@ pub(crate) fn secret(name: &str) -> Result<String, String> {
 
 pub(crate) fn sql_query(connection: &str, text: &str, params: &str) -> Result<String, String> {
     let statement = statement(connection, text, params)?;
-    // Taken out for the call, so that an answer may itself look at the host.
+    // Taken out for the call, so that an answer may itself use the host.
     let mut answer = current()
         .borrow_mut()
         .query

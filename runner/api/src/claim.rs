@@ -154,7 +154,6 @@ pub struct ClaimFailure {
     /// The token of the claim.
     pub token: String,
     /// A message, or an object with a `message`. It is truncated after 16,384 characters.
-    #[serde(default)]
     #[schemars(extend("type" = ["string", "object", "null"]))]
     pub error: Value,
     /// Do not retry the task run. Default: false.

@@ -187,6 +187,9 @@ pub struct RunFilter {
     /// to this version.
     #[serde(skip_serializing_if = "Words::is_empty")]
     pub script: Words,
+    /// Runs that this backfill created, those of dependent groups included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<Uuid>,
 }
 
 /// What to do with each run that matches a filter.

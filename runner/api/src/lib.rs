@@ -27,6 +27,7 @@ mod runtime;
 mod script;
 mod session;
 mod submission;
+mod timer_task;
 mod token;
 
 pub use admin::{AuditEntry, Prune, Pruned, RetentionOrPruned};
@@ -57,7 +58,7 @@ pub use named::{
     Category, CategorySpec, Connection, ConnectionSpec, Pool, PoolSpec, Resealed, Secret, SecretSpec, Template,
     TemplateSpec,
 };
-pub use node::Node;
+pub use node::{Node, NodeStats, NotificationStats, Stats};
 pub use notify::{Channel, Notification, NotificationState};
 pub use problem::{Problem, ProblemFault};
 pub use queue::{Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker};
@@ -68,6 +69,7 @@ pub use script::{
 };
 pub use session::{Health, Session, SessionsEnded, SignIn, SignedIn};
 pub use submission::{Batch, BatchItem, BatchResults};
+pub use timer_task::{CompatibilityAnswer, Timer, TimerTask, TimerTaskId, TimerTaskSubmission, Timers};
 pub use token::{MadeToken, NewToken, Role, Token};
 
 pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;

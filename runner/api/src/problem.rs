@@ -16,8 +16,8 @@ pub struct Problem {
     pub status: u16,
     /// The cause, in one sentence, with what to do.
     pub detail: String,
-    /// Each error in the request, at most 100.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Each error in the request, at most 100. Empty where no place in the request is at fault.
+    #[serde(default)]
     pub errors: Vec<ProblemFault>,
     /// With 409: the id of the object that already exists.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,13 +2,13 @@
 //! other shapes with schedules in the present: a map, one that fails now and then, a queue, an audience; and one whose
 //! script is text.
 //!
-//! The first part is there before the node is ready. The second comes in behind, with the last 24 hours of its past, made by
-//! ordinary backfills: so whoever looks first finds a day with life in it, and no start is longer for it. As long as the
-//! node runs, the demo also works on its queue, and answers for two of its users.
+//! The first part is there before the node is ready. The second is added afterwards, with the last 24 hours of its
+//! past, made by ordinary backfills: so a visitor soon finds a day full of runs, and the start does not take longer. As
+//! long as the node runs, the demo also works on its queue, and answers for two of its users.
 //!
-//! What is there already is left alone, so that people may change it, and what was put in once and is gone stays away, so
-//! that they may delete it: a file in the data directory names what was put in. Only the warehouse's address is set each
-//! time, since it depends on the data directory.
+//! Existing objects are not changed, so that people may change them; objects that were added once and are gone are not
+//! added again, so that people may delete them: a file in the data directory lists what was added. Only the warehouse's
+//! address is set each time, since it depends on the data directory.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ const TEXT_SPEC: &str = include_str!("../demo/what-to-wear.yaml");
 /// How far back the past goes that the demo makes.
 const PAST: TimeDelta = TimeDelta::hours(24);
 
-/// Runs of the past that are made at once, of each group: whoever looks meanwhile is not to wait for them.
+/// The maximum of active backfilled runs, per group: a visitor's own runs must not wait for them.
 const PAST_ACTIVE_MAX: u32 = 2;
 
 /// How long a print or an answer takes.
@@ -168,8 +168,8 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
     Ok(())
 }
 
-/// Puts in what works in the present, makes its past, and then does the work that people and workers would do, until the
-/// node stops. Nothing waits for it, and a trouble of its own is said and no more.
+/// Adds the present part, makes its past, and then does the work of people and workers, until the node stops. Nothing
+/// waits for it; its own errors are only logged.
 pub(crate) async fn live(url: String, data_dir: PathBuf, now: Time, shutdown: CancellationToken) {
     let work = async {
         let client = Client::new(&url, None)?;
@@ -257,7 +257,7 @@ async fn print(client: Client) {
         tokio::time::sleep(PRINT_FOR).await;
         Outcome::Done(json!({"printed": claim.params["copies"], "of": claim.params["what"]}))
     };
-    // It ends with whoever runs it: what it has claimed by then, another worker does when the lease has run out.
+    // It ends with its process: another worker gets what it has claimed when the lease has expired.
     if let Err(error) = worker.run(std::future::pending(), work).await {
         tracing::warn!(error = error.to_string(), "the worker of the demo has ended");
     }

@@ -17,6 +17,7 @@ use heddle_http::access::provider::Provider;
 use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, ServeLimits};
 use heddle_store::Store;
+use heddle_store::change::Noun;
 use heddle_store::secret::SecretKeys;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -181,7 +182,7 @@ fn engine_config(
     })
 }
 
-/// Fills what a node that takes work has to have, says that it is ready, and stays so until it is told to stop.
+/// Prepares all that a node needs to accept work, reports that it is ready, and stays so until it is told to stop.
 async fn be_ready(
     engine: &Engine,
     config: &NodeConfig,
@@ -215,8 +216,8 @@ async fn be_ready(
     Ok(())
 }
 
-/// Does something at the start; `None`: the node was told to stop meanwhile. What waits for a database that does not
-/// answer is not waited for.
+/// Does something at the start; `None`: the node was told to stop meanwhile. It does not wait for a database that does
+/// not answer.
 async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
     tokio::select! {
         biased;
@@ -252,8 +253,8 @@ fn serve_limits() -> ServeLimits {
 
 /// Has the API ask anew for tokens when one has changed.
 fn forget_changed_tokens(engine: &Engine, app: App) {
-    engine.on_change(move |kind, _| {
-        if kind == "token" {
+    engine.on_change(move |change| {
+        if change.noun == Some(Noun::Token) {
             app.forget_tokens();
         }
     });
@@ -325,8 +326,8 @@ fn host_name() -> String {
 
 /// Has bounded work done by children of this program, and says how it is called to compile.
 pub(crate) fn start_children() -> Result<CompilerCommand> {
-    // The file that this process was started from, also when an upgrade has put another one in its place meanwhile: a
-    // child of another build would compile for another runtime.
+    // The file of this process, even if an upgrade has replaced it meanwhile: a child of another build would compile
+    // for another runtime.
     let own = Path::new("/proc/self/exe");
     let program = match own.exists() {
         true => own.to_owned(),

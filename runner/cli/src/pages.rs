@@ -1,4 +1,4 @@
-//! The pages beside the API: who comes in is asked of the API's own door, and what they change goes through its routes.
+//! Connects the pages with the API: the API authenticates their requests, and their changes go through its routes.
 
 use std::sync::Arc;
 

@@ -2,13 +2,13 @@
 //!
 //! # The story
 //!
-//! Whoever ends something hands a span to the SDK's batch processor and goes on. Its thread takes spans out of a queue of
-//! [`QUEUE_MAX`] in batches, each when it is full or [`LINGER`] old, and has the exporter post it, which asks a collector
-//! that does not take a batch [`TRIES_MAX`] times, with pauses that double. What gathers meanwhile waits in the queue;
-//! when that is full, spans are dropped. When the node ends, what is left has [`FLUSH_MAX`] to be sent.
+//! Code that ends something gives a span to the SDK's batch processor and continues. The processor's thread takes spans
+//! from a queue of [`QUEUE_MAX`] in batches, each when it is full or [`LINGER`] old, and lets the exporter post it,
+//! which tries [`TRIES_MAX`] times, with doubling pauses, if a collector does not accept it. Meanwhile spans wait in
+//! the queue; when that is full, they are dropped. When the node ends, there are [`FLUSH_MAX`] to send the rest.
 //!
-//! So a collector that is down, slow or silent costs a bounded piece of memory and nothing else. Three things the SDK
-//! does not do are here:
+//! So a collector that is down, slow or silent only costs a bounded amount of memory. Three things that the SDK does
+//! not do are here:
 //!
 //! * It keeps the number of dropped spans to itself, for one line of its log at the end. So this counts for `/metrics`:
 //!   how many are with the SDK ([`Counts::waiting`], up with each span, down with each batch that the exporter is through
@@ -141,7 +141,7 @@ impl Sender {
     /// Sends what is left, within bounds.
     pub(crate) async fn end(self) {
         let ended = tokio::task::spawn_blocking(move || self.0.processor.shutdown_with_timeout(FLUSH_MAX));
-        // What a collector did not take by now is lost with the node.
+        // Spans that the collector has not accepted by now are lost.
         let _ = ended.await;
     }
 }
@@ -215,7 +215,7 @@ pub(crate) fn start(
     Ok(Some((traces.clone(), Sender(traces))))
 }
 
-/// Where traces are posted: as with other programs the endpoint is what stands before `/v1/traces`.
+/// The address for traces: as with other programs, the endpoint is the part before `/v1/traces`.
 fn traces_url(text: &str) -> Result<reqwest::Url> {
     let wrong = |why: &str| {
         usage(format!(

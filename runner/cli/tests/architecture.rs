@@ -1,10 +1,12 @@
-//! What the pages for people name has to exist: files of the code in `ARCHITECTURE.md`, pages behind links. And what exists
-//! has to be named there. And who may use whom within the engine.
+//! Everything that the pages for people name must exist: files of the code in `ARCHITECTURE.md`, pages behind links.
+//! And every module must be named there. The same holds for files that comments name, and for the engine's table of
+//! loops. Also checks which parts of the engine may use which.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Where paths of the repository begin.
+/// The beginnings of paths of the repository.
 const ROOTS: [&str; 9] = [
     "runner/",
     "guest-sdk/",
@@ -25,7 +27,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What stands between backticks in a line.
+/// The texts between backticks in a line.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
@@ -39,7 +41,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://"))
 }
 
-/// What ARCHITECTURE.md names: as it stands there, and where that is.
+/// The paths in ARCHITECTURE.md: as written there, and resolved.
 fn named() -> Vec<(String, PathBuf)> {
     let root = root();
     let text = read(&root.join("ARCHITECTURE.md"));
@@ -54,7 +56,7 @@ fn named() -> Vec<(String, PathBuf)> {
             continue;
         }
         if line.starts_with('#') {
-            // A section about a crate names it; modules in it stand without the way to them.
+            // The heading of a crate's section has the crate's path; modules in it are relative to that.
             section = quoted(line).next().map(|name| root.join(name));
         }
         for name in quoted(line) {
@@ -164,6 +166,109 @@ fn every_module_is_on_the_map() {
     assert!(looked_at > 300, "only {looked_at} modules were found");
 }
 
+/// All Rust files below a directory.
+fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).expect("a directory").flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => rust_files(&path, found),
+            false if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
+            false => {}
+        }
+    }
+}
+
+/// The files that a text's documentation comments name.
+fn named_by_comments(text: &str) -> impl Iterator<Item = &str> {
+    let comments = text.lines().map(str::trim_start);
+    let comments = comments.filter(|line| line.starts_with("//!") || line.starts_with("///"));
+    comments.flat_map(quoted).filter(|name| {
+        let is_path = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-".contains(&byte);
+        (name.ends_with(".rs") || name.ends_with(".sql")) && name.bytes().all(is_path)
+    })
+}
+
+#[test]
+fn files_that_comments_name_are_found() {
+    let text = "//! `a/b.rs`, and `c`\n    /// `d.sql` of `*.rs`\n// `e.rs`\nlet f = \"`f.rs`\";";
+    assert_eq!(named_by_comments(text).collect::<Vec<_>>(), ["a/b.rs", "d.sql"]);
+}
+
+/// Comments name a file relative to the repository, the crate, its `src`, or the place of the comment; or only by its
+/// name if it is in the same crate.
+#[test]
+fn what_comments_name_exists() {
+    let root = root();
+    let (mut missing, mut looked_at) = (Vec::new(), 0);
+    for layer in std::fs::read_dir(root.join("runner"))
+        .expect("runner/ is there")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|layer| layer.join("src").is_dir())
+    {
+        let source = layer.join("src");
+        let mut files = Vec::new();
+        rust_files(&layer, &mut files);
+        let statements = std::fs::read_dir(source.join("sql")).into_iter().flatten().flatten();
+        let all = files.iter().cloned().chain(statements.map(|entry| entry.path()));
+        let names: HashSet<OsString> = all.filter_map(|path| Some(path.file_name()?.to_owned())).collect();
+        for file in &files {
+            let text = read(file);
+            let own = file.parent().expect("a file is in a directory");
+            let within = file.with_extension("");
+            let places: [&Path; 6] = [&root, &layer, &source, own, &within, own.parent().unwrap_or(own)];
+            for name in named_by_comments(&text) {
+                looked_at += 1;
+                let exists = places.iter().any(|place| place.join(name).exists()) || names.contains(OsStr::new(name));
+                if !exists {
+                    missing.push(format!("{}: {name}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "comments name what is not there: {missing:#?}");
+    assert!(looked_at > 100, "only {looked_at} names were found");
+}
+
+/// The table of loops has a row for each service of the engine, and for each file with group commits. Each service is
+/// started.
+#[test]
+fn every_loop_is_in_the_table() {
+    let source = root().join("runner/engine/src");
+    let head = read(&source.join("lib.rs"));
+    let rows = head.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let mut table: Vec<&str> = rows.filter_map(|row| quoted(row.split(" | ").nth(1)?).next()).collect();
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    let (mut loops, mut services, mut driven) = (Vec::new(), 0, 0);
+    for path in &files {
+        let code = code(path);
+        let implements = |what: &str| {
+            let lines = code.lines().filter(|line| line.starts_with("impl"));
+            lines.filter(|line| line.contains(what)).count()
+        };
+        let ticks = implements(" Service for ");
+        let commits = implements(" Commits for ");
+        let name = path
+            .strip_prefix(&source)
+            .expect("it was found there")
+            .to_string_lossy()
+            .into_owned();
+        let is_test = name.ends_with("tests.rs");
+        let count = ticks + usize::from(commits > 0 && !is_test);
+        loops.extend(std::iter::repeat_n(name, count));
+        services += ticks;
+        driven += code.matches("spawn(drive(").count();
+    }
+    table.sort_unstable();
+    loops.sort_unstable();
+    assert_eq!(
+        table, loops,
+        "the table of loops in runner/engine/src/lib.rs, and what there is"
+    );
+    assert_eq!(driven, services, "how many services are driven");
+}
+
 #[test]
 fn every_layer_is_on_the_map() {
     let text = read(&root().join("ARCHITECTURE.md"));
@@ -190,14 +295,14 @@ const SERVICES: [&str; 7] = [
     "notify",
 ];
 
-/// Where code stands, without comments.
+/// The code of a file, without comments.
 fn code(path: &Path) -> String {
     let text = read(path);
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.fold(String::with_capacity(text.len()), |code, line| code + line + "\n")
 }
 
-/// What stands between the brace with which `text` begins and the one that closes it, divided by its own commas.
+/// The text between the first brace of `text` and its closing one, divided by its own commas.
 fn group(text: &str) -> Vec<&str> {
     let (mut depth, mut from, mut entries) = (0, 1, Vec::new());
     for (at, byte) in text.bytes().enumerate() {
@@ -224,7 +329,7 @@ fn first_name(path: &str) -> &str {
     &path[..end.unwrap_or(path.len())]
 }
 
-/// What code names of its own crate: the modules, and what stands in the crate's root.
+/// What code names of its own crate: the modules, and the items of the crate's root.
 fn named_of_crate(code: &str) -> Vec<&str> {
     let paths = code.split("crate::").skip(1);
     paths
@@ -297,6 +402,24 @@ fn services_of_the_engine_do_not_know_each_other() {
         let folder = source.join(service);
         assert!(folder.is_dir(), "there is no {}", folder.display());
     }
+}
+
+/// The histogram of transactions tells those apart that record outcomes, by the place that begins them.
+#[test]
+fn each_transaction_that_records_outcomes_has_its_own_name() {
+    let mut found = Vec::new();
+    modules(&root().join("runner/engine/src"), &mut found);
+    let code: String = found.iter().map(|path| code(path)).collect();
+    let begun = code.split(".completion(").skip(1);
+    // The node's own way to the store's takes the name that it is given.
+    let mut names: Vec<&str> = begun
+        .filter_map(|rest| rest.strip_prefix('"')?.split('"').next())
+        .collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "{names:?}");
+    assert!(count > 15, "{names:?}");
 }
 
 /// What the comments of tests in a file name: those that stand right above a test.

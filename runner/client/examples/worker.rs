@@ -4,8 +4,8 @@
 //! cargo run -p heddle-client --example worker -- http://127.0.0.1:8080 approvals 4
 //! ```
 //!
-//! A token, where one is needed, stands in `HEDDLE_TOKEN`. Ctrl-C and SIGTERM stop it gracefully; `kill -9` does not, and
-//! then the server hands out again what it held as soon as the leases run out.
+//! If a token is needed, it is in `HEDDLE_TOKEN`. Ctrl-C and SIGTERM stop it gracefully. `kill -9` does not: then the
+//! server gives its task runs to others when the leases have expired.
 
 use std::time::Duration;
 

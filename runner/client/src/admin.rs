@@ -37,7 +37,7 @@ impl Client {
             .await
     }
 
-    /// Who the client's token says that it is: `{actor, role, queues, uids, expires_at}`.
+    /// The identity of the client's token: `{actor, role, queues, uids, expires_at}`.
     pub async fn session(&self) -> Result<Value> {
         self.get(&["v1", "session"]).send().await
     }
@@ -52,8 +52,8 @@ impl Client {
         self.get(&["v1", "retention"]).send().await
     }
 
-    /// Changes how long things are kept; what is left out takes its default. With `dry_run` nothing changes, and the answer
-    /// says what would be removed now.
+    /// Changes how long things are kept; a field that is left out gets its default. With `dry_run` nothing changes, and
+    /// the answer says what would be removed now.
     pub async fn put_retention(&self, retention: &impl Serialize, dry_run: bool) -> Result<RetentionOrPruned> {
         let flag = dry_run.then_some("true");
         self.put(&["v1", "retention"])
@@ -63,7 +63,7 @@ impl Client {
             .await
     }
 
-    /// Removes now what is due, or says what would be.
+    /// Removes what is due now, or says what would be.
     pub async fn prune(&self, dry_run: bool) -> Result<Pruned> {
         self.post(&["v1", "retention", "prune"])
             .json(&Prune { dry_run })
@@ -101,15 +101,5 @@ impl Client {
     /// One thing of a kind.
     pub async fn get_named(&self, kind: &str, name: &str) -> Result<Value> {
         self.get(&["v1", kind, name]).send().await
-    }
-
-    /// One page of the things of a kind.
-    pub async fn list_named(&self, kind: &str, cursor: Option<&str>) -> Result<List<Value>> {
-        self.get(&["v1", kind]).query_if("cursor", cursor).send().await
-    }
-
-    /// Deletes one thing of a kind.
-    pub async fn delete_named(&self, kind: &str, name: &str) -> Result<()> {
-        self.delete(&["v1", kind, name]).send_for_nothing().await
     }
 }

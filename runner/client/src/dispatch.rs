@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::{Client, Lines, Result};
 
 impl Client {
-    /// What a user (the bare id) has to do now, waiting up to `wait` for it; `None` if there is nothing.
+    /// What a user (the bare id) has to do now; waits for it for at most `wait`; `None` if there is nothing.
     pub async fn next_assignment(&self, uid: &str, wait: Duration) -> Result<Option<Assignment>> {
         let poll = Poll {
             wait: Some(Span::from_std(wait)),
@@ -19,7 +19,8 @@ impl Client {
         request.timeout(Duration::from_secs(60) + wait).send_for_option().await
     }
 
-    /// What a poll would give a user (the bare id) now, without giving it, and what each offer to them comes to.
+    /// What a poll would give a user (the bare id) now, without giving it, and why or why not for each offer to the
+    /// user.
     pub async fn peek(&self, uid: &str) -> Result<Peek> {
         self.get(&["v1", "dispatch", uid, "peek"]).send().await
     }

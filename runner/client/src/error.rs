@@ -1,4 +1,4 @@
-//! What can go wrong with a call.
+//! The errors of a call.
 
 use heddle_api::Problem;
 
@@ -13,7 +13,7 @@ pub enum Error {
     Unreachable {
         /// The address that was called.
         url: String,
-        /// What the network said.
+        /// The network's error.
         #[source]
         source: reqwest::Error,
     },
@@ -29,7 +29,7 @@ pub enum Error {
     Unexpected {
         /// The address that was called.
         url: String,
-        /// What is wrong with it.
+        /// The error in words.
         detail: String,
     },
     /// The client was given something that no request can be made of.

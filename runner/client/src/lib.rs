@@ -13,8 +13,8 @@
 //! # }
 //! ```
 //!
-//! What goes in and comes out are the types of [`heddle_api`]; fields that a newer server adds are passed over. Calls that
-//! have no method here can be made with [`Client::request`].
+//! Bodies and answers are the types of [`heddle_api`]; fields that a newer server adds are ignored. Calls without a
+//! method here can be made with [`Client::request`].
 
 mod admin;
 mod backfills;

@@ -81,14 +81,6 @@ impl Client {
         request.timeout(INGEST_TIMEOUT).send().await
     }
 
-    /// Schedules messages that are lines of JSON already.
-    pub async fn send_message_lines(&self, topic: &str, lines: impl Into<bytes::Bytes>) -> Result<MessagesAccepted> {
-        let request = self
-            .post(&["v1", "topics", topic, "messages"])
-            .bytes("application/x-ndjson", lines);
-        request.timeout(INGEST_TIMEOUT).send().await
-    }
-
     /// Cancels what a filter finds.
     pub async fn cancel_messages(&self, topic: &str, filter: &MessageFilter) -> Result<Cancelled> {
         self.post(&["v1", "topics", topic, "cancel"])

@@ -1,4 +1,4 @@
-//! Where people are told, and what they have been told.
+//! Channels, and what people were told.
 
 use heddle_api::{Channel, List, Notification};
 use serde_json::{Value, json};
@@ -18,12 +18,12 @@ pub struct NotificationFilter {
 }
 
 impl Client {
-    /// Creates or changes a channel; what is secret of it and left out stays as it is.
+    /// Creates or changes a channel; secret parts that are left out do not change.
     pub async fn put_channel(&self, name: &str, spec: &Value) -> Result<Channel> {
         self.put(&["v1", "channels", name]).json(spec).send().await
     }
 
-    /// Sends a test message through a channel; the answer says what came of it.
+    /// Sends a test message through a channel; returns the result.
     pub async fn test_channel(&self, name: &str) -> Result<Notification> {
         self.post(&["v1", "channels", name, "test"])
             .json(&json!({}))

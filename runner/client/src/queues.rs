@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{Client, List, Result};
 
-/// What a worker tells of a claim while it works on it.
+/// What a worker reports of a claim while it works on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// 0 to 1; shown with the task run.

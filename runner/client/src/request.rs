@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 
 /// The server of `heddle dev`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-/// What errors about the address of a server add.
+/// A hint that errors about the address of a server add.
 const URL_EXAMPLE: &str = "write for example http://127.0.0.1:8080";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer, unless the call says how long it waits for one.
@@ -25,7 +25,7 @@ const MAX_BODY_BYTES: usize = 256 << 20;
 const MAX_TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// A server and who we are to it. Cheap to clone; clones share connections.
+/// A server, and our credentials for it. Cheap to clone; clones share connections.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -36,7 +36,7 @@ pub struct Client {
 /// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
 fn choose_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Of two threads that do this at once one is told that it is done.
+        // If two threads do this at once, one gets an error, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
@@ -287,7 +287,7 @@ impl Request {
         })
     }
 
-    /// Sends it; whatever the answer says beyond success is not read.
+    /// Sends it; of a successful answer, the body is not read.
     pub async fn send_for_nothing(self) -> Result<()> {
         self.send_for_response().await.map(drop)
     }

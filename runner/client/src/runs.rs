@@ -73,10 +73,6 @@ impl Client {
         }
     }
 
-    pub async fn cancel_run(&self, id: Uuid) -> Result<Run> {
-        self.control_run(id, "cancel", None).await
-    }
-
     /// Removes a run that has ended.
     pub async fn delete_run(&self, id: Uuid) -> Result<()> {
         self.delete(&["v1", "runs", &id.to_string()]).send_for_nothing().await
@@ -121,7 +117,7 @@ impl Client {
             .await
     }
 
-    /// Tries a task run again at once.
+    /// Retries a task run at once.
     pub async fn retry_task(&self, id: Uuid, task: &str, item: Option<u32>) -> Result<TaskDetail> {
         self.post(&["v1", "runs", &id.to_string(), "tasks", task, "retry"])
             .query_if("item", item)
@@ -186,6 +182,7 @@ impl Request {
             ids: _,
             queue,
             script,
+            backfill,
         } = filter;
         let several = [
             ("group", group),
@@ -210,6 +207,7 @@ impl Request {
             .query_if("to", to.as_deref())
             .query_if("logical_from", logical_from.as_deref())
             .query_if("logical_to", logical_to.as_deref())
+            .query_if("backfill", *backfill)
     }
 }
 

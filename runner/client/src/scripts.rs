@@ -15,7 +15,7 @@ const RETIRE_TIMEOUT: Duration = Duration::from_secs(1_800);
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl Client {
-    /// Uploads wasm as a script's next version, and activates it unless told not to.
+    /// Uploads wasm as a script's next version, and activates it unless `activate` is false.
     pub async fn put_script(&self, name: &str, wasm: impl Into<Bytes>, activate: bool) -> Result<ScriptVersion> {
         self.put_script_as(name, "application/wasm", wasm, activate).await
     }

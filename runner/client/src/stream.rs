@@ -80,9 +80,9 @@ impl Lines {
 pub struct ServerEvent {
     /// Its kind; `message` if the server gives none.
     pub event: String,
-    /// What it carries, mostly JSON.
+    /// Its data, usually JSON.
     pub data: String,
-    /// Where to go on after a break, for the header `Last-Event-ID`.
+    /// Where to continue after a break, for the header `Last-Event-ID`.
     pub id: Option<String>,
 }
 

@@ -21,7 +21,7 @@ const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10);
 /// How often an outcome is reported when the server cannot be reached; then its lease has run out anyway.
 const REPORTS_MAX: u32 = 8;
 
-/// What came of a task run.
+/// The outcome of a task run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// It is done, with an output.
@@ -75,7 +75,7 @@ struct Counts {
 }
 
 impl Worker {
-    /// A worker with a name of its own, which people see; one task run at once, leases of 30 s.
+    /// A worker with a name that people see; one task run at once, leases of 30 s.
     pub fn new(client: Client, queue: impl Into<String>, name: impl Into<String>) -> Self {
         let request = ClaimRequest {
             worker: name.into(),
@@ -104,13 +104,13 @@ impl Worker {
         self
     }
 
-    /// How long task runs under way may take to end at the stop; what is left is given back.
+    /// How long running task runs may take to end after the stop; the others are given back.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.drain = drain;
         self
     }
 
-    /// What this worker can do; task runs with tags go to workers that carry all of them.
+    /// This worker's tags; task runs with tags go to workers that have all of them.
     pub fn tags(mut self, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.request.tags = tags.into_iter().map(Into::into).collect();
         self
@@ -144,7 +144,7 @@ impl Worker {
             request.lease = Some(Span::from_std(self.lease));
             let claimed = tokio::select! {
                 claimed = self.client.claim(&self.queue, &request, WAIT) => claimed,
-                // The server gives back what it hands to a connection that is gone.
+                // The server takes back what it sent on a connection that is gone.
                 () = &mut stop => break Ok(()),
             };
             while under_way.try_join_next().is_some() {}
@@ -189,7 +189,7 @@ fn is_passing(error: &Error) -> bool {
     matches!(error, Error::Unreachable { .. }) || matches!(error.status(), Some(408 | 429 | 500..))
 }
 
-/// A task run in hand.
+/// A task run that this worker holds.
 struct Held {
     client: Client,
     claim: Claim,
@@ -251,7 +251,7 @@ impl Held {
                 }
                 Err(error) if error.status() == Some(409) && attempt > 1 => &self.counts.reported,
                 Err(error) if error.status() == Some(413) => {
-                    // What is too large will not become smaller.
+                    // A result that is too large will not become smaller.
                     let message = error.to_string();
                     match self.client.fail(&self.claim, &json!(message), true).await {
                         Ok(_) => &self.counts.reported,

@@ -1,7 +1,7 @@
 //! Backfills: what may be asked for, which instants that means, and what becomes of an instant that has a run.
 //!
-//! Everything is reckoned from the spec, the calendar and the present instant, so a node that takes a backfill over
-//! goes on exactly where the last one stopped: it needs no more than the last instant that was decided.
+//! All is computed from the spec, the calendar and the present instant, so a node that takes a backfill over continues
+//! exactly where the last one stopped: it only needs the last decided instant.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const INSTANTS_MAX: u64 = 1_000_000;
 /// The maximum number of its runs that are active at the same time, 1 to 10,000. Default: 1.
 pub const ACTIVE_MAX: u32 = 10_000;
 
-/// How far below its group's other runs a backfill stands, unless it says otherwise.
+/// How much lower a backfill's priority is than that of its group's other runs, by default.
 pub const PRIORITY_BELOW: i16 = 10;
 
 /// Where a run's priority ends.
@@ -62,7 +62,7 @@ impl OnExisting {
         }
     }
 
-    /// What the database kept.
+    /// The value of a number in the database.
     pub fn from_number(number: i16) -> Option<Self> {
         [Self::Skip, Self::Failed, Self::All]
             .into_iter()
@@ -130,7 +130,7 @@ fn one() -> u32 {
     1
 }
 
-/// The instants between two, however they are told.
+/// The instants between two, however they are defined.
 #[derive(Clone, Debug)]
 pub enum Grid {
     /// The instants of the group's schedules.
@@ -344,7 +344,7 @@ pub struct Existing<R> {
     pub earlier: bool,
 }
 
-/// What becomes of an instant.
+/// What happens with an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<R> {
     /// It gets a run; there is none.
@@ -355,8 +355,8 @@ pub enum Verdict<R> {
     Skip,
 }
 
-/// Decides about an instant. A run that is still under way is never replaced: it is being done already. Nor is one
-/// that was made after the backfill: a schedule, or another backfill, was faster.
+/// Decides about an instant. A live run is never replaced: the instant is being handled already. Nor is a run that was
+/// created after the backfill: a schedule, or another backfill, was faster.
 pub fn decide<R>(on_existing: OnExisting, existing: Option<Existing<R>>) -> Verdict<R> {
     let Some(existing) = existing else { return Verdict::Fill };
     let wanted = match on_existing {

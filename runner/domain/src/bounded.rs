@@ -1,20 +1,21 @@
-//! What strangers write is computed where its time and its memory are bounded from outside.
+//! Computes with input from strangers, where time and memory are bounded from outside.
 //!
-//! A JSON Schema is a program: a few lines of it can take gigabytes, and the library that runs it can be neither
-//! interrupted nor charged. What such a program will cost was once reckoned beforehand, and the reckoning was outwitted
-//! each time somebody tried in earnest. So the domain does not reckon: it says *what* is to be computed (as
-//! bytes), and a [`Bounds`] that the program installs computes it where it can be ended: in a node that is a child
-//! process whose memory the kernel limits and whose processor time its parent watches (`heddle-sandbox`, `bounded`).
-//! The child is the same program and calls [`answer`], so that what it says is what would have been said here.
+//! A JSON Schema is a program: a few lines of it can take gigabytes, and the library that runs it can neither be
+//! interrupted nor be limited. Earlier versions estimated the cost of such a program beforehand, and each estimate was
+//! defeated when somebody seriously tried. So the domain does not estimate: it says *what* to compute (as bytes), and a
+//! [`Bounds`] that the program installs computes it where it can be stopped. In a node, that is a child process whose
+//! memory the kernel limits and whose processor time its parent watches (`heddle-sandbox`, `bounded`). The child is the
+//! same program and calls [`answer`], so the result is the same as it would be here.
 //!
-//! Where nothing was installed (tests of this crate, small tools), the work is done in place.
+//! If nothing was installed (tests of this crate, small tools), the work is done in place.
 //!
-//! That a work was ended is a word about what was written. That there was nobody to do it is none: whoever is about to
-//! act on what was said of a schema or a template asks within [`or_trouble`], and tries again when it was our own trouble.
+//! If work was stopped, its input was too expensive. If nobody could do it, that says nothing about the input: a caller
+//! that acts on the result for a schema or a template asks within [`or_trouble`], and tries again when it was our own
+//! trouble.
 //!
-//! Why no WebAssembly module in the sandbox: it would be a second build of the validator and of whatever else is to run
-//! there, minutes of each clean build, and code that is compiled twice with different features; the child needs nothing
-//! that is not there, runs at native speed, and its bounds are the kernel's.
+//! Why not a WebAssembly module in the sandbox: it would be a second build of the validator and of all else that is to
+//! run there, take minutes of each clean build, and compile code twice with different features. The child needs nothing
+//! new, runs at native speed, and its bounds are the kernel's.
 
 use std::cell::RefCell;
 use std::collections::hash_map::DefaultHasher;
@@ -24,10 +25,10 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-use crate::Faults;
 use crate::schema;
 use crate::spec::{StrictError, yaml};
 use crate::template::apart::{self, Seen};
+use crate::{Fault, Faults};
 
 /// A JSON value in a form that postcard can write: it says itself what it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,22 +85,22 @@ impl From<Plain> for Value {
     }
 }
 
-/// What is to be computed.
+/// Work to be computed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Work {
     /// Whether a schema can be used.
     CompileSchema { schema: Plain },
-    /// What is wrong with a value.
+    /// The errors of a value.
     CheckSchema {
         schema: Plain,
         value: Plain,
         unknown: Vec<String>,
     },
-    /// Where a value with fractions in these places misses integers.
+    /// Where a value with fractions in these positions lacks integers.
     IntegersAsked { schema: Plain, probe: Plain },
-    /// What a YAML document says.
+    /// The content of a YAML document.
     ReadYaml { text: String },
-    /// What a template gives, or whether a condition is met.
+    /// The result of a template, or whether a condition is met.
     Render {
         template: String,
         condition: bool,
@@ -107,11 +108,11 @@ pub(crate) enum Work {
     },
 }
 
-/// What came of it.
+/// The result of work.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    Compiled(Result<(), String>),
-    Checked(Result<Faults, String>),
+    Compiled(Result<(), Fault>),
+    Checked(Result<Faults, Fault>),
     Asked(Vec<String>),
     Read(Result<Plain, StrictError>),
     Rendered(Result<Plain, String>),
@@ -119,7 +120,7 @@ pub(crate) enum Answer {
     Unread(String),
 }
 
-/// Why nothing came of it.
+/// Why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
     /// It used up its processor time.
@@ -133,7 +134,7 @@ pub enum Stopped {
     Trouble(String),
 }
 
-/// Where work is done that may have to be ended.
+/// Does work that may have to be stopped.
 pub trait Bounds: Send + Sync {
     /// Has [`answer`] called with `work`, and ends it when it takes too much. `key` is the same for works that
     /// presumably end the same way: what was ended several times need not be begun again. `owner` is the same for works
@@ -148,7 +149,7 @@ pub fn install(bounds: Box<dyn Bounds>) {
     let _ = BOUNDS.set(bounds);
 }
 
-/// Computes what [`Bounds::compute`] was given. `begun` is called once when what the key stands for is behind it.
+/// Computes the work given to [`Bounds::compute`]. `begun` is called once, after the part for which the key stands.
 pub fn answer(work: &[u8], begun: &mut dyn FnMut()) -> Vec<u8> {
     let answer = match postcard::from_bytes(work) {
         Ok(work) => done(work, begun),
@@ -175,7 +176,7 @@ fn done(work: Work, begun: &mut dyn FnMut()) -> Answer {
     }
 }
 
-/// What stands for a text among others.
+/// A key that identifies a text.
 pub(crate) fn key_of(text: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -187,11 +188,11 @@ thread_local! {
     static TROUBLE: RefCell<Option<Stopped>> = const { RefCell::new(None) };
 }
 
-/// Runs `f`, unless bounded work within it came to nothing through our own trouble: then what `f` made of that (a fault
-/// in somebody's params, a template that cannot be used) is dropped, and the trouble is returned.
+/// Runs `f`. If bounded work within it failed because of our own trouble, the result of `f` (a fault in somebody's
+/// params, an unusable template) is dropped, and the trouble is returned.
 ///
-/// Faults travel far, through code to which it does not matter what they come from. So this is not told by each of
-/// them, but by the thread on which all of `f` runs.
+/// Faults pass through code for which their cause does not matter. So the trouble is not part of each fault, but is
+/// noted for the thread on which all of `f` runs.
 pub fn or_trouble<T>(f: impl FnOnce() -> T) -> Result<T, Stopped> {
     let outer = TROUBLE.take();
     let result = f();
@@ -201,7 +202,7 @@ pub fn or_trouble<T>(f: impl FnOnce() -> T) -> Result<T, Stopped> {
     }
 }
 
-/// Has work done, where that is bounded if the process has such a place.
+/// Does work, with bounds if the process has them.
 pub(crate) fn perform(work: Work, key: u64, owner: u64) -> Result<Answer, Stopped> {
     let result = perform_once(work, key, owner);
     if let Err(trouble @ Stopped::Trouble(_)) = &result {
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(or_trouble(check), Err(trouble.clone()));
         assert_eq!(or_trouble(written), Err(trouble.clone()));
         assert_eq!(or_trouble(|| Schema::compile(&heavy).is_err()), Err(trouble.clone()));
-        // What was met within an inner call is the inner call's, and it is told once.
+        // Trouble within an inner call belongs to the inner call, and is reported once.
         assert_eq!(or_trouble(|| or_trouble(check)), Ok(Err(trouble)));
         assert_eq!(or_trouble(|| 2), Ok(2));
         NOBODY.set(false);

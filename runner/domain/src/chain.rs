@@ -5,8 +5,8 @@ use std::fmt;
 
 /// An error and its causes as one line: `cannot claim: a statement failed: live/claim.rs:71: SQLSTATE 42P01: ...`.
 ///
-/// What an error says is its own and not its cause's; some libraries repeat their cause nevertheless. A cause whose
-/// text has been said already is left out.
+/// An error should show its own text and not its cause's, but some libraries repeat their cause. A cause whose text was
+/// already shown is left out.
 ///
 /// ```
 /// # use heddle_domain::Chain;
@@ -15,7 +15,7 @@ use std::fmt;
 /// ```
 pub struct Chain<'a>(pub &'a (dyn Error + 'a));
 
-/// How many causes are told: an error that is its own cause must not fill the log.
+/// How many causes are shown: an error that is its own cause must not fill the log.
 const CAUSES_MAX: usize = 16;
 
 impl fmt::Display for Chain<'_> {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Where random bits come from: the operating system in a node, a seed in a test.
+/// The source of random bits: the operating system in a node, a seed in a test.
 pub trait Chance: Debug + Send + Sync + 'static {
     /// 128 random bits.
     fn bits(&self) -> u128;

@@ -1,9 +1,9 @@
 //! Offers: when their occurrences are due, which of them a user may still be given, and in which order.
 //!
-//! An offer's occurrences are never written ahead; they are reckoned. A user's *window* is
-//! `[max(last finished occurrence, now - horizon), now]`, both ends included: what is due in it is given earliest
-//! first. The start is included so that two offers due at the same instant are both served; what the user has held is
-//! left out by (offer, occurrence).
+//! An offer's occurrences are never written ahead; they are computed. A user's *window* is `[max(last finished
+//! occurrence, now - horizon), now]`, both ends inclusive: what is due in it is given earliest first. The start is
+//! included so that two offers due at the same instant are both served; what the user has held is excluded by (offer,
+//! occurrence).
 
 use chrono_tz::Tz;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -114,7 +114,7 @@ impl AssignmentState {
         Self::Expired,
     ];
 
-    /// The number in the table; 0 stands for a hold.
+    /// The number in the table; 0 means a hold.
     pub fn number(self) -> i16 {
         self as i16
     }
@@ -135,11 +135,6 @@ impl AssignmentState {
         }
     }
 
-    /// From the word in the API.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-
     /// Whether a hold may end like this. A hold ends once.
     pub fn follows(self, before: Self) -> bool {
         match (before, self) {
@@ -147,6 +142,15 @@ impl AssignmentState {
             (Self::Assigned, Self::Assigned) => false,
             (Self::Completed | Self::Failed | Self::Revoked | Self::Expired, _) => false,
         }
+    }
+}
+
+impl std::str::FromStr for AssignmentState {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == word);
+        found.ok_or_else(|| format!("`{word}` is not one of {}", Self::ALL.map(Self::as_str).join(", ")))
     }
 }
 
@@ -355,7 +359,7 @@ fn rhythm_of(kind: OfferKind, spec: &OfferSpec, zone: Tz, starts_at: Time, fault
 }
 
 impl Offer {
-    /// Checks a spec; `created_at` is what an instant that is left out stands for.
+    /// Checks a spec; `created_at` replaces an instant that is left out.
     pub fn compile(spec: OfferSpec, created_at: Time) -> Result<Self, Faults> {
         let mut faults = Faults::default();
         if let Err(detail) = check_audience(&spec.audience) {
@@ -370,7 +374,7 @@ impl Offer {
                 Tz::UTC
             }
         };
-        // Days are reckoned by the calendar, which ends earlier.
+        // Days are computed by the calendar, which ends earlier.
         let parse = if kind == OfferKind::Daily {
             parse_moment
         } else {
@@ -484,7 +488,7 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
     }
 }
 
-/// What may be given to a user now: both ends included.
+/// What may be given to a user now: both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub from: Time,
@@ -501,11 +505,11 @@ impl Window {
     }
 }
 
-/// Where an occurrence stands among those that a user may be given: the least goes first.
+/// The position of an occurrence among those that a user may be given: the least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     occurrence: Time,
-    /// What the user has just repeated goes on before another offer of the same instant.
+    /// An occurrence that the user is repeating goes before another offer of the same instant.
     fresh: bool,
     priority: std::cmp::Reverse<i16>,
     seq: i64,

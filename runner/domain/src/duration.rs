@@ -47,7 +47,7 @@ pub enum SpanError {
 impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
-    /// The longest: 36,500 days, so that any instant of our time plus a span can still be told.
+    /// The longest: 36,500 days, so that an instant of our time plus a span is still representable.
     pub const MAX: Self = Self(36_500 * 86_400 * MICROS_PER_SECOND);
 
     /// A span of whole microseconds, cut to [`Span::MAX`].
@@ -106,7 +106,7 @@ impl Span {
     }
 }
 
-/// How much of a wrong input an error repeats.
+/// How many characters of a wrong input an error repeats.
 const SHOWN_CHARS: usize = 40;
 
 impl FromStr for Span {

@@ -1,7 +1,7 @@
 //! Executors: what does the work of a task, each with its own part of the task's spec.
 //!
 //! A new executor begins here: its variant, the field of [`TaskSpec`] that names it, its bounds, its templates. An attempt of
-//! it is prepared in the engine (`attempts/prepare.rs`).
+//! it is prepared in the engine (`runner/engine/src/attempts/prepare.rs`).
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const QUERY_SQL_MAX_BYTES: usize = 256 << 10;
 const QUERY_PARAMS_MAX: usize = 1_000;
 const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
-/// What does a task's work.
+/// Does the work of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Executor {
     /// A wasm script on a node: `name` or `name@version`.
@@ -58,7 +58,7 @@ pub(crate) struct Surroundings<'a> {
     /// The group that the task is of, and its category.
     pub(crate) group: &'a Name,
     pub(crate) category: Option<&'a Name>,
-    /// What exists.
+    /// The existing objects.
     pub(crate) catalog: &'a dyn Catalog,
     /// Templates, and the tasks that they may name.
     pub(crate) templates: &'a Checker<'a>,
@@ -116,7 +116,7 @@ impl Executor {
         }
     }
 
-    /// Checks it; `place` points to its task.
+    /// Checks it; `place` is the JSON pointer of its task.
     pub(crate) fn check(&self, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
         let pointer = format!("{place}/{}", self.as_str());
         match self {

@@ -1,4 +1,4 @@
-//! What is wrong with an input, and where.
+//! An error in an input, and its position.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault at a place.
+    /// A fault at a pointer.
     pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             pointer: pointer.into(),
@@ -65,7 +65,7 @@ impl Faults {
         }
     }
 
-    /// Adds a fault at a place.
+    /// Adds a fault at a pointer.
     pub fn add(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
         self.push(Fault::at(pointer, detail));
     }

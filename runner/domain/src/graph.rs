@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// A directed graph of named nodes; an edge leads from what is needed to what needs it.
+/// A directed graph of named nodes; an edge goes from a dependency to its dependant.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     inner: DiGraph<String, ()>,
@@ -119,12 +119,12 @@ impl Graph {
         (order.len() == self.nodes.len()).then_some(order)
     }
 
-    /// What needs this node directly, in alphabetical order.
+    /// The direct dependants of this node, in alphabetical order.
     pub fn dependants(&self, name: &str) -> Vec<String> {
         self.named_neighbours(name, petgraph::Direction::Outgoing)
     }
 
-    /// What this node needs directly, in alphabetical order.
+    /// The direct dependencies of this node, in alphabetical order.
     pub fn dependencies(&self, name: &str) -> Vec<String> {
         self.named_neighbours(name, petgraph::Direction::Incoming)
     }

@@ -20,7 +20,7 @@ pub fn uuid_v7(at: Time, bits: u128) -> Uuid {
 /// The same, where of two ids of one millisecond the one with the lower number `nth` is smaller. (The number takes 32 of the
 /// 74 bits that are random otherwise.)
 pub fn uuid_v7_nth(at: Time, nth: u32, bits: u128) -> Uuid {
-    // As they stand behind the milliseconds: 4 bits for the version and 12, 2 bits for the variant and 62.
+    // After the milliseconds: 4 bits for the version and 12, 2 bits for the variant and 62.
     let low = (bits as u64) & ((1 << 42) - 1);
     let ordered = (u128::from(nth) << 42) | u128::from(low);
     let (first, second) = (ordered >> 62, ordered & ((1 << 62) - 1));

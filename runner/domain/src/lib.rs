@@ -1,7 +1,7 @@
-//! Types and decisions of Heddle: what is written in a spec, how a run moves, when a retry or a schedule is due.
+//! Types and decisions of Heddle: specs, the progress of runs, and when a retry or a schedule is due.
 //!
-//! Nothing here does I/O, waits, or looks at a clock or a random generator: time and chance come in as arguments
-//! ([`Clock`], [`Chance`]), so that a decision can be replayed.
+//! Nothing here does I/O, waits, or reads a clock or a random generator: time and chance are arguments ([`Clock`],
+//! [`Chance`]), so that a decision can be replayed.
 
 pub mod backfill;
 pub mod bounded;

@@ -1,7 +1,7 @@
 //! Scheduled messages: where they are kept, what they are called, and how a line becomes one.
 //!
-//! A message is addressed by (day, bucket, id), and its id tells the first two, so that whoever holds an id finds the
-//! message without a search.
+//! A message is addressed by (day, bucket, id), and its id contains the first two, so that a message is found by its id
+//! without a search.
 
 use chrono::{NaiveDate, TimeDelta};
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::Time;
+use crate::fault::pointer_token;
 use crate::topic::{Granularity, Topic, parse_day};
+use crate::{Fault, Time};
 
 /// How many buckets a day has.
 pub const BUCKETS: i64 = 10_000;
@@ -21,18 +22,18 @@ pub const DAYS_AHEAD_MAX: i64 = 3_660;
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// How deep a payload may be nested: readers of JSON commonly stop at 128, and it is handed over within other JSON.
+/// How deep a payload may be nested: readers of JSON usually stop at 128, and it is sent within other JSON.
 const PAYLOAD_DEPTH_MAX: usize = 100;
 
 /// How many bytes a line may have besides its payload.
 pub const LINE_EXTRA_BYTES_MAX: usize = 4 * 1024;
 
-/// What the params of a queue's batch say of a message besides its payload, in bytes: `{"id":"36 characters",
+/// The size of a message in the params of a queue's batch, without its payload, in bytes: `{"id":"36 characters",
 /// "sender":19,"receiver":19,"due":"27","payload":},`.
 const QUEUED_FRAME_BYTES: usize = 153;
 
-/// How many bytes a message takes of the params of the run that hands it to a queue. The payload is written anew there, and
-/// may be several times as long as it came: `1e15` is written out.
+/// How many bytes a message takes in the params of the run that brings it to a queue. The payload is written anew
+/// there, and may become several times as long: `1e15` is written out.
 pub fn queued_bytes(payload: &str) -> usize {
     let written = serde_json::from_str::<serde_json::Value>(payload).map_or(0, |value| value.to_string().len());
     QUEUED_FRAME_BYTES + written.max(payload.len())
@@ -54,7 +55,7 @@ pub fn message_id(at: Time, sequence: u64, day: NaiveDate, bucket: i16) -> Uuid 
     Uuid::from_u128(millis << 80 | 7 << 76 | high << 64 | 2 << 62 | bucket << 48 | day << 28 | low)
 }
 
-/// The day and the bucket that an id tells; `None` for what is no message's.
+/// The day and the bucket in an id; `None` for an id that is no message's.
 pub fn address_of(id: Uuid) -> Option<(NaiveDate, i16)> {
     let bits = id.as_u128();
     if id.get_version_num() != 7 || bits >> 62 & 3 != 2 {
@@ -83,15 +84,15 @@ fn days_of(day: NaiveDate) -> i64 {
 pub struct Incoming<'a> {
     /// Whose it is: 0 to 2^63-1.
     pub sender: i64,
-    /// Whom it is for: 0 to 2^63-1.
+    /// The receiver: 0 to 2^63-1.
     pub receiver: i64,
     /// The day that it is kept with.
     pub day: NaiveDate,
-    /// Of topics of instants: when it is due; it may be past.
+    /// For topics of instants: when it is due; it may be past.
     pub due_at: Option<Time>,
     /// The payload as the JSON text that was sent.
     pub payload: &'a str,
-    /// What makes it unique within its day.
+    /// The key, which is unique within its day.
     pub key: Option<String>,
 }
 
@@ -110,17 +111,23 @@ struct Line<'a> {
     key: Option<&'a RawValue>,
 }
 
-/// Reads a message from a JSON text; an error says what is wrong with it, in words.
-pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, String> {
-    // What is derived would take an array of the fields' values as well.
+/// Where the fields of a message are.
+const DUE: &str = "/due";
+const PAYLOAD: &str = "/payload";
+const KEY: &str = "/key";
+
+/// Reads a message from a JSON text; an error says in words what is wrong with it, and has the pointer of the field. The
+/// words name the field too: the answer to many messages contains only them.
+pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, Fault> {
+    // A derived reader would also accept an array of the fields' values.
     if !text.trim_start().starts_with('{') {
-        return Err("a message must be a JSON object".into());
+        return Err(Fault::at("", "a message must be a JSON object"));
     }
-    let line: Line<'a> = serde_json::from_str(text).map_err(|error| shortened(&unplaced(&error)))?;
+    let line: Line<'a> = serde_json::from_str(text).map_err(|error| unfit(&error))?;
     let sender = user("sender", line.sender)?;
     let receiver = user("receiver", line.receiver)?;
-    let due = line.due.ok_or("`due` is missing")?;
-    let due: String = serde_json::from_str(due.get()).map_err(|_| "`due` must be a string".to_owned())?;
+    let due = line.due.ok_or_else(|| Fault::at(DUE, "`due` is missing"))?;
+    let due: String = serde_json::from_str(due.get()).map_err(|_| Fault::at(DUE, "`due` must be a string"))?;
     let (day, due_at) = match topic.spec.granularity {
         Granularity::Day => (due_day(topic, &due, now)?, None),
         Granularity::Instant => {
@@ -131,20 +138,20 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     let payload = line.payload.map_or("null", RawValue::get);
     let bytes_max = topic.spec.max_payload.0;
     if payload.len() as u64 > bytes_max {
-        return Err(format!(
-            "the payload has {} bytes; the maximum is {bytes_max}",
-            payload.len()
-        ));
+        let detail = format!("the payload has {} bytes; the maximum is {bytes_max}", payload.len());
+        return Err(Fault::at(PAYLOAD, detail));
     }
     if let Err(error) = Readable::check(payload) {
-        return Err(shortened(&format!("the payload is not valid JSON: {error}")));
+        let detail = format!("the payload is not valid JSON: {error}");
+        return Err(Fault::at(PAYLOAD, shortened(&detail)));
     }
     let key = match line.key.map(RawValue::get) {
         None | Some("null") => None,
         Some(text) => {
-            let key: String = serde_json::from_str(text).map_err(|_| "`key` must be a string".to_owned())?;
+            let key: String = serde_json::from_str(text).map_err(|_| Fault::at(KEY, "`key` must be a string"))?;
             if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
-                return Err(format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte"));
+                let detail = format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte");
+                return Err(Fault::at(KEY, detail));
             }
             Some(key)
         }
@@ -230,49 +237,55 @@ impl<'de> Visitor<'de> for Readable {
     }
 }
 
-/// What is wrong with JSON, without the place within the text where it is an affair of the fields: they are named.
-fn unplaced(error: &serde_json::Error) -> String {
+/// The error of JSON, without its position in the text if it is about a field, which is named. An error of `serde_json`
+/// names the field only in its words.
+fn unfit(error: &serde_json::Error) -> Fault {
     let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(end) if error.is_data() => text[..end].to_owned(),
-        _ => text,
-    }
+    let detail = match text.rfind(" at line ") {
+        Some(end) if error.is_data() => &text[..end],
+        _ => &text,
+    };
+    let named = ["unknown field `", "duplicate field `"]
+        .iter()
+        .find_map(|words| detail.strip_prefix(words)?.split_once('`'));
+    let pointer = named.map_or(String::new(), |(field, _)| format!("/{}", pointer_token(field)));
+    Fault::at(pointer, shortened(detail))
 }
 
 fn shortened(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-fn user(field: &str, value: Option<&RawValue>) -> Result<i64, String> {
-    let text = value.ok_or_else(|| format!("`{field}` is missing"))?.get();
+fn user(field: &str, value: Option<&RawValue>) -> Result<i64, Fault> {
+    let wrong = |detail: String| Fault::at(format!("/{field}"), detail);
+    let text = value.ok_or_else(|| wrong(format!("`{field}` is missing")))?.get();
     text.parse::<i64>()
         .ok()
         .filter(|id| *id >= 0 && !text.starts_with('-'))
         .ok_or_else(|| {
-            format!(
+            wrong(format!(
                 "`{field}` must be a whole number from 0 to 9223372036854775807, not {}",
                 text.chars().take(40).collect::<String>()
-            )
+            ))
         })
 }
 
-fn due_day(topic: &Topic, text: &str, now: Time) -> Result<NaiveDate, String> {
-    let day = parse_day(text).map_err(|fault| format!("`due`: {}", fault.detail))?;
+fn due_day(topic: &Topic, text: &str, now: Time) -> Result<NaiveDate, Fault> {
+    let day = parse_day(text).map_err(|fault| Fault::at(DUE, format!("`due`: {}", fault.detail)))?;
     let today = topic.today(now);
     if day <= today {
-        return Err(format!(
-            "`due` must be a day after today ({today} in {}), not {day}",
-            topic.zone
-        ));
+        let detail = format!("`due` must be a day after today ({today} in {}), not {day}", topic.zone);
+        return Err(Fault::at(DUE, detail));
     }
     not_too_far(day, today)?;
     Ok(day)
 }
 
-fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time), String> {
+fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time), Fault> {
     let at = chrono::DateTime::parse_from_rfc3339(text).map_err(|_| {
         let shown: String = text.chars().take(40).collect();
-        format!("`due`: `{shown}` is not a valid RFC 3339 time; write for example 2026-11-21T08:00:00Z")
+        let detail = format!("`due`: `{shown}` is not a valid RFC 3339 time; write for example 2026-11-21T08:00:00Z");
+        Fault::at(DUE, detail)
     })?;
     // The first year that is written with four digits and no sign; further back nobody could read it.
     const EARLIEST: Time = match NaiveDate::from_ymd_opt(1, 1, 1) {
@@ -280,15 +293,16 @@ fn due_instant(topic: &Topic, text: &str, now: Time) -> Result<(NaiveDate, Time)
         None => Time::UNIX_EPOCH,
     };
     let at = crate::clock::to_micros(at.to_utc()).max(EARLIEST);
-    // What is past is due now, and kept with today.
+    // A past instant is due now, and is stored with today.
     let day = topic.today(at.max(now));
     not_too_far(day, topic.today(now))?;
     Ok((day, at))
 }
 
-fn not_too_far(day: NaiveDate, today: NaiveDate) -> Result<(), String> {
+fn not_too_far(day: NaiveDate, today: NaiveDate) -> Result<(), Fault> {
     if day.signed_duration_since(today).num_days() > DAYS_AHEAD_MAX {
-        return Err(format!("`due` must be at most {DAYS_AHEAD_MAX} days ahead, not {day}"));
+        let detail = format!("`due` must be at most {DAYS_AHEAD_MAX} days ahead, not {day}");
+        return Err(Fault::at(DUE, detail));
     }
     Ok(())
 }
@@ -343,7 +357,10 @@ mod tests {
             let text = line(due);
             match (read(&shanghai, &text, now()), expect) {
                 (Ok(read), Ok(day)) => assert_eq!(read.day.to_string(), day),
-                (Err(detail), Err(part)) => assert!(detail.contains(part), "{detail}"),
+                (Err(fault), Err(part)) => {
+                    assert!(fault.detail.contains(part), "{fault}");
+                    assert_eq!(fault.pointer, "/due");
+                }
                 (got, _) => panic!("{due}: {got:?}"),
             }
         };
@@ -370,7 +387,8 @@ mod tests {
             );
         }
         for never in ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59Z"] {
-            assert!(read(&instants, &line(never), now()).unwrap_err().contains("days ahead"));
+            let fault = read(&instants, &line(never), now()).unwrap_err();
+            assert!(fault.detail.contains("days ahead"), "{fault}");
         }
         assert!(read(&instants, &line("2026-11-22"), now()).is_err());
     }
@@ -402,39 +420,29 @@ mod tests {
     #[test]
     fn lines_that_are_wrong_say_why() {
         let topic = topic(json!({"script": "a", "granularity": "instant", "max_payload": 10}));
-        let check = |text: &str, part: &str| {
-            let detail = read(&topic, text, now()).unwrap_err();
-            assert!(detail.contains(part), "{text}: {detail}");
+        let check = |text: &str, pointer: &str, part: &str| {
+            let fault = read(&topic, text, now()).unwrap_err();
+            assert!(fault.detail.contains(part), "{text}: {fault}");
+            assert_eq!(fault.pointer, pointer, "{text}");
         };
         let due = "\"due\":\"2026-11-22T00:00:00Z\"";
-        check("{", "EOF");
-        check("[]", "object");
-        check(&format!("{{\"receiver\":1,{due}}}"), "`sender` is missing");
-        check(&format!("{{\"sender\":-1,\"receiver\":1,{due}}}"), "not -1");
-        check(
-            &format!("{{\"sender\":9223372036854775808,\"receiver\":1,{due}}}"),
-            "9223372036854775807",
-        );
-        check(&format!("{{\"sender\":1.5,\"receiver\":1,{due}}}"), "1.5");
-        check(&format!("{{\"sender\":\"1\",\"receiver\":1,{due}}}"), "whole number");
-        check("{\"sender\":1,\"receiver\":1}", "`due` is missing");
-        check("{\"sender\":1,\"receiver\":1,\"due\":5}", "string");
-        check(
-            &format!("{{\"sender\":1,\"receiver\":1,{due},\"payload\":\"123456789\"}}"),
-            "11 bytes",
-        );
-        check(
-            &format!("{{\"sender\":1,\"receiver\":1,{due},\"key\":\"\"}}"),
-            "1 to 512",
-        );
-        check(
-            &format!("{{\"sender\":1,\"sender\":1,\"receiver\":1,{due}}}"),
-            "duplicate",
-        );
-        check(
-            &format!("{{\"sender\":1,\"receiver\":1,{due},\"sendr\":1}}"),
-            "unknown field",
-        );
+        check("{", "", "EOF");
+        check("[]", "", "object");
+        check(&format!("{{\"receiver\":1,{due}}}"), "/sender", "`sender` is missing");
+        let user = |sender: &str| format!("{{\"sender\":{sender},\"receiver\":1,{due}}}");
+        check(&user("-1"), "/sender", "not -1");
+        check(&user("9223372036854775808"), "/sender", "9223372036854775807");
+        check(&user("1.5"), "/sender", "1.5");
+        check(&user("\"1\""), "/sender", "whole number");
+        check("{\"sender\":1,\"receiver\":1}", "/due", "`due` is missing");
+        check("{\"sender\":1,\"receiver\":1,\"due\":5}", "/due", "string");
+        let more = |more: &str| format!("{{\"sender\":1,\"receiver\":1,{due},{more}}}");
+        check(&more("\"payload\":\"123456789\""), "/payload", "11 bytes");
+        check(&more("\"payload\":1e999"), "/payload", "not valid JSON");
+        check(&more("\"key\":\"\""), "/key", "1 to 512");
+        check(&more("\"key\":1"), "/key", "string");
+        check(&more("\"sender\":1"), "/sender", "duplicate");
+        check(&more("\"send/r\":1"), "/send~1r", "unknown field");
         let text = format!("{{\"sender\":1,\"receiver\":2,{due}}}");
         assert_eq!(read(&topic, &text, now()).unwrap().payload, "null");
     }

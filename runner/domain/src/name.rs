@@ -29,12 +29,12 @@ pub enum NameError {
     /// A character that may not begin a name.
     #[error("a name must begin with a letter, a digit or `_`, not with {}", shown(*.0))]
     BadStart(char),
-    /// A character that may not stand in a name, with its place counted from 1.
+    /// A character that is not allowed in a name, with its position counted from 1.
     #[error("a name may contain only letters, digits, `_`, `.` and `-`; character {place} is {}", shown(*.character))]
     BadCharacter {
         /// The first character that is not allowed.
         character: char,
-        /// Its place, from 1.
+        /// Its position, from 1.
         place: usize,
     },
 }
@@ -71,7 +71,7 @@ fn is_letter_or_digit(character: char) -> bool {
 impl Name {
     /// How many characters (Unicode scalar values, after NFC) a name may have.
     pub const MAX_CHARS: usize = 63;
-    /// No text longer than this is looked at: decomposed, 63 characters need less.
+    /// Longer texts are not checked: decomposed, 63 characters need less.
     const MAX_BYTES: usize = 4096;
 
     /// Checks and normalises a text.
@@ -105,8 +105,8 @@ impl Name {
         &self.0
     }
 
-    /// What a text would be as a name, to look for things with: normalised where it can be one, else as it is (which
-    /// nothing is called).
+    /// The form in which a text is searched for as a name: normalised if it can be a name, otherwise unchanged (no
+    /// object has that name).
     pub fn sought(text: &str) -> String {
         Self::new(text).map_or_else(|_| text.to_owned(), Self::into)
     }

@@ -1,20 +1,21 @@
-//! Who is told of what: rules, channels, messages, and what keeps a storm of failures from becoming a storm of mails.
+//! Who is told what: rules, channels, messages, and the limits that keep a storm of failures from becoming a storm of
+//! mails.
 //!
 //! # From an event to a message
 //!
-//! 1. A run moves. [`rules::notices`] says which of its moves somebody wants to hear of. Most groups have no rules, and
-//!    [`rules::Subscriptions`] tells that without looking further. A [`rules::Notice`] names the move and nothing else; it is
-//!    written in the transaction of the move.
-//! 2. Later, outside of it, a notice is turned into notifications: [`rules::targets`] merges the recipients of the group's
-//!    rule and the tasks', so that each address is told once of one event, and [`storm`] decides for each channel
-//!    whether this is told by itself or in the next digest.
-//! 3. What is told is a [`message::Facts`]; [`message`] makes subject and text of it, or a channel's own templates do.
+//! 1. A run changes. [`rules::notices`] says of which changes somebody wants to be told. Most groups have no rules, and
+//!    [`rules::Subscriptions`] tells that without a further check. A [`rules::Notice`] only names the change; it is
+//!    written in the same transaction.
+//! 2. Later, outside of that transaction, a notice is turned into notifications: [`rules::targets`] merges the
+//!    recipients of the group's rule and the tasks', so that each address is told once of one event, and [`storm`]
+//!    decides for each channel whether this is told alone or in the next digest.
+//! 3. The facts are a [`message::Facts`]; [`message`], or a channel's own templates, make subject and text of them.
 //!
 //! # Invariants
 //!
 //! * Nothing here knows how a message travels; nothing of a channel that is secret gets into facts or messages.
 //! * A subject is one line, a text has at most [`message::TEXT_MAX_BYTES`].
-//! * What a digest stands for is counted, whatever of it is listed.
+//! * A digest counts all its events, however many of them it lists.
 
 pub mod channel;
 pub mod message;
@@ -23,14 +24,14 @@ pub mod storm;
 
 use crate::spec::NotifyEvent;
 
-/// What a notification is about.
+/// The subject of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// An event that a rule names.
     Rule(NotifyEvent),
-    /// The end of a run, told to whoever submitted it.
+    /// The end of a run, sent to its submitter.
     Callback,
-    /// What a script says by `notify`.
+    /// A message of a script, by `notify`.
     Script,
     /// A channel is tried out.
     Test,
@@ -78,8 +79,8 @@ impl Event {
 
 /// How long to wait after the *n*th failed try, in seconds; after the last there is none.
 ///
-/// Dense at first, for what is over in a moment, then spread over a day: the shape that the Standard Webhooks
-/// specification recommends.
+/// Dense at first, for problems that pass soon, then spread over a day: as the Standard Webhooks specification
+/// recommends.
 const RETRY_AFTER_SECONDS: [u64; 11] = [2, 5, 15, 60, 300, 900, 3_600, 7_200, 14_400, 21_600, 28_800];
 
 /// How long to wait before a message is tried again that has been tried `attempts` times (from 1), by up to a fifth

@@ -1,9 +1,9 @@
 //! Effective params: script defaults <- group <- task <- run <- run's `task_params`, merged by top-level key.
 //!
-//! Strings in group and task params are templates; defaults and what comes with a run are data and never rendered.
-//! What a higher layer replaces is not rendered at all. In a template of a task, `params` stands for its effective params
-//! without those of its own that are templates themselves: so `"{{ params.table }}_old"` can stand under the key `table`.
-//! In a template of the group, it stands for the run's params over the group's constants.
+//! Strings in group and task params are templates; defaults and the params of a run are data and are never rendered. A
+//! value that a higher layer replaces is not rendered at all. In a template of a task, `params` means its effective
+//! params without those of its own that are templates themselves: so `"{{ params.table }}_old"` may be the value of the
+//! key `table`. In a template of the group, it means the run's params over the group's constants.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::fault::pointer_token;
 use crate::template::{Scope, Templates, contains_template, template_pointers};
 use crate::{Fault, Faults};
 
-/// Where params come from, lowest first.
+/// The sources of params, lowest first.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'a> {
     pub defaults: &'a Map<String, Value>,
@@ -49,8 +49,8 @@ impl Layers<'_> {
         .find_map(|(map, layer)| map.contains_key(key).then_some(layer))
     }
 
-    /// The params as far as they are known before anything is rendered: template strings stand for themselves, and
-    /// their pointers are told.
+    /// The params as far as they are known before anything is rendered: template strings stay as they are, and their
+    /// pointers are returned.
     pub fn constant(&self) -> (Map<String, Value>, Vec<String>) {
         let mut merged = self.defaults.clone();
         for layer in [self.group, self.task, self.run, self.task_run] {
@@ -88,8 +88,8 @@ fn shared(
     Ok(common)
 }
 
-/// What `params` stands for in a task's templates, its `when` and its `for_each`: its params, of its own only the
-/// constants. A fault's pointer leads into the params.
+/// The value of `params` in a task's templates, its `when` and its `for_each`: its params, of its own only the
+/// constants. A fault's pointer is relative to the params.
 pub fn visible(layers: Layers<'_>, scope: &Scope, templates: &Templates) -> Result<Map<String, Value>, Faults> {
     let mut merged = layers.defaults.clone();
     merged.extend(shared(layers.group, layers.run, scope, templates)?);
@@ -242,7 +242,7 @@ mod tests {
             ],
             Err("/a: `params.b` is not defined"),
         );
-        // What is replaced is not rendered.
+        // A replaced value is not rendered.
         check(
             [
                 none(),

@@ -11,7 +11,7 @@ pub struct PoolNeed {
 }
 
 impl PoolNeed {
-    /// What a task's spec asks for; `None`: nothing.
+    /// The needs in a task's spec; `None`: none.
     pub fn of(pools: &BTreeMap<crate::Name, u32>) -> Option<Self> {
         let mut need = Self::default();
         for (name, slots) in pools.iter().filter(|(_, slots)| **slots > 0) {
@@ -29,7 +29,7 @@ impl PoolNeed {
     }
 }
 
-/// A pool as it stands.
+/// A pool and its free slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// How many slots it has.
@@ -40,9 +40,9 @@ pub struct Pool {
 
 /// Which of those that wait, in the order in which they wait, get their slots now: their indices.
 ///
-/// Who has to wait for a pool makes all behind wait for it as well, so that one that needs many slots is not overtaken
-/// for ever by ones that need few. One that needs more than the pool has altogether holds nobody up, and waits until
-/// the pool grows. A pool that is not there (it was deleted) bounds nothing.
+/// A task run that has to wait for a pool makes all later ones wait for it too, so that one that needs many slots is
+/// not overtaken for ever by ones that need few. One that needs more than all slots of the pool delays nobody, and
+/// waits until the pool grows. A deleted pool bounds nothing.
 pub fn admit<'a>(pools: &mut BTreeMap<String, Pool>, waiting: impl Iterator<Item = &'a PoolNeed>) -> Vec<usize> {
     let mut admitted = Vec::new();
     let mut closed: BTreeSet<String> = BTreeSet::new();

@@ -60,7 +60,7 @@ enum Jitter {
     UpTo(Span),
 }
 
-/// What a task run remembers of its retries.
+/// The state of a task run's retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RetryState {
@@ -206,8 +206,8 @@ fn compile_jitter(jitter: Option<&Value>) -> Result<Jitter, Fault> {
 
 /// When an attempt that failed at `failed_at` is tried again; `None` if its retries are used up.
 ///
-/// A retry is counted in `state` each time. `retry_after`, what the script or the other side asked for, takes the
-/// place of the policy's interval but still uses up a retry. Jitter is added to either.
+/// A retry is counted in `state` each time. `retry_after`, which the script or the other side asked for, replaces the
+/// policy's interval but still uses up a retry. Jitter is added to either.
 pub fn next(
     policy: &Policy,
     state: &mut RetryState,
@@ -302,7 +302,7 @@ mod tests {
         Policy::compile(&spec).map_err(|fault| fault.to_string())
     }
 
-    /// Fails at once each time that a retry is due; the seconds between are listed, at most `most` of them.
+    /// Fails each time as soon as a retry is due; returns the seconds between, at most `most` of them.
     fn intervals(spec: Value, most: usize) -> (Vec<f64>, bool) {
         let policy = policy(spec).unwrap();
         let mut state = RetryState::default();
@@ -440,7 +440,7 @@ mod tests {
                 "2026-11-20T16:10:00Z"
             ]
         );
-        // A retry that would fall behind midnight is the next day's first.
+        // A retry that would be after midnight is the next day's first.
         assert_eq!(
             dues(spec(json!({})), Tz::UTC, "2026-11-20T23:45:00Z", none),
             ["2026-11-20T23:55:00Z", "2026-11-21T00:05:00Z", "2026-11-21T00:15:00Z"]

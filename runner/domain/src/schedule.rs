@@ -64,7 +64,7 @@ pub struct Schedule {
     enabled: bool,
 }
 
-/// What kind of schedule it is.
+/// The kind of schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Cron,
@@ -212,12 +212,12 @@ fn step_from(anchor: Time, period: Span, steps: i64) -> Option<Time> {
         .filter(|instant| YEARS.contains(&chrono::Datelike::year(instant)))
 }
 
-/// What is due now.
+/// The instants that are due now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// The instants to make runs for, in order.
     pub instants: Vec<Time>,
-    /// Whether some instant was more than the grace late (whatever `misfire` made of it).
+    /// Whether some instant was late by more than the grace (whatever `misfire` made of it).
     pub missed: bool,
     /// Up to where everything has been decided: ask again from here. It is `now` unless there were too many.
     pub until: Time,
@@ -230,7 +230,7 @@ impl Schedule {
         Self::read(spec, group_zone, created_at, false)
     }
 
-    /// The same of one that was accepted before: what is refused today, and was not then, goes on as it did.
+    /// The same for a schedule that was accepted before: what is refused today, and was not then, continues as before.
     pub fn compile_stored(spec: &ScheduleSpec, group_zone: Tz, created_at: Time) -> Result<Self, Fault> {
         Self::read(spec, group_zone, created_at, true)
     }
@@ -248,7 +248,7 @@ impl Schedule {
         };
         let starts = moment("starts_at", &spec.starts_at)?;
         let ends = moment("ends_at", &spec.ends_at)?;
-        // A window that is over may be kept with a schedule that is switched off: it does not fire, whatever it says.
+        // An expired window may be kept with a disabled schedule: it does not fire in any case.
         let is_kept = !spec.enabled.0 && ends.is_some_and(|ends| ends <= created_at);
         if let (Some(starts), Some(ends)) = (starts, ends)
             && ends <= starts
@@ -305,7 +305,7 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// What kind it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         match self.rule {
             Rule::Cron(_) => Kind::Cron,
@@ -316,17 +316,17 @@ impl Schedule {
         }
     }
 
-    /// Whether its instants can be told for any time, so that a backfill can use them: cron, every, daily.
+    /// Whether its instants can be computed for any time, so that a backfill can use them: cron, every, daily.
     pub fn has_grid(&self) -> bool {
         matches!(self.kind(), Kind::Cron | Kind::Every | Kind::Daily)
     }
 
-    /// Whether it is switched on. (The arithmetic does not look at this.)
+    /// Whether it is enabled. (The arithmetic does not use this.)
     pub fn enabled(&self) -> bool {
         self.enabled
     }
 
-    /// The zone that it is reckoned in.
+    /// Its time zone.
     pub fn zone(&self) -> Tz {
         self.zone
     }
@@ -336,7 +336,7 @@ impl Schedule {
         self.within(self.live_from, None).is_some()
     }
 
-    /// What becomes of instants that were missed.
+    /// What happens with missed instants.
     pub fn misfire(&self) -> Misfire {
         self.misfire
     }
@@ -424,7 +424,7 @@ impl Schedule {
         (self.ends.is_none_or(|ends| found < ends) && to.is_none_or(|to| found <= to)).then_some(found)
     }
 
-    /// What is due now, everything up to `last` having been decided.
+    /// The instants that are due now; all up to `last` have been decided.
     ///
     /// An instant at most the grace late is run. Of those that are later than that, *missed*, `misfire: once` runs
     /// the latest, `all` runs all, `skip` none. At most `limit` instants (at least one) come at a time; then `until`

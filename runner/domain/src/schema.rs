@@ -1,9 +1,9 @@
 //! JSON Schema: params against what a script or a template says of them.
 //!
 //! Wraps the `jsonschema` crate. Nothing outside a schema is ever fetched: a `$ref` that leads out of it is an error.
-//! Patterns run with a bound on backtracking. A schema is a program that strangers write, so only those of a few harmless
-//! keywords (`light`) are compiled and checked in place; all others go where time and memory are bounded from outside
-//! ([`crate::bounded`]), each time that they are looked at.
+//! Patterns have a bound on backtracking. A schema is a program by strangers, so only schemas with a few harmless
+//! keywords (`light`) are compiled and checked in place. All others are computed with bounds on time and memory from
+//! outside ([`crate::bounded`]), at each use.
 
 pub mod changes;
 mod light;
@@ -40,7 +40,7 @@ pub struct Schema(Arc<Inner>);
 struct Inner {
     /// As it was written.
     source: Value,
-    /// What stands for it among others.
+    /// Its key among others.
     key: u64,
     kind: Kind,
 }
@@ -48,7 +48,7 @@ struct Inner {
 enum Kind {
     /// Checked in place, if the value is not too large.
     Light { validator: Box<Validator>, weight: u64 },
-    /// Checked where that is bounded, and said to be this one's if it turns out that it cannot be used.
+    /// Checked with bounds; an error names this owner if the schema turns out to be unusable.
     Heavy { whose: String },
     /// Nothing satisfies it, for this reason.
     Unusable(String),
@@ -60,7 +60,7 @@ impl fmt::Debug for Schema {
     }
 }
 
-fn validator(schema: &Value) -> Result<Validator, String> {
+fn validator(schema: &Value) -> Result<Validator, Fault> {
     jsonschema::options()
         .offline()
         .should_validate_formats(true)
@@ -71,14 +71,7 @@ fn validator(schema: &Value) -> Result<Validator, String> {
                 .dfa_size_limit(PATTERN_MAX_BYTES),
         )
         .build(schema)
-        .map_err(|error| {
-            let place = error.instance_path().to_string();
-            bounded(&if place.is_empty() {
-                error.to_string()
-            } else {
-                format!("{place}: {error}")
-            })
-        })
+        .map_err(|error| Fault::at(error.instance_path().to_string(), bounded(&error.to_string())))
 }
 
 /// Everything that is wrong with a value, but for what unknown parts could still mend.
@@ -102,7 +95,7 @@ fn faults_of(validator: &Validator, value: &Value, unknown: &[String]) -> Faults
     faults
 }
 
-/// The places of a value at which an integer is asked for and something else stands.
+/// The positions in a value at which an integer is required and something else is found.
 fn asked_of(validator: &Validator, probe: &Value) -> BTreeSet<String> {
     let mut asked = BTreeSet::new();
     for error in validator.iter_errors(probe) {
@@ -117,13 +110,13 @@ thread_local! {
 }
 
 /// Compiles for bounded work, and keeps what it has compiled.
-fn kept(schema: Plain) -> Result<Rc<Validator>, String> {
+fn kept(schema: Plain) -> Result<Rc<Validator>, Fault> {
     let known = KEPT.with_borrow(|kept| kept.iter().find(|one| one.0 == schema).map(|one| one.1.clone()));
     if let Some(known) = known {
         return Ok(known);
     }
     let source = Value::from(schema.clone());
-    References::check(&source)?;
+    References::check(&source).map_err(|said| Fault::at("", said))?;
     let validator = Rc::new(validator(&source)?);
     KEPT.with_borrow_mut(|kept| {
         if kept.len() >= KEPT_MAX {
@@ -135,17 +128,17 @@ fn kept(schema: Plain) -> Result<Rc<Validator>, String> {
 }
 
 /// Bounded work: whether a schema can be used.
-pub(crate) fn compiled(schema: Plain) -> Result<(), String> {
+pub(crate) fn compiled(schema: Plain) -> Result<(), Fault> {
     kept(schema).map(drop)
 }
 
-/// Bounded work: what is wrong with a value. `begun` is called between compiling and checking.
+/// Bounded work: the errors of a value. `begun` is called between compiling and checking.
 pub(crate) fn checked(
     schema: Plain,
     value: Plain,
     unknown: &[String],
     begun: &mut dyn FnMut(),
-) -> Result<Faults, String> {
+) -> Result<Faults, Fault> {
     let validator = kept(schema)?;
     begun();
     Ok(faults_of(&validator, &value.into(), unknown))
@@ -189,20 +182,31 @@ impl Inner {
     }
 }
 
-fn cannot_be_used(whose: &str, why: &str) -> String {
+/// Whether a value has the type of a schema.
+fn is_one(value: &Value) -> bool {
+    matches!(value, Value::Object(_) | Value::Bool(_))
+}
+
+/// The error of a value that does not.
+fn none() -> Fault {
+    Fault::at("", "a JSON Schema must be an object or a boolean")
+}
+
+fn cannot_be_used(whose: &str, why: &Fault) -> String {
     format!("the schema of {whose} is not valid: {why}")
 }
 
-/// What is said of a schema, or of a value, that took too much.
+/// The error for a schema, or a value, that took too much.
 fn too_much(what: &str, stopped: &Stopped) -> String {
     format!("{what} was stopped: {stopped}")
 }
 
 impl Schema {
-    /// Compiles a schema (draft 2020-12 unless its `$schema` says otherwise); an error says what is wrong with it.
-    pub fn compile(schema: &Value) -> Result<Self, String> {
-        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            return Err("a JSON Schema must be an object or a boolean".into());
+    /// Compiles a schema (draft 2020-12 unless its `$schema` says otherwise); an error says what is wrong with it, and
+    /// where in it.
+    pub fn compile(schema: &Value) -> Result<Self, Fault> {
+        if !is_one(schema) {
+            return Err(none());
         }
         if let Some(light) = Self::light(schema) {
             return light;
@@ -211,12 +215,12 @@ impl Schema {
         let work = Work::CompileSchema { schema: schema.into() };
         match perform(work, inner.key, inner.key) {
             Ok(Answer::Compiled(compiled)) => compiled.map(|()| Self(Arc::new(inner))),
-            Ok(_) => Err("the schema was not compiled".into()),
-            Err(stopped) => Err(too_much("compiling the schema", &stopped)),
+            Ok(_) => Err(Fault::at("", "the schema was not compiled")),
+            Err(stopped) => Err(Fault::at("", too_much("compiling the schema", &stopped))),
         }
     }
 
-    fn light(schema: &Value) -> Option<Result<Self, String>> {
+    fn light(schema: &Value) -> Option<Result<Self, Fault>> {
         let weight = light::weight(schema)?;
         Some(validator(schema).map(|validator| {
             let validator = Box::new(validator);
@@ -227,8 +231,8 @@ impl Schema {
     /// The same of a schema that was let in: if it cannot be used all the same, it is one that nothing satisfies and that
     /// says why. `whose` says whose it is. Nothing is computed of one that may take long before a value is checked.
     pub fn of_kept(schema: &Value, whose: &str) -> Self {
-        if !matches!(schema, Value::Object(_) | Value::Bool(_)) {
-            let why = cannot_be_used(whose, "a JSON Schema must be an object or a boolean");
+        if !is_one(schema) {
+            let why = cannot_be_used(whose, &none());
             return Self(Arc::new(Inner::new(schema, Kind::Unusable(why))));
         }
         match Self::light(schema) {
@@ -276,9 +280,9 @@ impl Schema {
 
     /// Writes whole numbers as integers wherever the schema asks for one.
     ///
-    /// For JSON Schema `5.0` is an integer: so a person may write it, and so divides a template (`{{ 10 / 2 }}`). Who reads
-    /// the value is not always of that opinion, typed readers least of all. What may be any number stays as it is written,
-    /// and so does what has no place in 64 bits.
+    /// For JSON Schema `5.0` is an integer: people may write it, and a division in a template gives it (`{{ 10 / 2
+    /// }}`). But many readers of the value, above all typed ones, do not accept it. Values that may be any number do
+    /// not change, nor do numbers beyond 64 bits.
     pub fn write_integers(&self, value: &mut Value) {
         // Most params have none of them, and every attempt comes through here.
         if !has_whole_number(value) || matches!(self.0.kind, Kind::Unusable(_)) {
@@ -286,8 +290,8 @@ impl Schema {
         }
         let mut whole = Vec::new();
         whole_numbers(value, &mut String::new(), &mut whole);
-        // The validator says where a whole number has to stand, through every `$ref` and `anyOf`, of a value with broken ones
-        // in their places. (Nothing but the type is asked for: bounds and constants may well mind.)
+        // The validator says where an integer is required, through every `$ref` and `anyOf`, for a copy of the value
+        // with fractions in these positions. (Only errors about the type are used: bounds and constants may well fail.)
         let mut probe = value.clone();
         for (pointer, _) in &whole {
             if let Some(place) = probe.pointer_mut(pointer) {
@@ -350,9 +354,10 @@ fn whole_numbers(value: &Value, pointer: &mut String, found: &mut Vec<(String, N
     }
 }
 
-/// The integer that a float is; `None` of one that is none, of one beyond 64 bits, and of what is an integer already.
+/// The integer that equals a float; `None` if there is none, if it is beyond 64 bits, or if the number is an integer
+/// already.
 fn integer_of(number: &Number) -> Option<Number> {
-    // The least number that no longer has a place in 64 bits, without a sign; with one, half of it.
+    // The smallest number that does not fit into 64 bits, without a sign; with a sign, half of it.
     const BEYOND: f64 = 18_446_744_073_709_551_616.0;
     let float = number
         .as_f64()
@@ -366,7 +371,7 @@ fn integer_of(number: &Number) -> Option<Number> {
     }
 }
 
-/// Where an error, or one of those that it is made of, misses an integer.
+/// Where an error, or one of its parts, requires an integer.
 fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<String>) {
     match error.kind() {
         ValidationErrorKind::Type { kind } => {
@@ -387,7 +392,7 @@ fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<
     }
 }
 
-/// Whether an error stays one whatever the unknown parts turn out to be.
+/// Whether an error remains one, whatever the unknown parts will be.
 fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &[String]) -> bool {
     if unknown.is_empty() {
         return true;
@@ -564,7 +569,10 @@ mod tests {
     fn refuses_schemas() {
         for (schema, expect) in [
             (json!("string"), "a JSON Schema must be an object or a boolean"),
-            (json!({"type": "sting"}), "sting"),
+            (
+                json!({"properties": {"a": {"type": "sting"}}}),
+                "/properties/a/type: \"sting\"",
+            ),
             (
                 json!({"$ref": "https://example.com/schema.json"}),
                 "https://example.com/schema.json",
@@ -572,7 +580,7 @@ mod tests {
             (json!({"$ref": "file:///etc/passwd"}), "file:///etc/passwd"),
             (json!({"pattern": "("}), "pattern"),
         ] {
-            let got = Schema::compile(&schema).unwrap_err();
+            let got = Schema::compile(&schema).unwrap_err().to_string();
             assert!(got.contains(expect), "{schema}: {got}");
         }
         Schema::compile(&json!({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"})).unwrap();

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::retention::GroupRetention;
-use crate::state::TaskState;
 use crate::{Name, Span, Time};
 
 pub use gather::Gathered;
@@ -624,11 +623,6 @@ pub struct RetrySpec {
     /// A random delay that is added: a fraction of the interval, 0 to 1, or a duration. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Value>,
-}
-
-/// Whether an operator can set a task run to this state.
-pub fn may_override_to(state: TaskState) -> bool {
-    matches!(state, TaskState::Succeeded | TaskState::Failed | TaskState::Skipped)
 }
 
 /// A submission: the body of `POST /v1/groups/{name}/runs`.

@@ -84,6 +84,9 @@ states! {
 }
 
 impl RunState {
+    /// The states to which an operator can set a run.
+    pub const OVERRIDES: [Self; 2] = [Self::Succeeded, Self::Failed];
+
     /// Whether the run has ended.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
@@ -117,6 +120,9 @@ states! {
 }
 
 impl TaskState {
+    /// The states to which an operator can set a task run.
+    pub const OVERRIDES: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Skipped];
+
     /// Whether dependants can rely on it.
     pub fn is_settled(self) -> bool {
         matches!(
@@ -196,12 +202,13 @@ states! {
     }
 }
 
-/// What begins every word of something that is there, or may be, and was not granted: a host, a secret, a connection. Such
-/// a failure is [`ErrorKind::Fatal`] whatever a script makes of it: until somebody grants it, to try again gives nothing.
+/// The beginning of every message about something that exists, or may exist, and was not granted: a host, a secret, a
+/// connection. Such a failure is [`ErrorKind::Fatal`] whatever a script makes of it: without a grant, another try is
+/// useless.
 pub const NOT_GRANTED: &str = "not granted: ";
 
-/// Whether a script passes on that something was not granted. (What it says in words of its own, of a lock that it was not
-/// granted, is none of that.)
+/// Whether a script's message reports a missing grant. A script gets the refusal as text, and fails with a text: so only the
+/// text can tell. (Its own words, such as those about a lock that was not granted, do not count.)
 pub fn tells_of_no_grant(message: &str) -> bool {
     let of_ours = ["host ", "secret `", "connection `"];
     message.match_indices(NOT_GRANTED).any(|(start, _)| {

@@ -1,12 +1,12 @@
 //! Templates: strings in params, `when` and `for_each` that are filled in when a task starts.
 //!
-//! Wraps minijinja, bounded so that a template can take neither time nor memory from others: fuel for its steps, a
-//! bound on its length and on what it gives, and a `budget` for what it makes and looks at on the way, which
-//! `rewrite` writes into its source where minijinja offers no other place. There are expressions, `if`, `for` and
-//! plain `set`; no macros, includes or blocks. A name that is not defined is an error that says so.
+//! Wraps minijinja, bounded so that a template cannot take time or memory from others: fuel for its steps, a bound on
+//! its length and on its output, and a `budget` for the values that it makes and reads meanwhile, which `rewrite`
+//! writes into its source where minijinja has no other hook. There are expressions, `if`, `for` and plain `set`; no
+//! macros, includes or blocks. An undefined name is an error that says so.
 //!
-//! Only short templates of a few harmless words (`light`) are rendered in place; all others go where time and memory are
-//! bounded from outside ([`crate::bounded`]).
+//! Only short templates with a few harmless words (`light`) are rendered in place; all others are rendered with bounds
+//! on time and memory from outside ([`crate::bounded`]).
 
 pub(crate) mod apart;
 mod budget;
@@ -48,7 +48,7 @@ pub const DEPTH_MAX: usize = 100;
 #[error("{0}")]
 pub struct TemplateError(pub String);
 
-/// What the names in a template stand for.
+/// The values of the names in a template.
 #[derive(Clone, Debug)]
 pub struct Scope {
     fixed: Arc<BTreeMap<Cow<'static, str>, minijinja::Value>>,
@@ -64,7 +64,7 @@ enum Source {
     Names(BTreeMap<Cow<'static, str>, Value>),
 }
 
-/// What a [`Scope`] is made of.
+/// The inputs of a [`Scope`].
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// The run's logical time.
@@ -75,7 +75,7 @@ pub struct Given {
     pub zone: Option<Tz>,
     /// The run: `id`, `group`, `trigger`, `key` and the like.
     pub run: Value,
-    /// Outputs of other tasks, those that [`upstream_names`] tells.
+    /// Outputs of other tasks, those that [`UpstreamNames`] finds.
     pub upstream: BTreeMap<Name, Arc<Value>>,
     /// An item of a mapped task, its index from 0, and how many there are.
     pub item: Option<(Value, u32, u32)>,
@@ -173,7 +173,7 @@ impl Templates {
         env.set_recursion_limit(DEPTH_MAX);
         env.set_debug(true);
         env.remove_global("debug");
-        // What it binds outlives the rounds of a `for`, so that a string could double in each.
+        // Its variables outlive the rounds of a `for`, so that a string could double in each.
         env.remove_global("namespace");
         charged::install(&mut env);
         filters::install(&mut env);
@@ -217,7 +217,7 @@ impl Templates {
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
                 .map_err(|error| explain(&error, expression, None));
         }
-        // What has no sense is told of the source as it stands; then it is written anew.
+        // Syntax errors are reported for the original source; then it is rewritten.
         self.env
             .template_from_str(&rewrite::defused(template, codes))
             .map_err(|error| explain(&error, template, None))?;
@@ -279,8 +279,7 @@ impl Templates {
         })
     }
 
-    /// The truth of a `when`: an expression, with or without `{{ }}` around it. False, null, zero and what is empty
-    /// are false.
+    /// The result of a `when`: an expression, with or without `{{ }}`. False, null, zero and empty values are false.
     pub fn eval_condition(&self, condition: &str, scope: &Scope) -> Result<bool, TemplateError> {
         let expression = condition_expression(condition);
         let code = guard::check_expression(expression).map_err(TemplateError)?;
@@ -320,8 +319,7 @@ pub fn contains_template(value: &Value) -> bool {
     }
 }
 
-/// Whether a template, or a `when`, may have to be rendered where that is bounded: it is not light, or may have much
-/// to look at.
+/// Whether a template, or a `when`, may have to be rendered with bounds: it is not light, or may have much to read.
 pub fn may_be_heavy(template: &str) -> bool {
     let heavy = |text: &str, codes: &[scan::Code<'_>]| {
         !light::is_light(text, codes) || (text.contains("upstream") && !light::is_path(codes))
@@ -373,7 +371,7 @@ pub struct UpstreamNames {
 impl UpstreamNames {
     /// Adds what a template, or a `when` expression, needs. One that could not be compiled needs nothing.
     pub fn add(&mut self, template: &str) {
-        // A `when` may hold what looks like a template in a string of its own: both readings count.
+        // A `when` may contain something like a template within a string: both readings count.
         if let Ok(code) = scan::expression(condition_expression(template)) {
             uses::add_upstream(std::slice::from_ref(&code), self);
         }
@@ -395,13 +393,6 @@ impl UpstreamNames {
     }
 }
 
-/// Whose outputs a template, or a `when` expression, needs.
-pub fn upstream_names(template: &str) -> UpstreamNames {
-    let mut names = UpstreamNames::default();
-    names.add(template);
-    names
-}
-
 /// The inside of `{{ ... }}`, if that is the whole of the string.
 fn single_expression<'t>(template: &'t str, codes: &[scan::Code<'t>]) -> Option<&'t str> {
     let [code] = codes else { return None };
@@ -410,7 +401,7 @@ fn single_expression<'t>(template: &'t str, codes: &[scan::Code<'t>]) -> Option<
     whole.then(|| template[code.range.clone()].trim())
 }
 
-/// A `when` without the `{{ }}` that may stand around it.
+/// A `when` without its optional `{{ }}`.
 fn condition_expression(condition: &str) -> &str {
     let condition = condition.trim();
     if !condition.starts_with("{{") {
@@ -423,7 +414,7 @@ fn condition_expression(condition: &str) -> &str {
 }
 
 fn shown(text: &str) -> String {
-    /// How much of a template an error repeats.
+    /// How many characters of a template an error repeats.
     const SHOWN_CHARS: usize = 100;
     let mut shown: String = text.trim().chars().take(SHOWN_CHARS).collect();
     if shown.len() < text.trim().len() {
@@ -432,7 +423,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// An error in words. Its place is one in what the source was rewritten to, if it was.
+/// An error in words. If the source was rewritten, its position refers to the rewritten source.
 fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) -> TemplateError {
     let place = error.range().and_then(|range| {
         let range = rewritten.map_or(range.clone(), |rewritten| rewritten.place(range));
@@ -455,7 +446,7 @@ fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) 
     })
 }
 
-/// What a template writes into; full at [`OUTPUT_MAX_BYTES`].
+/// The output of a template; full at [`OUTPUT_MAX_BYTES`].
 #[derive(Debug, Default)]
 struct Bounded {
     text: Vec<u8>,

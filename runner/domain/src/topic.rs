@@ -14,25 +14,38 @@ use crate::spec::validate::task::script_reference;
 use crate::spec::{ByteSize, RetrySpec};
 use crate::{Fault, Faults, Name, Span, Time};
 
-/// The most messages of a batch, and how many it has unless it is told.
+/// The most messages of a batch, which is also the default.
 pub const BATCH_MAX: u32 = 1_000;
 /// The most batches at once.
 pub const CONCURRENCY_MAX: u32 = 1_000;
-/// How many batches wait in a queue, or are with its workers, unless it is told.
+/// How many batches wait in a queue, or are with its workers, by default.
 pub const QUEUE_CONCURRENCY_DEFAULT: u32 = 16;
-/// How long a script may work on a batch unless it is told, and at most.
+/// How long a script may work on a batch, by default and at most.
 pub const TIMEOUT_DEFAULT: Span = Span::from_secs(300);
 pub const TIMEOUT_MAX: Span = Span::from_secs(86_400);
-/// How long a drained day is kept unless it is told, and at most.
+/// How long a drained day is kept, by default and at most.
 pub const RETENTION_DEFAULT: Span = Span::from_secs(7 * 86_400);
 pub const RETENTION_MAX: Span = Span::from_secs(3_660 * 86_400);
-/// The largest payload unless it is told, and at most.
+/// The largest payload, by default and at most.
 pub const PAYLOAD_BYTES_DEFAULT: u64 = 8 * 1024;
 pub const PAYLOAD_BYTES_MAX: u64 = 128 * 1024;
 /// The most messages per `rate.per`.
 pub const RATE_COUNT_MAX: u32 = 10_000_000;
 /// The most names in each of `sql`, `secrets` and `allow_hosts`.
 const GRANTS_MAX: usize = 100;
+
+/// The beginning of the names of the groups that Heddle keeps for topics that send to queues.
+pub const GROUP_PREFIX: &str = "_topic-";
+
+/// The group whose runs contain the batches of a topic that sends to a queue. Its name is made of the topic's number.
+pub fn group_name(topic: i32) -> String {
+    format!("{GROUP_PREFIX}{topic}")
+}
+
+/// The topic whose batches a group carries, if it does.
+pub fn topic_of(group: &str) -> Option<i32> {
+    group.strip_prefix(GROUP_PREFIX)?.parse().ok()
+}
 
 /// When messages of a topic are due: on a day or at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -162,7 +175,7 @@ pub struct Topic {
     send_at: NaiveTime,
 }
 
-/// How much of everything there may be.
+/// Checks all bounds.
 fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
     let mut between = |pointer: &str, value: u64, most: u64| {
         if !(1..=most).contains(&value) {
@@ -306,6 +319,13 @@ mod tests {
     fn compile(spec: Value) -> Result<Topic, Vec<String>> {
         let spec: TopicSpec = serde_json::from_value(spec).unwrap();
         Topic::compile(spec).map_err(|faults| faults.0.into_iter().map(|fault| fault.pointer).collect())
+    }
+
+    #[test]
+    fn a_group_tells_its_topic() {
+        assert_eq!(topic_of(&group_name(7)), Some(7));
+        assert_eq!(topic_of("_topic-x"), None);
+        assert_eq!(topic_of("other"), None);
     }
 
     #[test]

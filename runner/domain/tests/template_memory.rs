@@ -1,4 +1,4 @@
-//! What templates that were made to take memory take: the peak of a process of its own, which renders nothing else.
+//! The memory of templates that were made to take memory: the peak of a separate process, which renders nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use heddle_domain::template::{Given, Scope, TEMPLATE_MAX_BYTES, Templates};
 use serde_json::{Value, json};
 
-/// What all of them together may add to the process' peak: inputs, the largest result twice over, and what a rendering
-/// makes on its way, with what an allocator keeps.
+/// How much all of them together may add to the process' peak: inputs, twice the largest result, and the intermediate
+/// values of a rendering, with what an allocator keeps.
 const GROWTH_MAX_KIB: u64 = 128 * 1024;
 
 /// The most that this process has ever held, in KiB.
@@ -99,7 +99,7 @@ fn refused() -> Vec<String> {
     .into();
     for step in ["[x, x]", "{'a': x, 'b': x}", "(x, x)", "x|chain(x)|list", "[x, x]|list"] {
         let doubled = format!("{{% set x = {step} %}}").repeat(if step.starts_with('x') { 40 } else { 60 });
-        // Each way of looking at all of a value, and of other steps the first few.
+        // All ways of reading a whole value, and only the first few of other steps.
         let ends = if step == "[x, x]" { usize::MAX } else { 2 };
         for end in [
             "{{ x }}",

@@ -1,45 +1,47 @@
-//! The engine: what makes runs move.
+//! The engine moves runs forward.
 //!
-//! [`Engine`] is the handle; it puts a node together and starts its loops. What they all stand on is the `Node`, which knows
-//! none of them (`node/mod.rs` draws the house and says who may use whom); around it stand services, each with its own
-//! struct, state and folder. A service is a `tick` that is told the time, and one loop drives them all (`node/service.rs`).
-//! What does not tick is what no time brings about: group commits (`node/group_commit.rs`), which begin as soon as there is
-//! something to commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts and which end when there is
-//! nothing left to send. Everything else of a node can be driven by a clock that somebody moves: `simulation.rs` does.
+//! [`Engine`] is the handle; it puts a node together and starts its loops. All services use the `Node`, which knows
+//! none of them (`node/mod.rs` says who may use whom). Each service has its own struct, state and folder. A service is
+//! a `tick` that gets the time, and one loop drives all of them (`node/service.rs`). Two things do not tick, because
+//! time does not start them: group commits (`node/group_commit.rs`), which begin as soon as there is something to
+//! commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts, and which end when there is
+//! nothing left to send. Everything else of a node can be driven by a clock that a test sets, as `simulation.rs` does.
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
 //! | submitter | `runs/submit.rs` | a submission | creates runs, many in one transaction |
 //! | recorder | `runs/recorder.rs` | an outcome | records outcomes, many in one transaction |
-//! | claimer | `runs/claimer.rs` | work, room | claims what is ready |
-//! | inbox | `runs/inbox.rs` | a timer, a notification, a poll | retries, deadlines, sub-runs, SQL submissions, gates |
-//! | reaper | `runs/inbox.rs` | every second | takes over what dead nodes held |
-//! | admitter | `runs/pools.rs` | a move of a run that uses pools, every 500 ms | gives free slots to those that wait |
-//! | queuer | `attempts/queue_task.rs` | a prepared task run | hands on to queues what was prepared for them |
-//! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | lines of attempts that are under way, or that wrote many |
-//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run asks for them |
-//! | preparer | `runs/scripts.rs` | every second, until it is done | makes Python ready on a node that is idle |
-//! | rechecker | `runs/runtimes.rs` | once | says which scripts run on kept runtimes, and what its own would make of them |
-//! | keeper | `node/lease.rs` | every two seconds | the node's lease; fences the node when it is lost |
+//! | claimer | `runs/claimer.rs` | work, a free slot | claims ready task runs |
+//! | inbox | `runs/inbox.rs` | a timer, a notification, every 250 ms | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | reaper | `runs/inbox.rs` | every second | takes over attempts of dead nodes |
+//! | abandoner | `runs/given_up.rs` | an outcome that cannot be recorded, every second | ends runs that were given up |
+//! | admitter | `runs/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
+//! | queuer | `attempts/queue_task.rs` | a prepared task run | puts prepared task runs into queues |
+//! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
+//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run needs them |
+//! | preparer | `runs/scripts.rs` | every second, until it is done | prepares Python on an idle node |
+//! | rechecker | `runs/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
+//! | keeper | `node/lease.rs` | every two seconds | extends the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
-//! | ear | `node/changes.rs` | notifications | hears other nodes |
-//! | teller | `node/news.rs` | news for other nodes | tells them |
-//! | scheduler | `schedules/scheduler.rs` | a schedule that is due | makes the runs that schedules call for |
-//! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need to know a second later |
-//! | links | `schedules/links/mod.rs` | a success, a change | lets runs begin, or makes them, that follow other groups |
-//! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | makes a backfill's next runs |
-//! | notifier | `notify/mod.rs` | a notice, a notification that is due, every second | tells people |
-//! | stalls | `notify/mod.rs` | every ten seconds | finds queues that nobody claims from |
+//! | ear | `node/changes.rs` | notifications | receives news of other nodes |
+//! | teller | `node/news.rs` | news for other nodes | sends it |
+//! | scheduler | `schedules/scheduler.rs` | a due schedule | creates the runs that schedules call for |
+//! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need a second later |
+//! | links | `schedules/links/mod.rs` | a success, a change | starts or creates runs of groups that follow others |
+//! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | creates a backfill's next runs |
+//! | notifier | `notify/mod.rs` | a notice, a due notification, every second | sends notifications |
+//! | stalls | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
-//! | claim reaper | `queues/reaper.rs` | every second, a lease that runs out | takes back what workers did not finish |
-//! | queue look-out | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
-//! | dispatcher | `dispatch/batch.rs` | polls, completions | looks, takes and ends of many users in one statement |
-//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | holds that last too long, offers of tasks |
+//! | claim reaper | `queues/reaper.rs` | every second, a lease that expires soon | takes back expired claims |
+//! | queue minutes | `queues/minutes.rs` | every 15 s | writes how many task runs ended, and how many wait |
+//! | queue check | `queues/mod.rs` | every 500 ms | wakes polls whose wake-up was lost |
+//! | dispatcher | `dispatch/batch.rs` | polls, completions | look-ups, takes and ends of many users in one statement |
+//! | dispatch reaper | `dispatch/reaper.rs` | every 200 ms | ends holds that last too long, and offers of tasks |
 //! | drain | `messages/mod.rs` | something due, every 200 ms | starts drainers, which send scheduled messages |
-//! | days | `messages/tend.rs` | every two seconds | partitions, drained days and retention of messages |
-//! | pruner | `retention/mod.rs` | every 20 s; a round in 10 minutes | removes what was kept for long enough; makes partitions |
+//! | days | `messages/tend.rs` | every two seconds | maintains partitions, drained days and retention of messages |
+//! | pruner | `retention/mod.rs` | every 20 s; a round per 10 minutes | removes what was kept for long enough; creates partitions |
 //!
-//! `docs/data-plane.md` tells the whole story; `heddle_store::live` has the order of locks.
+//! `docs/data-plane.md` describes the whole; `heddle_store::live` has the order of locks.
 
 mod attempts;
 mod dispatch;
@@ -54,6 +56,8 @@ mod schedules;
 #[cfg(test)]
 mod simulation;
 
+use std::error::Error;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +74,7 @@ use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
 use heddle_sandbox::Sandbox;
 use heddle_store::backfill::BackfillAction;
+use heddle_store::change::Change;
 use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
@@ -85,7 +90,7 @@ pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
-pub use runs::batch_run::group_name as topic_group_name;
+pub use runs::batch_run::topic_group;
 pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
 pub use runs::ended::Ended;
 pub use runs::runtimes::{Recheck, Retirement};
@@ -102,15 +107,16 @@ use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
 use runs::{RunContext, Runs};
 
-/// What can go wrong in the engine that is not the caller's fault.
-#[derive(Debug, thiserror::Error)]
+/// Errors of the engine that the caller did not cause. A copy, for another request that fails with it, tells as much as the
+/// original.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
-    Store(StoreError),
-    /// What stands in the database cannot be used.
-    #[error("stored data cannot be read: {0}")]
-    Unreadable(String),
-    /// A run's progress is of no form that is known here.
+    Store(#[from] StoreError),
+    /// The database contains something that cannot be used.
+    #[error("stored data cannot be read")]
+    Unreadable(#[source] Arc<dyn Error + Send + Sync>),
+    /// The format of a run's progress is unknown to this build.
     #[error("the progress of run {run} cannot be read or written")]
     Progress {
         run: RunId,
@@ -120,55 +126,54 @@ pub enum EngineError {
     /// The database cannot be reached.
     #[error("the database is not available")]
     Unavailable,
-    /// The database takes no writes at the moment.
-    #[error("the database is read-only")]
-    ReadOnly,
     #[error("this node is shutting down")]
     Stopping,
-    /// Another transaction holds what is wanted.
+    /// Another transaction holds a lock that is needed.
     #[error("another change happened at the same time")]
     Contended,
-    /// There is more waiting than this node takes.
+    /// More requests wait than this node accepts.
     #[error("this node is overloaded")]
     Overloaded,
-    /// Nobody could check a schema or render a template.
+    /// No child process could check a schema or render a template.
     #[error(transparent)]
     NotComputed(#[from] heddle_domain::bounded::Stopped),
 }
 
 impl EngineError {
-    /// The same, for somebody else who suffers it.
-    pub(crate) fn again(&self) -> Self {
-        match self {
-            Self::Store(StoreError::Conflict(_)) | Self::Contended => Self::Contended,
-            Self::Store(StoreError::Unavailable(_)) | Self::Unavailable => Self::Unavailable,
-            Self::Store(StoreError::ReadOnly(_)) | Self::ReadOnly => Self::ReadOnly,
-            Self::Stopping => Self::Stopping,
-            Self::Overloaded => Self::Overloaded,
-            Self::NotComputed(stopped) => Self::NotComputed(stopped.clone()),
-            Self::Store(_) | Self::Unreadable(_) => Self::Unreadable(self.to_string()),
-            Self::Progress { run, error } => Self::Progress {
-                run: *run,
-                error: error.clone(),
-            },
+    /// The database contains something that cannot be used, for this reason.
+    pub fn unreadable(why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unreadable(why.into().into())
+    }
+
+    /// The same error for something that has a name: `revision 7`.
+    pub(crate) fn unreadable_in(what: impl fmt::Display, why: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{what}")]
+        struct In {
+            what: String,
+            #[source]
+            why: Box<dyn Error + Send + Sync>,
         }
+        let (what, why) = (what.to_string(), why.into());
+        Self::unreadable(In { what, why })
     }
 }
 
 /// How a node is set up.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Who it is; the same after a restart, so that it takes its former self's work over at once.
+    /// The identity of the node. It stays the same after a restart, so that the node takes over its former work at
+    /// once.
     pub node: Uuid,
-    /// Text that only people read.
+    /// Only for people.
     pub name: String,
     /// The address at which it listens, for other nodes and people.
     pub address: String,
     /// The version of the program.
     pub version: String,
-    /// For how long a lease holds without a heartbeat.
+    /// How long a lease holds without a heartbeat.
     pub lease_for: Duration,
-    /// How many attempts it may have in hand.
+    /// How many attempts the node may have in hand.
     pub slots: usize,
     /// How many threads run guests.
     pub threads: usize,
@@ -180,18 +185,18 @@ pub struct EngineConfig {
     pub dispatch: DispatchConfig,
     /// How people are told.
     pub notify: NotifyConfig,
-    /// Which short ways are taken beside the general ones: all of them, but in tests that compare the two.
+    /// Which short ways are used: all of them, except in tests that compare them with the general ways.
     pub short_ways: ShortWays,
 }
 
-/// How long giving back attempts and the lease may take at the end of a drain.
+/// How long the return of attempts and of the lease may take at the end of a drain.
 const HAND_BACK_MAX: Duration = Duration::from_secs(4);
 
 /// How long the node's loops may take to end after that.
 const LOOPS_END_MAX: Duration = Duration::from_secs(1);
 
-/// The future of a use case, compiled once, with this crate: what an `async fn` awaits is compiled again with each crate
-/// that calls it. What runs pass through (submissions, claims, polls) does without the allocation.
+/// The future of a use case, which is compiled once, with this crate. An `async fn` would be compiled again with each
+/// crate that calls it. Submissions, claims and polls are called too often for the allocation, and stay `async fn`.
 pub type UseCase<'a, T> = BoxFuture<'a, T>;
 
 /// A node's engine. Cheap to clone.
@@ -201,7 +206,7 @@ pub struct Engine {
     services: Arc<Services>,
 }
 
-/// What a node does beside its runs, by subject.
+/// The parts of a node other than its runs, by subject.
 struct Services {
     drain_for: Duration,
     ready: AtomicBool,
@@ -212,18 +217,19 @@ struct Services {
     queues: Arc<queues::Queues>,
     dispatch: Arc<dispatch::Dispatch>,
     messages: Arc<messages::Messages>,
-    /// Whom the node tells what concerns the whole of it.
+    /// The services that the node informs.
     parts: Parts,
 }
 
 impl Services {
-    /// Starts what time brings about.
+    /// Starts all services that tick.
     fn start_loops(&self, runs: &Arc<Runs>) {
         let node = &runs.node;
         let loops = &node.tracker;
         loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
         loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
+        loops.spawn(drive(runs::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
@@ -253,22 +259,22 @@ impl Services {
 pub struct Counters {
     /// Runs that this node has ended.
     pub runs_ended: u64,
-    /// Of these, runs that were never begun: for the overlap, for too many that waited.
+    /// Of these, runs that never began: because of the overlap, or because too many waited.
     pub runs_skipped: [u64; 2],
     /// Attempts that this node has ended.
     pub attempts_ended: u64,
     pub in_hand: usize,
-    /// Runs that this node has failed because an outcome of theirs could not be recorded.
+    /// Runs that this node has failed because one of their outcomes could not be recorded.
     pub given_up: u64,
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
-    /// Runs of which rows that the engine picks up cannot be handled, by the table that they stand in.
+    /// Runs with rows that the engine cannot handle, by table.
     pub rows_set_aside: [(&'static str, usize); 4],
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.
     pub leases_lost: u64,
-    /// For how long the database has left the data plane without an answer.
+    /// How long the database has not answered the data plane.
     pub stalled_for: Duration,
 }
 
@@ -333,7 +339,7 @@ impl Engine {
         ]);
         node.register().await?;
         runs.queue.has_come_to(node.store.first_turn().await?);
-        // Before anything is written: of a node that slept for long, no partition stands ready.
+        // Before anything is written: if the node slept for long, there may be no partition for now.
         retention.make_partitions().await;
         gathering_runs.start(&runs);
         gathering_enqueues.start(Enqueues(attempts.clone()));
@@ -399,28 +405,29 @@ impl Engine {
         self.runs.node.identity.id
     }
 
-    /// Follows what has been committed so far: after a change on this node, before its answer.
+    /// Reads the log of changes up to what is committed: called after a change on this node, before its answer.
     pub async fn follow_changes(&self) -> Result<(), EngineError> {
         changes::follow_changes(&self.runs.node, &self.services.parts).await
     }
 
-    /// Calls `listener` with kind and name of each change, whichever node took it.
-    pub fn on_change(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
+    /// Calls `listener` with each change, whichever node made it.
+    pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.runs.node.changes.listen(listener);
     }
 
-    /// Whether the node takes requests; see [`Engine::set_ready`].
+    /// Whether the node accepts requests; see [`Engine::set_ready`].
     pub fn is_ready(&self) -> bool {
         self.services.ready.load(Ordering::Acquire) && self.is_healthy()
     }
 
-    /// Says that everything is in that the node needs, or that it takes nothing more.
+    /// Says that the node has all that it needs to accept requests, or that it accepts no more.
     pub fn set_ready(&self, ready: bool) {
         self.services.ready.store(ready, Ordering::Release);
     }
 
-    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node that has to compile many,
-    /// or slow ones, since its data directory is new, waits for them no longer than `WARM_MAX`: the rest follows behind.
+    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node with a new data
+    /// directory may have to compile many scripts, or slow ones: it waits for at most `WARM_MAX`, and compiles the rest
+    /// afterwards.
     pub fn warm(&self) -> UseCase<'_, ()> {
         Box::pin(self.load_scripts())
     }
@@ -439,7 +446,7 @@ impl Engine {
         }
     }
 
-    /// How far an attempt that this node has in hand has come: a fraction and a note.
+    /// The progress of an attempt that this node has in hand: a fraction and a note.
     pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
         self.runs.held.get(run, key)?.progress.lock().clone()
     }
@@ -449,7 +456,7 @@ impl Engine {
         !self.runs.node.is_fenced()
     }
 
-    /// By how much nodes stop before their leases end.
+    /// How long before the end of its lease a node stops its work.
     pub fn lease_margin(&self) -> Duration {
         self.runs.node.lease_margin()
     }
@@ -459,13 +466,13 @@ impl Engine {
         self.runs.node.is_leaving()
     }
 
-    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
-    /// stands) would remove.
+    /// Removes what is due under the current retention, or, with `dry_run`, says what `retention` (or the current one)
+    /// would remove.
     pub fn prune(&self, retention: Option<Retention>, dry_run: bool) -> UseCase<'_, Result<Pruned, EngineError>> {
         Box::pin(self.services.retention.prune(retention, dry_run))
     }
 
-    /// Starts a backfill, or lists what it would do.
+    /// Starts a backfill, or lists the runs that it would create.
     pub fn start_backfill<'a>(
         &'a self,
         name: &'a str,
@@ -476,7 +483,7 @@ impl Engine {
         Box::pin(self.services.schedules.start_backfill(name, spec, asked, actor))
     }
 
-    /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
+    /// Pauses, resumes or cancels a backfill; returns after the commit.
     pub fn change_backfill<'a>(
         &'a self,
         id: Uuid,
@@ -486,18 +493,18 @@ impl Engine {
         Box::pin(self.services.schedules.change_backfill(id, action, actor))
     }
 
-    /// Claims task runs; waits for the first of them. None are no error.
+    /// Claims task runs, and waits for the first one. An empty list is no error.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
         self.services.queues.claim(request).await
     }
 
-    /// Ends claims; the answers come after their commits, in the order of the claims.
+    /// Ends claims; returns after the commits, with answers in the order of the claims.
     pub async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
         self.services.queues.end_claims(ends).await
     }
 
-    /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
-    /// when they run out now.
+    /// Extends claims, each by the given time or by the time given before, and stores what workers report. Returns when
+    /// each claim expires now.
     pub async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
         self.services.queues.heartbeat(beats).await
     }
@@ -515,18 +522,18 @@ impl Engine {
         self.services.messages.counters()
     }
 
-    /// How runs are shown to those who are called back.
+    /// Sets how runs are shown in callbacks.
     pub fn show_runs_with(&self, runs: RunObject) {
         self.services.notify.show_runs_with(runs);
     }
 
-    /// There is something to be sent.
+    /// Wakes the notifier: there is something to send.
     pub fn wake_notifier(&self) {
         self.runs.node.signals.raise(Signal::Notices);
     }
 
-    /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
-    /// The answer is the notification's id.
+    /// Sends a test message through a channel, once, and waits for the result. Returns the id of the notification;
+    /// `None`: there is no such channel.
     pub fn test_channel<'a>(&'a self, name: &'a str) -> UseCase<'a, Result<Option<Uuid>, EngineError>> {
         Box::pin(self.services.notify.test_channel(name))
     }
@@ -544,7 +551,7 @@ impl Engine {
             in_hand: self.runs.held.len(),
             given_up: self.runs.reports.given_up.runs(),
             set_aside: self.runs.reports.given_up.set_aside(),
-            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.count(kind))),
+            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.of(kind).len())),
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),
@@ -552,14 +559,13 @@ impl Engine {
     }
 
     /// What has a distribution: how long runs and attempts took, how much one claim brought.
-    pub fn histograms(&self) -> [&Histogram; 4] {
+    pub fn histograms(&self) -> [&Histogram; 5] {
         self.runs.seen.counts.histograms()
     }
 
-    /// Stops claiming, lets attempts in hand and messages to people end within the configured time, hands back the rest,
-    /// releases the lease.
-    /// Takes 5 s more than that at most, whether the database answers or not: what could not be handed back is taken over
-    /// when the lease has run out.
+    /// Stops claiming; lets attempts in hand and messages to people end within the configured time; returns the rest,
+    /// and releases the lease. It takes at most 5 s longer than that, whether the database answers or not. What could
+    /// not be returned is taken over when the lease has expired.
     pub fn drain(&self) -> UseCase<'_, ()> {
         Box::pin(self.leave())
     }
@@ -569,7 +575,7 @@ impl Engine {
         node.state.drain();
         self.services.parts.leaves();
         let until = tokio::time::Instant::now() + self.services.drain_for;
-        // What a node without a lease has in hand is stopped already, and cannot be recorded.
+        // If the node has no lease, its attempts are stopped already, and cannot be recorded.
         while self.services.parts.in_hand() > 0 && tokio::time::Instant::now() < until && !node.is_fenced() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

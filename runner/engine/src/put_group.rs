@@ -1,8 +1,8 @@
-//! What putting a group does, whoever puts it. What the spec names is looked up first, so that the checks themselves (the
-//! domain's) need no database; the store checks again, under its lock, what may have changed meanwhile. Where that is
-//! something that only a whole check can tell with its place, there is another one.
+//! What putting a group does, for every caller. The objects that the spec names are looked up first, so that the checks
+//! (in the domain) need no database. The store checks again, under its lock, what may have changed meanwhile. If only a
+//! whole check can tell that error with its JSON pointer, the check is repeated.
 //!
-//! It needs the store and nothing else of the engine, so that whoever has a database can put groups.
+//! It needs only the store, and nothing else of the engine, so that every program with a database can put groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,27 +18,43 @@ use heddle_store::change::{By, Put};
 use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
 use heddle_store::link::{GroupLink, LinkKind};
 use heddle_store::script::CONSUMER_WORLD;
+use heddle_store::timer_task::TimerTree;
 use heddle_store::{Store, StoreError};
 use serde_json::Value;
 
-/// A spec that has passed.
+/// A spec that passed the checks.
 #[derive(Clone, Debug)]
 pub struct Checked {
     pub spec: GroupSpec,
-    /// As it is kept: every default written out, names in NFC.
+    /// The stored form: all defaults written out, names in NFC.
     pub canonical: Value,
-    /// The groups that it follows, or starts runs of.
+    /// The groups that it depends on, or starts runs of.
     pub links: Vec<GroupLink>,
     /// The scripts that its tasks run.
     pub scripts: Vec<ScriptUse>,
-    /// What is no mistake for certain, but may well be one.
+    /// What may well be a mistake, but need not be one.
     pub warnings: Vec<Fault>,
 }
 
-/// Why a group is not put.
+impl Checked {
+    /// The write of this spec under a name.
+    pub fn write<'a>(&'a self, name: &'a str) -> GroupWrite<'a> {
+        GroupWrite {
+            name,
+            spec: &self.canonical,
+            category: self.spec.category.as_deref(),
+            links: &self.links,
+            scripts: &self.scripts,
+            enabled: None,
+            if_match: None,
+        }
+    }
+}
+
+/// Why a group was not put.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupRefused {
-    /// The spec is wrong, or names what there is not.
+    /// The spec is wrong, or names objects that do not exist.
     #[error("{0}")]
     Invalid(Faults),
     /// `If-Match` was given, and there is no such group.
@@ -47,10 +63,10 @@ pub enum GroupRefused {
     /// `If-Match` names another revision.
     #[error("the current revision of the group `{name}` is {revision}")]
     Stale { name: Name, revision: i32 },
-    /// What the group names was deleted and made again behind each of [`TRIES_MAX`] checks.
+    /// An object that the group names was deleted and created again after each of [`TRIES_MAX`] checks.
     #[error("objects that this group names are being changed at the same time; try again")]
     Outdated,
-    /// Our own trouble with what checks schemas and templates: another try may do better.
+    /// The child process for schemas and templates failed: another try may succeed.
     #[error("{0}")]
     NotComputed(Stopped),
     #[error(transparent)]
@@ -72,10 +88,11 @@ impl From<Stopped> for GroupRefused {
     }
 }
 
-/// How often a spec is checked anew when something that it names is deleted and made again behind the check.
+/// How often a spec is checked again when an object that it names is deleted and created again after the check.
 pub const TRIES_MAX: u32 = 3;
 
-/// Checks and writes a group's spec; `enabled` left out stays as it is.
+/// Checks and writes a group's spec. If `enabled` is left out, it does not change. If the group belongs to a tree of timer
+/// tasks, the same transaction writes the tree.
 pub async fn put_group(
     store: &Store,
     by: By<'_>,
@@ -83,22 +100,22 @@ pub async fn put_group(
     spec: GroupSpec,
     enabled: Option<bool>,
     if_match: Option<IfMatch>,
+    tree: Option<TimerTree<'_>>,
 ) -> Result<(Put<GroupRow>, Checked), GroupRefused> {
     let mut tries = 0;
     let (checked, put) = loop {
         let checked = check_group(store, name, spec.clone(), by.at).await?;
         let write = GroupWrite {
-            name,
-            spec: &checked.canonical,
-            category: checked.spec.category.as_deref(),
-            links: &checked.links,
-            scripts: &checked.scripts,
             enabled,
             if_match: if_match.clone(),
+            ..checked.write(name)
         };
-        let put = store.put_group(by, write).await?;
+        let put = match tree {
+            None => store.put_group(by, write).await?,
+            Some(tree) => store.put_timer_tree(by, tree, write).await?,
+        };
         tries += 1;
-        // What was deleted in between is said by the next check, with its place.
+        // The next check reports what was deleted in between, with its JSON pointer.
         if put != GroupPut::Outdated || tries == TRIES_MAX {
             break (checked, put);
         }
@@ -120,7 +137,7 @@ pub async fn put_group(
     }
 }
 
-/// Reads a group's spec; what is wrong with it is told all at once: what cannot be read, and what the rest says.
+/// Reads a group's spec. All errors are reported at once: the unreadable parts, and the errors of the rest.
 pub async fn read_group(store: &Store, name: &Name, value: &Value, now: Time) -> Result<GroupSpec, GroupRefused> {
     let mut gathered = gather_group(value);
     let rest = gathered.rest.take();
@@ -130,7 +147,7 @@ pub async fn read_group(store: &Store, name: &Name, value: &Value, now: Time) ->
         return Ok(spec);
     }
     if let Some(spec) = rest {
-        // That the rest cannot be checked just now is no reason to say nothing of what cannot be read.
+        // If the rest cannot be checked at the moment, the unreadable parts are reported all the same.
         if let Err(GroupRefused::Invalid(faults)) = check_group(store, name, spec, now).await {
             gathered.add(faults);
         }
@@ -138,7 +155,7 @@ pub async fn read_group(store: &Store, name: &Name, value: &Value, now: Time) ->
     Err(GroupRefused::Invalid(gathered.faults))
 }
 
-/// What exists of what one spec names.
+/// The existing objects of those that a spec names.
 #[derive(Default)]
 struct Snapshot {
     scripts: BTreeMap<(Name, Option<u32>), ScriptLookup>,
@@ -147,7 +164,7 @@ struct Snapshot {
     connections: BTreeMap<Name, heddle_store::secret::Grant>,
     secrets: BTreeMap<Name, heddle_store::secret::Grant>,
     pools: BTreeMap<Name, u32>,
-    /// The group's own, as they stand.
+    /// The group's current ones.
     schedules: serde_json::Map<String, Value>,
     channels: BTreeSet<String>,
 }
@@ -176,7 +193,7 @@ impl Catalog for Snapshot {
         self.templates.get(name).cloned()
     }
 
-    /// A category that a spec names exists from then on.
+    /// A category comes into existence when a spec names it.
     fn category(&self, _name: &Name) -> bool {
         true
     }
@@ -291,7 +308,7 @@ async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result
     let Some(row) = store.script_version(name, Some(wanted)).await? else {
         return Ok(ScriptLookup::NoVersion);
     };
-    // Of a text of which nobody knows it, its run says so.
+    // If nobody knows yet whether the text has it, its run will tell.
     if row.has("run") == Some(false) {
         return Ok(match row.world == CONSUMER_WORLD {
             true => ScriptLookup::OtherWorld(row.world),
@@ -327,9 +344,10 @@ async fn find_groups(store: &Store, named: &[String]) -> Result<BTreeMap<Name, G
     Ok(groups)
 }
 
-/// Checks a spec. Schemas and templates take a processor, so that happens away from the threads that serve.
+/// Checks a spec. Schemas and templates need processor time, so this does not happen on the threads that serve
+/// requests.
 pub async fn check_group(store: &Store, name: &Name, mut spec: GroupSpec, now: Time) -> Result<Checked, GroupRefused> {
-    // Written out, so that a group that was read and is put again is the same.
+    // Written out, so that a group that was read and is put again does not change.
     spec.timezone.get_or_insert_with(|| "UTC".into());
     let snapshot = snapshot(store, name, &spec).await?;
     let name = name.clone();

@@ -1,8 +1,8 @@
-//! Services by themselves, driven by a clock that the test moves: a real Postgres, no loops, nobody else who does anything.
+//! Services alone, driven by a clock that the test sets: a real Postgres, no loops, and no other activity.
 //!
-//! Time has two doors, and both are moved at once: the node's clock stands still until it is set, and the test's database
-//! has a `clock_timestamp()` of its own. So whatever lasts (a lease, a back-off, a month) lasts exactly as long as the test
-//! says, on the slowest machine.
+//! There are two clocks, and both are set together: the node's clock stands still until it is set, and the test's
+//! database has its own `clock_timestamp()`. So every period (a lease, a back-off, a month) lasts exactly as long as
+//! the test says, on the slowest machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,13 +37,16 @@ use crate::retention::{Pruner, Rounds};
 use crate::runs::apply::Applied;
 use crate::runs::claimer::Claimer;
 use crate::runs::ending::{End, Ending};
+use crate::runs::given_up::Abandoner;
 use crate::runs::held::HeldAttempt;
 use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::{GatheringRuns, Runs, Worker};
 use crate::schedules::{Links, Scheduler, Schedules};
 
-/// The database's clock, in place of the machine's: it stands where the table says. What the migrations have dated by the
-/// machine's is long ago.
+mod work;
+
+/// Replaces the database's clock: it returns the time in a table. What the migrations dated by the machine's clock is
+/// long ago.
 const CLOCK: &str = "
     CREATE TABLE public.simulated_clock (at timestamptz NOT NULL);
     INSERT INTO public.simulated_clock VALUES (pg_catalog.clock_timestamp());
@@ -78,7 +81,7 @@ async fn client(url: &str) -> Client {
     client
 }
 
-/// Where nothing happens by chance.
+/// Chance without randomness.
 #[derive(Debug, Default)]
 struct Counting(AtomicU64);
 
@@ -115,7 +118,7 @@ impl World {
             _database: database,
         };
         world.set(start).await;
-        // Of the days that the migrations made partitions for, none is of this world.
+        // The partitions that the migrations created are for other days.
         world.store.make_all_partitions(2).await.expect("partitions");
         world
     }
@@ -136,7 +139,7 @@ impl World {
         self.set(self.now() + time).await;
     }
 
-    /// A group of one task, which calls a server; its runs wait for nobody.
+    /// A group of one task, which calls a server; its runs do not wait for each other.
     async fn group(&self, name: &str, more: Value) {
         let mut spec = json!({"tasks": {"t": {"http": {"url": "http://example.com/"}}}, "overlap": "allow"});
         let fields = spec.as_object_mut().expect("an object");
@@ -147,7 +150,7 @@ impl World {
             at: self.now(),
         };
         let name: Name = name.parse().expect("a name");
-        let put = put_group(&self.store, by, &name, spec, None, None).await;
+        let put = put_group(&self.store, by, &name, spec, None, None, None).await;
         put.expect("a group");
     }
 
@@ -202,7 +205,7 @@ impl World {
     }
 }
 
-/// Nothing runs in it; it says how much room there is.
+/// It runs nothing; it only says how many slots there are.
 fn sandbox() -> Sandbox {
     static SANDBOX: std::sync::OnceLock<(Sandbox, tempfile::TempDir)> = std::sync::OnceLock::new();
     let (sandbox, _) = SANDBOX.get_or_init(|| {
@@ -225,7 +228,7 @@ fn sandbox() -> Sandbox {
     sandbox.clone()
 }
 
-/// Attempts that a node was given, in their order. Nothing is done about them: they end when the test says so.
+/// Attempts that a node was given, in their order. They end only when the test says so.
 #[derive(Default)]
 struct Begun(Mutex<Vec<(RunId, AttemptKey)>>);
 
@@ -235,7 +238,7 @@ impl Worker for Begun {
     }
 }
 
-/// A node of which nothing goes on by itself.
+/// A node that does nothing by itself.
 struct Simulated {
     node: Arc<Node>,
     runs: Arc<Runs>,
@@ -250,7 +253,7 @@ impl Simulated {
         Arc::new(Schedules::new(self.node.clone(), self.runs.clone()))
     }
 
-    /// One tick of a service, and what it has set going.
+    /// One tick of a service, and what it has started.
     async fn tick(&self, service: &mut impl Service) {
         let ticked = service.tick(self.node.now()).await;
         ticked.expect("a tick");
@@ -259,12 +262,12 @@ impl Simulated {
         self.node.tracker.reopen();
     }
 
-    /// The attempts that were begun since this was asked last.
+    /// The attempts that began since the last call.
     fn begun(&self) -> Vec<(RunId, AttemptKey)> {
         std::mem::take(&mut *self.begun.0.lock())
     }
 
-    /// The same of one.
+    /// The same, when there is only one.
     fn only_begun(&self) -> (RunId, AttemptKey) {
         let [begun] = self.begun()[..] else {
             panic!("one attempt has begun");
@@ -282,7 +285,7 @@ impl Simulated {
             node: Some(self.node.identity.id),
         };
         let contexts = self.runs.contexts_of(&[run]).await.expect("a context");
-        let mut completion = self.node.completion().await.expect("a transaction");
+        let mut completion = self.node.completion("simulated_end").await.expect("a transaction");
         let mut grant = Grant::none();
         let after = self.runs.apply(&mut completion, &contexts, vec![applied], &mut grant);
         let after = after.await.expect("an end");
@@ -292,7 +295,7 @@ impl Simulated {
     }
 }
 
-/// Every noon of March in Zurich, whose clocks are put forward on the 29th: nothing a microsecond sooner, nothing twice.
+/// Every noon of March in Zurich, whose clocks are put forward on the 29th: no microsecond sooner, and none twice.
 #[tokio::test]
 async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -316,15 +319,15 @@ async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
     }
 }
 
-/// What a node held that was not heard of again is run by another as soon as its lease has run out, and not before; and the
-/// node itself has stopped by then.
+/// When a node is not heard of any more, another node runs its attempts as soon as its lease has expired, and not
+/// before; and the node itself has stopped by then.
 #[tokio::test]
 async fn a_lease_runs_out_and_is_taken_over() {
     let world = World::at("2026-03-01T00:00:00Z").await;
     world.group("g", json!({"schedules": {"s": {"every": "1h"}}})).await;
     let (mut one, mut other) = (world.node(1).await, world.node(2).await);
     world.pass(TimeDelta::hours(1)).await;
-    // Both have been there all the time.
+    // Both have been alive all the time.
     for node in [&one, &other] {
         node.node.register().await.expect("a lease");
     }
@@ -334,7 +337,7 @@ async fn a_lease_runs_out_and_is_taken_over() {
     let (run, first) = one.only_begun();
     let mut reaper = Reaper::of(other.runs.clone());
     let lease = one.runs.lease();
-    // One is not heard of any more; the other's heart goes on.
+    // One sends no heartbeat any more; the other does.
     for _ in 0..3 {
         world.pass(TimeDelta::seconds(2)).await;
         other.keeper.tick(world.now()).await.expect("a heartbeat");
@@ -347,7 +350,8 @@ async fn a_lease_runs_out_and_is_taken_over() {
     other.tick(&mut reaper).await;
     let second = AttemptKey { attempt: 2, ..first };
     assert_eq!(other.begun(), [(run, second)]);
-    // It finds that its time is over before it asks anybody, stops what it has in hand, and goes on under a new lease.
+    // It finds that its time is over before it asks the database, stops what it has in hand, and continues under a new
+    // lease.
     let held = one.runs.held.get(run, first.key).expect("it is in hand");
     one.keeper.tick(world.now()).await.expect("a new lease");
     assert!(held.stop.is_cancelled());
@@ -355,7 +359,100 @@ async fn a_lease_runs_out_and_is_taken_over() {
     assert_eq!(one.node.state.now().leases_lost, 1);
 }
 
-/// Between a failure and the next attempt a task run waits for its interval: to the microsecond.
+/// If a newer build has written the progress of a run, an older node does not change the run. It takes the run over when it
+/// can read the progress.
+#[tokio::test]
+async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let (run, first) = one.only_begun();
+    let progress = async || {
+        let row = world.sql.query_one("SELECT progress FROM heddle.runs_live", &[]).await;
+        row.expect("a run").get::<_, Vec<u8>>(0)
+    };
+    // Format 3; see `heddle_domain::run`.
+    let newer = "UPDATE heddle.runs_live SET progress = '\\x800003'::bytea || progress";
+    assert_eq!(world.sql.execute(newer, &[]).await.expect("a run"), 1);
+    let written = progress().await;
+    // Its node dies.
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    let mut reaper = Reaper::of(other.runs.clone());
+    let mut abandoner = Abandoner(other.runs.clone());
+    let given_up = &other.runs.reports.given_up;
+    let pass = async || {
+        world.pass(TimeDelta::seconds(31)).await;
+        other.node.register().await.expect("a lease");
+    };
+    for _ in 0..3 {
+        other.tick(&mut reaper).await;
+        other.tick(&mut abandoner).await;
+        assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+        assert_eq!(world.runs("running").await.len(), 1);
+        assert_eq!(progress().await, written);
+        pass().await;
+    }
+    let older = "UPDATE heddle.runs_live SET progress = substr(progress, 4)";
+    assert_eq!(world.sql.execute(older, &[]).await.expect("a run"), 1);
+    other.tick(&mut abandoner).await;
+    assert_eq!(given_up.set_aside(), 0);
+    other.tick(&mut reaper).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(run, second)]);
+}
+
+/// Attempts of a dead node are taken over while the end of a run that is given up waits.
+#[tokio::test]
+async fn nobody_waits_for_a_run_that_is_given_up() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for name in ["bad", "good"] {
+        world
+            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let begun = one.begun();
+    let [(bad, _), (good, first)] = begun[..] else {
+        panic!("two attempts have begun: {begun:?}");
+    };
+    // The history refuses an attempt of one run, and its end waits for a lock.
+    let poison = format!(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE 'poisonous' USING ERRCODE = 'P0099'; END $$;
+         CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END $$;
+         CREATE TRIGGER poison BEFORE INSERT ON heddle.attempts FOR EACH ROW WHEN (NEW.run = '{bad}')
+             EXECUTE FUNCTION public.refuse();
+         CREATE TRIGGER poison BEFORE INSERT ON heddle.runs_done FOR EACH ROW WHEN (NEW.id = '{bad}')
+             EXECUTE FUNCTION public.wait();
+         SELECT pg_advisory_lock(77)"
+    );
+    world.sql.batch_execute(&poison).await.expect("triggers");
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    other.tick(&mut Reaper::of(other.runs.clone())).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(good, second)]);
+    let given_up = &other.runs.reports.given_up;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+    world
+        .sql
+        .batch_execute("SELECT pg_advisory_unlock(77)")
+        .await
+        .expect("a lock");
+    other.tick(&mut Abandoner(other.runs.clone())).await;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (0, 1));
+    assert_eq!(world.runs("failed").await.len(), 1);
+}
+
+/// Between a failure and the next attempt, a task run waits for its interval: exact to the microsecond.
 #[tokio::test]
 async fn a_retry_waits_its_backoff() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -372,7 +469,7 @@ async fn a_retry_waits_its_backoff() {
         assert_eq!(at.attempt, attempt);
         node.end((run, at), Ending::failed(ErrorKind::Failed, "on purpose"))
             .await;
-        // It holds its lease all the time, without a heart.
+        // It holds its lease all the time, without heartbeats.
         node.node.register().await.expect("a lease");
         world
             .pass(TimeDelta::minutes(minutes) - TimeDelta::microseconds(1))
@@ -391,7 +488,7 @@ async fn a_retry_waits_its_backoff() {
     assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
 }
 
-/// Runs go when they were kept for 90 days, counted from their ends, and not a round sooner.
+/// Runs are removed when they were kept for 90 days, counted from their ends, and not a round sooner.
 #[tokio::test]
 async fn retention_removes_what_is_old() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -414,8 +511,8 @@ async fn retention_removes_what_is_old() {
     assert!(world.runs("succeeded").await.is_empty());
 }
 
-/// A run before a gate whose progress nobody can read holds up neither those behind it nor those of other groups, and has its
-/// turn once it is mended.
+/// A run at a gate with an unreadable progress holds up neither those behind it nor other groups, and gets its turn
+/// when it is repaired.
 #[tokio::test]
 async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -437,15 +534,15 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     };
     let first = world.now() - TimeDelta::hours(2);
     garble(first, "'\\xff'::bytea || progress").await;
-    // One look finds out which it is, the next decides upon the others: each group runs one at a time.
+    // One tick finds out which it is, the next decides about the others: each group runs one at a time.
     let mut inbox = Inbox(node.runs.clone());
     node.tick(&mut inbox).await;
     node.tick(&mut inbox).await;
     let begun = world.runs("running").await;
     assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
-    let counted = node.runs.pending.aside.count(crate::runs::aside::Kind::Gates);
-    assert_eq!(counted, 1);
-    // It is mended, tried again, and has its turn when nobody is before it.
+    let set_aside = node.runs.pending.aside.of(crate::runs::aside::Kind::Gates);
+    assert_eq!(set_aside.len(), 1);
+    // It is repaired, tried again, and gets its turn when no run is before it.
     garble(first, "substr(progress, 2)").await;
     for _ in 0..2 {
         node.node.register().await.expect("a lease");
@@ -453,11 +550,11 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
         node.node.register().await.expect("a lease");
         node.tick(&mut inbox).await;
     }
-    assert_eq!(node.runs.pending.aside.count(crate::runs::aside::Kind::Gates), 0);
+    assert_eq!(set_aside.len(), 0);
 }
 
-/// A group whose revision cannot be read holds up those alone who follow it, and these go on once it is mended: the run that
-/// waits for it, and the one that a success of another group calls for as well.
+/// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that
+/// waits for it, and the one that a success of another group calls for.
 #[tokio::test]
 async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -502,7 +599,7 @@ async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     node.tick(&mut links).await;
     node.tick(&mut links).await;
     assert_eq!(made().await, ["called", "waiting"]);
-    // Mended, and it has succeeded: what was left is looked at after a while, and who waits by the sweep.
+    // It is repaired, and has succeeded: what was left is checked after a while, and the waiting run by the sweep.
     garble("no tasks", "tasks").await;
     let micros = instant.timestamp_micros();
     let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)

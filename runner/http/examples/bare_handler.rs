@@ -1,5 +1,5 @@
-//! The limit beside which empty polls are measured (`cargo bench -p heddle-tests --bench dispatch`): an axum handler
-//! that answers 204 and does nothing else. Prints its address and serves until it is killed.
+//! The limit to which empty polls are compared (`cargo bench -p heddle-tests --bench dispatch`): an axum handler that
+//! answers 204 and does nothing else. Prints its address and serves until it is killed.
 
 use axum::Router;
 use axum::http::StatusCode;

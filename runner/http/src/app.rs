@@ -16,7 +16,7 @@ use crate::access::{Rates, Signer, TokenCache};
 use crate::body;
 use crate::metrics::Page;
 
-/// Where the clients of the compatibility calls tell the time, unless it is configured.
+/// The time zone of the clients of the compatibility calls, by default.
 pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
 
 /// How the API behaves; each bound can be configured.
@@ -24,7 +24,7 @@ pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
 pub struct HttpConfig {
     /// `heddle dev`: no tokens; instead Host and Origin must name this machine.
     pub dev: bool,
-    /// Names beside loopback ones that Host and Origin may have in dev mode.
+    /// Names, in addition to loopback ones, that Host and Origin may have in dev mode.
     pub dev_hosts: Vec<String>,
     /// Bytes of a JSON or YAML body.
     pub body_bytes_max: usize,
@@ -50,7 +50,7 @@ pub struct HttpConfig {
     pub provider: Option<Arc<Provider>>,
     /// How many requests a second one token may make on this node; `None`: any number.
     pub rate_max: Option<u32>,
-    /// Where the clients of the compatibility calls tell the time.
+    /// The time zone of the clients of the compatibility calls.
     pub compat_zone: chrono_tz::Tz,
 }
 
@@ -97,7 +97,7 @@ impl Counts {
         self.answers[class].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What of it `/metrics` says.
+    /// Writes its numbers to `/metrics`.
     pub(crate) fn tell(&self, page: &Page) {
         let class = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter();
         page.counters(
@@ -146,7 +146,7 @@ pub struct AppParts {
     pub secret_keys: SecretKeys,
     /// What the node counts.
     pub metrics: NodeMetrics,
-    /// Who hears of answers; nobody unless configured.
+    /// Receives spans of answers; none unless configured.
     pub tracer: Option<RequestTracer>,
     pub config: HttpConfig,
 }
@@ -188,7 +188,7 @@ pub struct Shared {
     pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
 }
 
-/// What one caller may have of the requests that a node handles at once: all but a quarter, which is left to others.
+/// How many of a node's concurrent requests one caller may have: all but a quarter, which is left to others.
 fn most_of(all: usize) -> usize {
     all - all / 4
 }

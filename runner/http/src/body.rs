@@ -1,8 +1,8 @@
 //! Bodies of requests: how many bytes they may have, and how long they may take.
 //!
-//! Whoever is known gets the time that a slow line needs. A body whose sender nobody knows is read before anything else
-//! is done with its request, so that it holds up nothing: it is small, it comes at once, or it takes one of a few places,
-//! of which each address gets some, for a few seconds.
+//! Known callers get the time that a slow line needs. A body of an unknown caller is read before anything else is done
+//! with its request, so that it blocks nothing: it must be small, and arrive at once, or take one of a few slots, of
+//! which each address gets some, for a few seconds.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::access::Peer;
 use crate::app::App;
 use crate::problem::Problem;
 
-/// Bytes of a body whose sender is not known: signing in brings a token.
+/// The maximum bytes of an unknown caller's body: a sign-in has a token in it.
 const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
 
 /// How long such a body may take before it counts as slow.

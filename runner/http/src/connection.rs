@@ -1,15 +1,15 @@
-//! What is known of each connection: how long it has been silent, and whether its caller is.
+//! What is known of each connection: how long it has been silent, and whether its caller is known.
 //!
-//! Anybody can open connections, and none of them says who it is for before its first request. So those that have not
-//! shown yet that somebody is known at the other end ([`Connection::mark_known`]) are *strangers*: they get less time, a
-//! bound of their own for each address and for all, and where there is no room for another, those who have been silent
-//! for longest make it. Whoever means to ask something does so at once, and is never the one: a crowd of connections
-//! that say nothing, or a head byte by byte, keeps nobody out. When all connections together are as many as a node takes,
-//! the longest silent ones make room in the same way, known or not.
+//! Anybody can open connections, and none of them has an identity before its first request. So connections without a
+//! known caller ([`Connection::mark_known`]) are *strangers*: they get less time, and have their own bounds, per
+//! address and for all. If there is no room for another one, those that have been silent for longest are closed. A
+//! client that wants something asks at once, and is never among these: a crowd of connections that send nothing, or a
+//! head byte by byte, keeps nobody out. When a node has its maximum of connections, the longest silent ones are closed
+//! in the same way, known or not.
 //!
-//! hyper can time heads itself. But then it looks for the next head as soon as an answer is written, which costs a read
-//! that finds nothing, and sets a timer anew for each request. Here a connection has one timer, which fires once in a
-//! while and looks how long nothing has been under way.
+//! hyper can limit the time for heads itself. But then it tries to read the next head as soon as an answer is written,
+//! which costs a useless read, and sets a timer for each request. Here a connection has one timer, which fires
+//! periodically and checks how long it has been idle.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -29,7 +29,8 @@ use tokio::time::Instant;
 use crate::access::Peer;
 use crate::serve::ServeLimits;
 
-/// Of those who make room, one in so many goes at once: to look for them costs a look at all.
+/// Of the connections to be closed, one in this many is closed at once, because each search for them costs a pass over
+/// all.
 const MAKE_ROOM_SHARE: usize = 16;
 
 /// What one connection is about.
@@ -50,7 +51,7 @@ pub(crate) struct Connection {
     check: Notify,
 }
 
-/// The bit that says that a request is under way.
+/// The bit that means that a request is open.
 const BUSY: u64 = 1;
 
 impl Connection {
@@ -74,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request is under way, and since when that, or silence, lasts.
+    /// Whether a request is open, and since when that, or silence, lasts.
     fn stands(&self) -> (bool, Instant) {
         let since = self.since.load(Ordering::Acquire);
         (since & BUSY != 0, self.began + Duration::from_millis(since >> 1))
@@ -301,7 +302,7 @@ mod tests {
         let gone: Vec<usize> = (0..20).filter(|number| is_unwanted(&one[*number])).collect();
         // 20 silent strangers: two of them.
         assert_eq!(gone, [2, 3]);
-        // Another address has its own share, until there are too many of all.
+        // Another address has its own bound, until there are too many of all.
         let other: Vec<_> = (0..20).map(|_| crowd.enter(peer(2), &limits).expect("room")).collect();
         assert!(!other.iter().any(is_unwanted));
         let _third = crowd.enter(peer(3), &limits).expect("room");
@@ -359,7 +360,7 @@ mod tests {
         known.0.begins();
         let end = tokio::time::timeout(4 * limits.stranger_request_timeout, known.0.is_over(&limits));
         assert!(end.await.is_err(), "a known caller's request takes as long as it takes");
-        // Who is to make room is over at once, or as soon as nothing is under way.
+        // A connection that must make room ends at once, or as soon as its request is answered.
         let patient = ServeLimits {
             stranger_head_timeout: Duration::from_secs(600),
             ..limits

@@ -1,10 +1,10 @@
 //! Examples of bodies, for the OpenAPI description: those of a shop whose orders are loaded each night, as a node has
 //! taken and answered them.
 //!
-//! The files have them by name. An example is named after the schema that it is one of (`Run`), or, where one schema
-//! serves several purposes, after the operation and the place: `post_runs_id_pause.200` is what that operation answers
-//! with this status, `ID.body` would be what it takes. A dot and a word tell several of one name apart (`Run.failed`).
-//! A page of a list needs no example of its own, unless its items lack what is answered of one alone.
+//! The files have them by name. An example has the name of its schema (`Run`), or, where one schema serves several
+//! purposes, of the operation and the position: `post_runs_id_pause.200` is that operation's answer with this status,
+//! `ID.body` would be its body. A dot and a word distinguish several of one name (`Run.failed`). A page of a list needs
+//! no example, unless its items lack fields that a single answer has.
 //!
 //! Each is put once among the components; the operations refer to it. Streams of lines, wasm and source text have none:
 //! their bodies are no JSON value.
@@ -63,7 +63,7 @@ impl Examples {
         }
         let answers = operation.get_mut("responses").and_then(Value::as_object_mut);
         for (status, answer) in answers.into_iter().flatten() {
-            // One problem stands for all: they differ in no more than words.
+            // One problem is an example for all: they differ only in words.
             let shown: &[&str] = match status.as_str() {
                 "default" => &[PROBLEM_JSON],
                 status if status.starts_with('2') => &SHOWN,

@@ -1,5 +1,5 @@
-//! JSON as it comes in: strict (an object that names a key twice is refused at the place where it does), and without
-//! the character U+0000, which Postgres cannot keep.
+//! Reads JSON strictly: refuses an object that contains a key twice, with its position, and the character U+0000, which
+//! Postgres cannot store.
 
 use heddle_domain::Fault;
 use heddle_domain::bounded::Stopped;
@@ -47,7 +47,7 @@ pub fn check(value: &Value) -> Result<(), Problem> {
             _ => false,
         }
     }
-    // The place is only looked for when there is one: documents of megabytes come through here.
+    // The position is searched for only if there is an error: documents of megabytes are read here.
     fn find(value: &Value, pointer: &str) -> Option<String> {
         match value {
             Value::String(text) => text.contains('\0').then(|| pointer.to_owned()),

@@ -1,11 +1,10 @@
 //! Heddle's HTTP API. Routes by noun, one error type, and a description of the API that is made of the
 //! same table as the router.
 //!
-//! A request goes through [`router`]: in dev mode Host and Origin are checked; the table's entry says who may come in
-//! and which bound on concurrency it counts against (more than that is answered 429 at once, with `Retry-After`, rather
-//! than queued); bodies are bounded in bytes and in time, and what the answer does not depend on of them is thrown away;
-//! then the noun's handler reads it, asks the store or the engine, and answers. Whatever goes wrong is a
-//! [`problem::Problem`].
+//! A request goes through [`router`]: in dev mode Host and Origin are checked; the table's entry says who may call it
+//! and against which bound on concurrency it counts (beyond that, the answer is 429 at once, with `Retry-After`, and it
+//! is not queued); bodies are bounded in bytes and in time, and unread rests are discarded; then the noun's handler
+//! reads it, calls the store or the engine, and answers. Every error is a [`problem::Problem`].
 
 pub mod access;
 mod adapter;
@@ -41,11 +40,12 @@ pub fn router(app: App) -> Router {
     routes::table().router(app, |request| async move { nothing_at(request.uri().path()) })
 }
 
-/// What answers on the same listener wherever no route of the API does: the pages.
+/// Answers all paths on the same listener that are not routes of the API: the pages.
 pub type Elsewhere =
     std::sync::Arc<dyn Fn(axum::extract::Request) -> futures::future::BoxFuture<'static, Response> + Send + Sync>;
 
-/// The API of a node, with pages beside it. What begins with `/v1/` stays the API's, whether there is such a route or not.
+/// The API of a node, together with its pages. Paths that begin with `/v1/` stay the API's, whether there is such a
+/// route or not.
 pub fn router_with(app: App, pages: Elsewhere) -> Router {
     routes::table().router(app, move |request| {
         let pages = pages.clone();
@@ -64,9 +64,9 @@ fn nothing_at(path: &str) -> Response {
     Problem::new(axum::http::StatusCode::NOT_FOUND, detail).into_response()
 }
 
-/// Who asks for a page: what [`access`] makes of its headers, for pages that read and for forms that write. A request to
-/// the API that carries the answer among its extensions is not asked again. (Nothing that comes over the wire has any.)
-/// Here it is asked anew each time, whatever an earlier request that this one was made of has been told.
+/// Authenticates the request of a page: [`access`] checks its headers, for pages that read and for forms that write. A
+/// request to the API with the result among its extensions is not checked again. (Nothing from the network has any.)
+/// Here it is checked each time, whatever is known of an earlier request from which this one was made.
 pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<access::Vouched, Problem> {
     parts.extensions.remove::<access::Vouched>();
     let age = app.tokens.age();
@@ -75,7 +75,7 @@ pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<
     Ok(access::Vouched::new(admitted, standing))
 }
 
-/// The body that a form brings, for pages, within the bounds that hold for whoever is `known`, or is not.
+/// Reads the body of a form, for pages, within the bounds for `known` callers or for others.
 pub async fn read_form(
     app: &App,
     parts: &axum::http::request::Parts,
@@ -96,8 +96,8 @@ pub fn openapi() -> serde_json::Value {
     openapi::document(&routes::table())
 }
 
-/// What holds for every path: dev mode answers this machine only, and nothing is sniffed or framed. A function around
-/// each handler and no layer of the router's, which would cost every request some boxes.
+/// Rules for every path: dev mode answers only this machine, and nothing is sniffed or framed. It is a function around
+/// each handler and not a layer of the router, which would cost every request some boxes.
 async fn guard<F>(
     app: &App,
     request: axum::extract::Request,
@@ -133,7 +133,7 @@ where
     response
 }
 
-/// A request that a tracer will hear of.
+/// A request of which a tracer gets a span.
 struct Traced {
     tracer: app::RequestTracer,
     method: axum::http::Method,
@@ -143,7 +143,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// All but what machines ask every few seconds, and what is at no path.
+    /// All except those that machines repeat every few seconds, and those without a route.
     fn of(tracer: &app::RequestTracer, request: &axum::extract::Request) -> Option<Self> {
         let route = request.extensions().get::<axum::extract::MatchedPath>()?.as_str();
         if matches!(route, "/healthz" | "/readyz" | "/metrics" | "/checkstatus") {

@@ -1,4 +1,4 @@
-//! What `/metrics` says, in the text format of Prometheus
+//! The content of `/metrics`, in the text format of Prometheus
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
 //! Most numbers are read where they are kept anyway, at the moment of asking; what has a distribution is a histogram that

@@ -70,6 +70,16 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     parameters.extend(route.query.iter().map(|param| {
         json!({"name": param.name, "in": "query", "description": param.detail, "schema": query_schema(param.name)})
     }));
+    if route.problems.iter().any(|(status, _)| *status == 412) {
+        parameters.push(json!({
+            "name": "If-Match",
+            "in": "header",
+            "description": "The revision that the change is based on, a list of revisions, or `*`: any. With another current \
+                revision, the answer is 412 and nothing changes (RFC 9110, 13.1.1).",
+            "schema": {"type": "string"},
+            "example": "\"3\"",
+        }));
+    }
     let mut responses = Map::new();
     for (status, media, _) in &route.answers {
         let response = responses

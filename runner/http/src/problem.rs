@@ -11,7 +11,7 @@ use heddle_store::StoreError;
 
 use crate::adapter::Refusal;
 
-/// What went wrong, as the caller is told. `type` is `about:blank`: the status says what kind of problem it is.
+/// An error as the caller gets it. `type` is `about:blank`: the status is the kind of problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The status of the answer.
@@ -30,7 +30,7 @@ pub struct Problem {
     pub header: Option<Box<(header::HeaderName, HeaderValue)>>,
 }
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The line, from 1.
@@ -82,7 +82,7 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, format!("there is no {what} `{name}`"))
     }
 
-    /// 409: it does not go with how things stand.
+    /// 409: the current state does not allow it.
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
     }
@@ -143,7 +143,7 @@ impl Problem {
         problem
     }
 
-    /// 500: our fault. The cause is logged here, and not told.
+    /// 500: our fault. The cause is logged here, and not sent.
     pub fn internal(cause: &(dyn std::error::Error + 'static)) -> Self {
         tracing::error!(error = %Chain(cause), "a request failed with an internal error");
         Self::new(
@@ -152,13 +152,13 @@ impl Problem {
         )
     }
 
-    /// The same problem with the id of what is there already.
+    /// The same problem with the id of the existing object.
     pub fn existing(mut self, id: impl Into<String>) -> Self {
         self.existing = Some(id.into());
         self
     }
 
-    /// The body alone, as it stands for one item of a batch.
+    /// Only the body, for one item of a batch.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self.body()).unwrap_or_default()
     }

@@ -1,5 +1,7 @@
 //! A request as handlers see it: everything that can be wrong with one is a [`Problem`], never plain text.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use heddle_api::List;
 use heddle_api::moment::parse_moment;
-use heddle_domain::{Fault, Faults, Name, Span, Time};
+use heddle_domain::{Faults, Name, Span, Time};
 use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
@@ -25,7 +27,7 @@ use crate::body;
 use crate::json;
 use crate::problem::Problem;
 
-/// How many things a page of a list has, unless it is told otherwise.
+/// The number of items on a page of a list, by default.
 pub const LIMIT_DEFAULT: i64 = 50;
 
 /// How many things a page of a list may have.
@@ -49,15 +51,15 @@ pub struct Request {
     /// The present instant: one for the whole request.
     pub now: Time,
     pub headers: HeaderMap,
-    /// What stands in place of the path's `{parts}`, decoded.
+    /// The values of the path's `{parts}`, decoded.
     pub(crate) path: Option<RawPathParams>,
     pub(crate) query: Vec<(String, String)>,
-    /// Behind a mutex only because a body may not be looked at from two threads, which nobody does.
+    /// Behind a mutex only because a body must not be used from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
 }
 
 impl Request {
-    /// Who makes a change and when, for the audit.
+    /// Who makes a change, and when: for the audit.
     pub fn by(&self) -> By<'_> {
         By {
             actor: &self.caller.actor,
@@ -99,7 +101,7 @@ impl Request {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The first value of a query parameter that is the name of what is wanted, as names are kept.
+    /// The first value of a query parameter that is a name, in its stored form.
     pub fn query_name(&self, key: &str) -> Option<String> {
         self.query(key).map(Name::sought)
     }
@@ -112,6 +114,17 @@ impl Request {
             .flat_map(|(_, value)| value.split(','))
             .map(str::trim)
             .filter(|value| !value.is_empty())
+            .collect()
+    }
+
+    /// The same, read as values such as states. Another word is 422, with the pointer of the parameter.
+    pub fn words<T: FromStr<Err = String>>(&self, key: &str) -> Result<Vec<T>, Problem> {
+        let words = self.query_all(key).into_iter();
+        words
+            .map(|word| {
+                word.parse()
+                    .map_err(|error| Problem::invalid_at(format!("/{key}"), error))
+            })
             .collect()
     }
 
@@ -142,6 +155,31 @@ impl Request {
             .transpose()
     }
 
+    /// A query parameter that is a whole number within bounds: 400 for what is no number, 422 for what is out of bounds,
+    /// however far.
+    pub fn query_number<T>(&self, key: &str, bounds: RangeInclusive<T>) -> Result<Option<T>, Problem>
+    where
+        T: FromStr + PartialOrd + Display,
+    {
+        let Some(text) = self.query(key) else {
+            return Ok(None);
+        };
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Problem::malformed(format!("`{key}` must be a number, not `{text}`")));
+        }
+        match text.parse() {
+            Ok(number) if bounds.contains(&number) => Ok(Some(number)),
+            _ => {
+                let (from, to) = bounds.into_inner();
+                Err(Problem::invalid_at(
+                    format!("/{key}"),
+                    format!("`{key}` must be from {from} to {to}, not {text}"),
+                ))
+            }
+        }
+    }
+
     /// A query parameter that is an instant.
     pub fn query_time(&self, key: &str) -> Result<Option<Time>, Problem> {
         self.query(key)
@@ -151,14 +189,7 @@ impl Request {
 
     /// How many things are wanted.
     pub fn limit(&self) -> Result<i64, Problem> {
-        match self.query_as::<i64>("limit", "a number")? {
-            None => Ok(LIMIT_DEFAULT),
-            Some(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Some(limit) => Err(Problem::invalid(Fault::at(
-                "/limit",
-                format!("`limit` must be from 1 to {LIMIT_MAX}, not {limit}"),
-            ))),
-        }
+        Ok(self.query_number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT))
     }
 
     /// Where a page begins, for lists by name.
@@ -263,7 +294,7 @@ impl Request {
         let essence = text.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
         match essence.as_str() {
             "application/yaml" | "text/yaml" | "application/x-yaml" | "text/x-yaml" => Ok(MediaType::Yaml),
-            // What curl says when it is told nothing, and what a browser's form or fetch says of a string.
+            // What curl sends by default, and what a browser's form or fetch sends for a string.
             ""
             | "application/json"
             | "text/json"
@@ -316,8 +347,8 @@ impl Request {
         }
     }
 
-    /// The body of a call that takes nothing: none, or an empty object. What else is sent is meant to do something, and
-    /// would not.
+    /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
+    /// refused.
     pub async fn nothing(&mut self) -> Result<(), Problem> {
         self.body::<Nothing>(true).await.map(drop)
     }
@@ -336,7 +367,7 @@ impl Request {
     }
 }
 
-/// What a call takes that takes nothing.
+/// The body of a call that takes none.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
@@ -347,7 +378,7 @@ enum MediaType {
     Yaml,
 }
 
-/// Reads a value as something typed: 422 with the place where it is not.
+/// Reads a value as a type: 422 with the position of the error.
 pub fn typed<T: DeserializeOwned>(value: Value, below: &str) -> Result<T, Problem> {
     if !value.is_object() {
         return Err(Problem::invalid_at(below, "an object was expected"));
@@ -420,7 +451,7 @@ pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Out
     })
 }
 
-/// 201 if something was created, else 200.
+/// 201 if something was created, otherwise 200.
 pub fn put(created: bool, body: &impl Serialize) -> Outcome {
     answer(if created { StatusCode::CREATED } else { StatusCode::OK }, body)
 }

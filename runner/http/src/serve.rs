@@ -1,5 +1,5 @@
-//! Serving connections: what hyper is told so that slow or half-open ones cannot pile up. HTTP/1.1 only: whoever wants
-//! HTTP/2 or TLS puts a proxy in front, which speaks HTTP/1.1 to its backends anyway.
+//! Serves connections: settings of hyper against slow or half-open ones. Only HTTP/1.1: for HTTP/2 or TLS, operators
+//! put a proxy in front, which uses HTTP/1.1 for its backends anyway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::connection::Crowd;
 
 #[derive(Clone, Copy, Debug)]
 pub struct ServeLimits {
-    /// Connections open at once; beyond them the longest silent ones are closed, and further ones wait in the kernel's
-    /// queue while none is silent.
+    /// The maximum of open connections. Beyond it the longest silent ones are closed, and further ones wait in the
+    /// kernel's queue while none is silent.
     pub connections_max: usize,
-    /// Of these, such as have not shown yet that somebody known is at the other end; beyond them the longest silent ones
-    /// of these are closed.
+    /// Of these, the maximum of connections without a known caller; beyond it the longest silent ones of these are
+    /// closed.
     pub strangers_max: usize,
     /// The same of one address.
     pub strangers_of_one_max: usize,
@@ -54,7 +54,7 @@ impl Default for ServeLimits {
 }
 
 impl ServeLimits {
-    /// For a process that may have so many files open, of which connections take up to three quarters.
+    /// For a process with this limit of open files, of which connections take up to three quarters.
     pub fn of_files(files: u64) -> Self {
         let limits = Self::default();
         let connections_max = usize::try_from(files / 4 * 3).unwrap_or(usize::MAX);
@@ -71,7 +71,7 @@ impl ServeLimits {
 /// How long to wait when the kernel has no file descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often somebody is looked for who makes room, while there is none.
+/// How often connections to close are searched for, while there is no room.
 const ROOM_CHECKED_EVERY: Duration = Duration::from_millis(200);
 
 /// Room for another connection.
@@ -140,7 +140,7 @@ pub async fn serve(
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             let mut over = std::pin::pin!(member.0.is_over(&limits));
-            // What goes wrong on a connection is its client's business: nothing to log.
+            // An error on a connection concerns only its client: nothing to log.
             tokio::select! {
                 biased;
                 _ = connection.as_mut() => return,

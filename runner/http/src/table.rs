@@ -70,7 +70,7 @@ pub enum Pace {
     Free,
 }
 
-/// How a problem is told.
+/// Writes a problem.
 pub(crate) type Tell = fn(Problem) -> Response;
 
 type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
@@ -99,21 +99,21 @@ pub struct Route {
     pub tag: &'static str,
     /// What it does, in a line.
     pub summary: &'static str,
-    /// What is good to know besides.
+    /// Further explanations.
     pub detail: &'static str,
-    /// What may stand in its query; anything else is refused below `/v1`.
+    /// The allowed query parameters; below `/v1`, any other is refused.
     pub query: Vec<QueryParam>,
     /// The bodies that it accepts, by media type.
     pub takes: Vec<Media>,
-    /// What comes out when all is well.
+    /// Its successful answers.
     pub answers: Vec<(u16, Option<Media>, &'static str)>,
-    /// Which problems it may answer, beside those that all may.
+    /// Its possible problems, in addition to those of all routes.
     pub problems: Vec<(u16, &'static str)>,
     /// How long it may take.
     pub pace: Pace,
-    /// It changes things: all but GET, and a GET that says so. What a cookie vouches for is looked at more closely then.
+    /// It changes something: all methods but GET, and a GET that says so. A cookie is then checked more strictly.
     pub acts: bool,
-    /// How problems are told that arise before the handler, such as a missing token.
+    /// Writes problems that arise before the handler, such as a missing token.
     tell: Tell,
     handler: Handler,
 }
@@ -219,7 +219,7 @@ impl Route {
         self
     }
 
-    /// It tells problems in a way of its own, whatever they are.
+    /// It writes all its problems in its own format.
     pub(crate) fn tells(mut self, tell: Tell) -> Self {
         self.tell = tell;
         self
@@ -265,25 +265,31 @@ impl Table {
         for (path, routes) in paths {
             let mut methods = MethodRouter::new();
             let mut allowed: Vec<&str> = routes.iter().map(|route| route.method.as_str()).collect();
-            if allowed.contains(&"GET") {
+            if routes.iter().any(|route| route.method == Method::Get && !route.acts) {
                 allowed.push("HEAD");
             }
             allowed.sort_unstable();
-            let allowed = allowed.join(", ");
+            let allowed: Arc<str> = allowed.join(", ").into();
             let tell = routes
                 .first()
                 .map_or(Problem::into_response as Tell, |route| route.tell);
             for route in routes {
                 // Shared, not copied for each request.
                 let route = Arc::new(route.clone());
+                let allowed = allowed.clone();
                 methods = methods.on(
                     route.method.filter(),
                     move |State(app): State<App>,
                           path: Result<RawPathParams, RawPathParamsRejection>,
                           request: axum::extract::Request| {
-                        let (route, asked) = (route.clone(), app.clone());
+                        let (route, asked, allowed) = (route.clone(), app.clone(), allowed.clone());
                         async move {
                             let tell = route.tell;
+                            // The router gives a GET route all HEAD requests, too; HEAD must change nothing (RFC 9110, 9.2.1).
+                            if route.acts && request.method() == axum::http::Method::HEAD {
+                                let refuse = async move |_| tell(not_allowed(&allowed));
+                                return guard(&asked, request, tell, refuse).await;
+                            }
                             guard(&asked, request, tell, |request| serve(app, route, path.ok(), request)).await
                         }
                     },
@@ -291,16 +297,7 @@ impl Table {
             }
             methods = methods.fallback(move |State(app): State<App>, request: axum::extract::Request| {
                 let allowed = allowed.clone();
-                let refuse = async move |_| {
-                    let mut problem = Problem::new(
-                        StatusCode::METHOD_NOT_ALLOWED,
-                        format!("this path allows only {allowed}"),
-                    );
-                    if let Ok(value) = HeaderValue::from_str(&allowed) {
-                        problem.header = Some(Box::new((header::ALLOW, value)));
-                    }
-                    tell(problem)
-                };
+                let refuse = async move |_| tell(not_allowed(&allowed));
                 async move { guard(&app, request, tell, refuse).await }
             });
             router = router.route(path, methods);
@@ -312,6 +309,17 @@ impl Table {
     }
 }
 
+fn not_allowed(allowed: &str) -> Problem {
+    let mut problem = Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("this path allows only {allowed}"),
+    );
+    if let Ok(value) = HeaderValue::from_str(allowed) {
+        problem.header = Some(Box::new((header::ALLOW, value)));
+    }
+    problem
+}
+
 /// Seconds after which a caller who was turned away should come back.
 const SHED_RETRY_SECONDS: u64 = 1;
 
@@ -320,7 +328,7 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     let answered = if route.pace == Pace::Waits {
         handle(app, route, path, request).await
     } else {
-        // A task of its own: a client that goes away must not leave a transaction cut off in the middle.
+        // In a separate async task: if the client goes away, no transaction must be cut off.
         match tokio::spawn(handle(app, route, path, request)).await {
             Ok(answered) => answered,
             Err(error) => {
@@ -338,8 +346,8 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     }
 }
 
-/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. One caller's
-/// wait for one another, not in the way of others.
+/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. Uploads of
+/// one caller wait for each other, and do not block others.
 pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
 const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
@@ -413,7 +421,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
-    // What waits or follows ends with what its caller has shown.
+    // A waiting or following request ends with the token of its caller.
     let lasting = standing.clone().filter(|_| route.pace == Pace::Waits);
     let shared = app.clone();
     let request = Request {
@@ -443,11 +451,11 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     })
 }
 
-/// Refuses parameters that the route does not have, as unknown fields of a body are refused: who writes `dryrun` for
-/// `dry_run`, or `stat` for `state`, is told so rather than that something else was done. What is not ours to define
-/// (health checks, the calls of other schedulers) is left alone.
+/// Refuses parameters that the route does not have, as unknown fields of a body are refused: `dryrun` for `dry_run`, or
+/// `stat` for `state`, is an error, instead of silently doing something else. Routes that others define (health checks,
+/// the calls of other schedulers) are not checked.
 fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem> {
-    /// How much of a name that was given is said back.
+    /// How many characters of a given name an error repeats.
     const SHOWN_CHARS_MAX: usize = 100;
     if !route.path.starts_with("/v1/") {
         return Ok(());

@@ -1,10 +1,10 @@
 //! Timer tasks, as the compatibility calls send them: reading a tree of any depth, and the group that it means.
 //!
-//! The root comes in `taskInfoConf`, its timers beside it in `taskScheduleConf`; in the older shape all of it stands on
-//! the top level.
+//! The root is in `taskInfoConf`, its timers next to it in `taskScheduleConf`; in the older format, all of it is on the
+//! top level.
 //!
-//! A tree may be nested deeper than any parser recurses, so it is read level by level: the text of what lies below a
-//! node is kept as it is until its turn comes.
+//! A tree may be nested deeper than any parser recurses, so it is read level by level: the text below a node is kept
+//! until its level is read.
 
 mod timers;
 
@@ -103,7 +103,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
 /// The field that holds the nodes below.
 const BELOW: &str = "subTaskList";
 
-/// The fields of a node; those of `taskInfoConf` together with the timers beside it.
+/// The fields of a node; those of `taskInfoConf` together with the timers next to it.
 fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
     let object = |raw: &RawValue, pointer: &str| {
         Problem::invalid_at(
@@ -145,7 +145,7 @@ fn shown_start(raw: &RawValue) -> String {
     raw.get().chars().take(40).collect()
 }
 
-/// Refuses fields that look as if they held tasks: left alone, whole branches would be dropped in silence.
+/// Refuses fields that seem to contain tasks: if they were ignored, whole branches would be dropped silently.
 fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
     if name == "taskScheduleConf" {
         return Ok(());
@@ -228,12 +228,12 @@ fn task_key(id: i64) -> String {
     format!("task-{id}")
 }
 
-/// What a tree means.
+/// The meaning of a tree.
 #[derive(Debug)]
 pub(crate) struct Meant {
     /// The spec of its group.
     pub(crate) spec: Value,
-    /// What whoever sends it should know, each in a sentence.
+    /// Notes for the sender, each a sentence.
     pub(crate) notes: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
-//! What becomes of a body that is not read to its end.
+//! What happens with a body that is not read to its end.
 //!
-//! Many answers come before the body was read: no token, no such path, too large. If the connection were closed with
-//! them, the client, which is still sending, would see a reset and never the answer. So what is left of a body is read
-//! and thrown away, within bounds, while the answer is on its way.
+//! Many answers are sent before the body was read: no token, no such path, too large. If the connection were closed
+//! with them, the client, which is still sending, would get a reset and never the answer. So the rest of a body is read
+//! and discarded, within bounds, while the answer is being sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

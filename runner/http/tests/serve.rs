@@ -48,11 +48,11 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
     assert!(!read_all(&mut loris).await.contains("hello"));
     assert_eq!(read_all(&mut silent).await, "");
 
-    // An answer sets the time anew, an answer that takes long is not cut off, and then silence ends the connection.
+    // An answer starts the time again, a slow answer is not cut off, and then silence ends the connection.
     let mut kept = TcpStream::connect(address).await.unwrap();
     kept.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     entered.recv().await.unwrap();
-    // Whoever connects now and is silent is cut off first: so long does this answer take.
+    // The next silent connection is the first to be closed: this answer takes that long.
     let mut silent = TcpStream::connect(address).await.unwrap();
     assert_eq!(read_all(&mut silent).await, "");
     release.notify_one();
@@ -69,7 +69,7 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
     assert!(TcpStream::connect(address).await.is_err());
 }
 
-/// Far more connections than there is room for, which say nothing or half a head: whoever asks is answered, and the
+/// Many more connections than there is room for, which send nothing or half a head: a real request is answered, and the
 /// longest silent ones are closed for it.
 #[tokio::test]
 async fn a_crowd_that_says_nothing_keeps_nobody_out() {
@@ -109,7 +109,7 @@ async fn a_crowd_that_says_nothing_keeps_nobody_out() {
     server.abort();
 }
 
-/// What is no HTTP, or too much of it, is refused by hyper before any service is asked: a status, nothing else, and the end.
+/// What is not HTTP, or too large, is refused by hyper before a service is called: a status, nothing else, and the end.
 #[tokio::test]
 async fn what_is_no_http_gets_a_status_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! Where the server's programs are: installed ones first, else a download.
+//! Where the server's programs are: installed ones first, otherwise downloaded ones.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::owner;
 
 /// The oldest server that the schema runs on.
 pub const MIN_MAJOR: u32 = 14;
-/// What is downloaded where nothing is installed and no cluster asks for another.
+/// The version to download if nothing is installed and no cluster needs another.
 const DOWNLOAD_MAJOR: u32 = 17;
 
 /// A directory with `initdb` and `postgres`, and their major version.
@@ -109,7 +109,8 @@ fn candidates() -> Vec<PathBuf> {
     ] {
         dirs.extend(versions_below(Path::new(parent), prefix));
     }
-    // PATH is often links into one of the others; the place where they lead is where the server looks for its share.
+    // PATH often has links to one of the others; the server searches for its `share` directory next to the target of
+    // the link.
     let mut seen = Vec::new();
     for dir in dirs {
         if let Ok(program) = dir.join("postgres").canonicalize()
@@ -197,7 +198,7 @@ fn installed_below(dir: &Path) -> Option<Binaries> {
     })
 }
 
-/// Where downloads go: a place that the server's user can reach, too, if we are root.
+/// The directory for downloads: if we are root, one that the server's user can read too.
 fn cache_dir() -> Result<PathBuf> {
     if owner::is_root() {
         return Ok(PathBuf::from("/var/cache/heddle/postgresql"));

@@ -76,7 +76,7 @@ impl ServerDir {
         })
     }
 
-    /// What the server is told.
+    /// The arguments of the server.
     pub(crate) fn name(&self) -> PathBuf {
         match &self.inherited {
             Some(fd) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
@@ -209,13 +209,13 @@ fn lock(root: &Path, data_dir: &Path) -> Result<File> {
 /// A program of the server's, as the server's user, that ends with the thread that spawns it.
 fn program(binaries: &Binaries, name: &str, owner: Option<&Owner>, inherited: &[&ServerDir]) -> Command {
     let mut command = Command::new(binaries.program(name));
-    // PG* and LC_* of whoever starts us must not leak into the cluster; TZ and the like come from its settings.
+    // PG* and LC_* of our parent's environment must not affect the cluster; TZ and the like come from its settings.
     command
         .env_clear()
         .env("LC_ALL", "C")
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    // A group of its own, or Ctrl-C in a terminal would stop the database before the node has drained. The working
-    // directory must be one that every user can return to.
+    // Its own process group: otherwise Ctrl-C in a terminal would stop the database before the node has drained. The
+    // working directory must be one that every user can enter.
     command.current_dir("/").process_group(0);
     if let Some(owner) = owner {
         // The standard library drops supplementary groups along with root.
@@ -306,7 +306,7 @@ fn hand_over(path: &Path, owner: Option<&Owner>) -> Result<()> {
     }
 }
 
-/// Writes `postgresql.conf` anew if it is not what it should be. `local.conf` beside it, and ALTER SYSTEM, win over it.
+/// Writes `postgresql.conf` again if it is not as wanted. `local.conf` next to it, and ALTER SYSTEM, override it.
 fn write_settings(data: &Path, owner: Option<&Owner>, wanted: &str) -> Result<()> {
     let path = data.join("postgresql.conf");
     if std::fs::read_to_string(&path).is_ok_and(|present| present == wanted) {
@@ -328,7 +328,7 @@ fn write_settings(data: &Path, owner: Option<&Owner>, wanted: &str) -> Result<()
     Ok(())
 }
 
-/// What stands in Debian's `postgresql.conf` for a new cluster; everything else is as Postgres has it by itself.
+/// The content of Debian's `postgresql.conf` for a new cluster; all else is Postgres' default.
 const STOCK: &str = "# Written by heddle's tests at each start: a server as Debian ships it.\n\
      max_connections = 100\n\
      shared_buffers = 128MB\n\
@@ -425,7 +425,7 @@ fn claim_outside(path: &Path, owner: Option<&Owner>) -> Result<bool> {
     Ok(true)
 }
 
-/// What a server writes into `postmaster.pid`.
+/// The content of a server's `postmaster.pid`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PidFile {
     pub(crate) process: i32,
@@ -443,7 +443,7 @@ impl PidFile {
     }
 }
 
-/// Waits for, or stops, the server of a node that died. Ours may not start beside it.
+/// Waits for, or stops, the server of a dead node: ours cannot start while it runs.
 fn settle_former_server(data: &Path) -> Result<()> {
     const STEP: Duration = Duration::from_millis(20);
     const FAST: u32 = 1_500; // 30 s for a clean shutdown

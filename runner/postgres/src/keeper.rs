@@ -1,7 +1,7 @@
 //! The thread that starts the server, waits for it, and starts it again should it die.
 //!
-//! It has to be a thread of its own that lives as long as the server is wanted: on Linux the kernel tells the server
-//! to stop when the *thread* that started it ends, which is how a node killed with SIGKILL takes its server along.
+//! It must be a separate thread that lives as long as the server is needed: on Linux the kernel stops the server when
+//! the *thread* that started it ends, so that a node killed with SIGKILL ends its server too.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ use crate::binaries::Binaries;
 use crate::cluster::{Cluster, PidFile};
 use crate::wait_until;
 
-/// Between two looks at whether the server is ready.
+/// The pause between two checks whether the server is ready.
 const READY_STEP: Duration = Duration::from_millis(4);
 /// 10 minutes: a server that was killed replays up to `max_wal_size` of its log before it is ready.
 const READY_STEPS: u32 = 150_000;

@@ -40,7 +40,7 @@ const ROLE: &str = "heddle";
 pub struct Options {
     /// The node's data directory; the cluster is in its subdirectory `postgres`.
     pub data_dir: PathBuf,
-    /// A directory with server binaries, instead of looking for one.
+    /// A directory with server binaries, instead of searching for one.
     pub binaries: Option<PathBuf>,
     /// Gives durability up for speed: what a test writes need not survive the machine.
     pub for_tests: bool,
@@ -49,7 +49,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A durable cluster in a data directory, served by whatever binaries are found.
+    /// A durable cluster in a data directory, with the binaries that are found.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
@@ -138,7 +138,7 @@ async fn execute(url: &str, statement: &str) -> Result<(), tokio_postgres::Error
     let connection = tokio::spawn(connection);
     let done = client.batch_execute(statement).await;
     drop(client);
-    // Waiting for the goodbye means that the server has let go of the database when the caller goes on.
+    // After the goodbye, the server has released the database when the caller continues.
     let _ = connection.await;
     done
 }
@@ -148,7 +148,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// All but letters and digits escaped, which every URL parser undoes alike, also in the place of a host.
+/// Escapes all but letters and digits, which every URL parser decodes in the same way, also as a host.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 3);
     for byte in text.bytes() {
@@ -168,7 +168,7 @@ fn tail(output: &[u8], lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Waits in small steps until `done` says so; fails after `steps` steps. (A bound by count: no clock is looked at.)
+/// Waits in small steps until `done` returns true; fails after `steps` steps. (The bound is a count: no clock is read.)
 fn wait_until(what: &str, step: std::time::Duration, steps: u32, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     for _ in 0..steps {
         if done()? {

@@ -1,9 +1,9 @@
 //! Databases for tests: one cluster for each test process, one migrated template, a copy of it for each test.
 //!
-//! Clusters live in numbered slots below a directory for scratch and are used again by later processes, so that
-//! neither their making nor what they leave behind adds up; a process takes the first slot that no other one holds.
-//! Scratch is in memory where there is enough of it: while a build writes gigabytes, the kernel holds up whoever else
-//! writes to the disk, for longer than a node's lease.
+//! Clusters are in numbered slots below a scratch directory and are used again by later processes, so that neither
+//! creating them nor their data adds up; a process takes the first slot that no other one holds. Scratch is in memory
+//! if there is enough of it: while a build writes gigabytes, the kernel delays all others that write to the disk, for
+//! longer than a node's lease.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const MAX_SLOTS: u32 = 64;
 const IN_MEMORY: &str = "/dev/shm";
 /// A cluster takes half a gigabyte; several test processes may have one each, and the machine needs memory besides.
 const MIN_FREE_BYTES: u64 = 4 << 30;
-/// What the names of tests' databases begin with.
+/// The prefix of the names of tests' databases.
 const PREFIX: &str = "test_";
 
 /// A cluster without durability, with templates and copies of them.
@@ -156,8 +156,8 @@ impl TestCluster {
     }
 }
 
-/// What templates that a program fills depend on, as the end of their names: another one with each build, since the program
-/// holds the migrations, and whatever else is put in.
+/// The suffix of the names of templates that a program fills: a different one for each build, because the program
+/// contains the migrations and other data for them.
 pub fn stamp(program: &Path) -> Result<String> {
     let facts = std::fs::metadata(program).with_context(|| format!("there is no {}", program.display()))?;
     let digest = Sha256::digest(format!("{:?} {}", facts.modified()?, facts.len()));
@@ -199,7 +199,7 @@ impl Drop for TestDatabase {
     }
 }
 
-/// So many databases wait to be dropped; who has one more waits until one of them is gone.
+/// How many databases may wait to be dropped; beyond that, the caller waits until one is gone.
 const JANITOR_MAX: usize = 1_024;
 
 /// A thread that drops databases, since `Drop` cannot wait and a test's own runtime may be gone by then.

@@ -1,4 +1,4 @@
-//! Against real servers: each test has a data directory of its own.
+//! With real servers: each test has its own data directory.
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The interpreters that scripts written as text run on, and what checks such texts, as WebAssembly.
 //!
-//! They are data here, and statics, of which a program has one copy: whoever links and runs them (the sandbox) knows
-//! what their functions mean. `build.rs` says where they come from.
+//! They are data here, and statics, of which a program has one copy: the sandbox, which links and runs them, knows
+//! their functions. `build.rs` says where they come from.
 
 use flate2::read::ZlibDecoder;
 use std::io::Read as _;
@@ -10,8 +10,8 @@ include!(concat!(env!("OUT_DIR"), "/runtimes.rs"));
 
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
-    /// What it is and which version: stands in a script's version, so that it can be told which scripts an upgrade of
-    /// Heddle moves to another one.
+    /// Its name and version: stored in a script's version, to tell which scripts an upgrade of Heddle moves to another
+    /// one.
     pub id: &'static str,
     packed: &'static [u8],
 }
@@ -32,7 +32,7 @@ pub static JAVASCRIPT: Runtime = Runtime {
 /// CPython, as it comes with componentize-py: libraries for WebAssembly (`dylink.0`), packed with zstd.
 #[derive(Clone, Copy, Debug)]
 pub struct Python {
-    /// What it is and which version.
+    /// Its name and version.
     pub id: &'static str,
     /// The C library, its parts, and the interpreter, each after those that it needs.
     pub libraries: &'static [&'static [u8]],
@@ -51,7 +51,7 @@ pub fn checker() -> Vec<u8> {
     unpack(CHECKER_WASM)
 }
 
-/// What `build.rs` packed with zlib.
+/// Unpacks what `build.rs` packed with zlib.
 fn unpack(packed: &[u8]) -> Vec<u8> {
     let mut wasm = Vec::new();
     ZlibDecoder::new(packed)

@@ -1,9 +1,10 @@
-//! How fast the sandbox is, against the bare wasm loop of the same engine.
+//! The speed of the sandbox, compared with the bare wasm loop of the same engine.
 //!
-//! `cargo run --release -p heddle-sandbox --example bare_loop [component.wasm] [params]`: runs a second of instantiate +
-//! call + drop with nothing around it, on one thread and on two, then the same script through `Sandbox::start`. The
-//! component must be for the world `heddle:task/task` and do without host functions other than WASI's. A script that is
-//! text (`.js`, `.ts`, `.py`) has no bare loop: it is timed through the sandbox alone, from its upload on.
+//! `cargo run --release -p heddle-sandbox --example bare_loop [component.wasm] [params]`: for two seconds each, runs
+//! instantiate + call + drop without the sandbox, on one thread and on two, and then the same script through
+//! `Sandbox::start`. The component must be for the world `heddle:task/task`, and must not need host functions other
+//! than WASI's. A script that is text (`.js`, `.ts`, `.py`) has no bare loop: it is measured only through the sandbox,
+//! from its upload on.
 
 use bytes::Bytes;
 use heddle_domain::state::Trigger;
@@ -24,10 +25,10 @@ use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
 
 /// How long each figure is measured.
 const MEASURED: Duration = Duration::from_secs(2);
-/// Attempts under way at once in the sandbox.
+/// How many attempts run at once in the sandbox.
 const IN_FLIGHT: usize = 64;
 
-/// Gives back its params.
+/// Returns its params.
 const ECHO: &str = r#"(component
   (import "heddle:task/types@1.0.0" (instance $types
     (type $f (variant (case "retryable" string) (case "retry-after" (tuple u64 string))
@@ -119,7 +120,7 @@ fn bare(wasm: &[u8], params: &str, threads: usize) -> f64 {
     count.into_inner() as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Heddle's imports, doing nothing. (Those that must answer something fail.)
+/// Heddle's imports, without effect. (Those that must return something fail.)
 fn add_silent_host(engine: &Engine, component: &Component, linker: &mut Linker<State>) -> wasmtime::Result<()> {
     for (name, import) in component.component_type().imports(engine) {
         let ComponentItem::ComponentInstance(interface) = import.ty else {
@@ -154,7 +155,7 @@ async fn bare_run(
     store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
     let instance = pre.instantiate_async(&mut store).await?;
     let run = instance.get_func(&mut store, "run").expect("run");
-    // Its failure type is not spelt out here: any result is taken.
+    // The type of its failures is not declared here: any result is accepted.
     let mut results = [wasmtime::component::Val::Bool(false)];
     run.call_async(
         &mut store,
@@ -175,7 +176,7 @@ impl Clock for RealClock {
     }
 }
 
-/// An attempt that has nothing.
+/// An attempt without anything.
 struct Nothing;
 
 impl HostServices for Nothing {}
@@ -185,7 +186,7 @@ async fn uploaded(sandbox: &Sandbox, code: Bytes, language: Option<Language>) ->
     let Some(language) = language else {
         return sandbox.compile(code).await.expect("the script").digest;
     };
-    // The first upload compiles the interpreter, the second one, of another text, finds it.
+    // The first upload compiles the interpreter; the second one, of another text, finds it.
     let other: Bytes = [&code[..], b"\n"].concat().into();
     for (what, code) in [("first upload", other), ("upload", code.clone())] {
         let began = now();
@@ -233,7 +234,7 @@ async fn sandboxed(code: Bytes, language: Option<Language>, params: String) {
         host: Arc::clone(&host),
     };
     for in_flight in [1, IN_FLIGHT] {
-        // The sandbox tells each end without waiting; there are never more than are in flight.
+        // The sandbox reports each end without waiting; there are never more than are running.
         let (send, mut ended) = tokio::sync::mpsc::channel(IN_FLIGHT);
         let start = || {
             let send = send.clone();

@@ -1,8 +1,9 @@
-//! Compiled artefacts on disk, by the digest of the script and the engine that they are for.
+//! Compiled artefacts on disk, by the digest of the script and their engine.
 //!
-//! A file is `magic`, the SHA-256 of all that follows, what the script is, and wasmtime's code. Code is executed as it
-//! stands, so a file that does not match its checksum is treated as absent. Files are written aside and renamed: a
-//! crash leaves no half of one. Nobody but the node's user reads or writes them: scripts are their authors' own.
+//! A file consists of `magic`, the SHA-256 of all that follows, the kind of the script, and wasmtime's code. The code
+//! is executed unchanged, so a file that does not match its checksum is treated as absent. Files are written under
+//! another name and renamed, so a crash leaves no half file. Only the node's user can read or write them: scripts
+//! belong to their authors.
 
 use crate::bounds::Kind;
 use crate::compiler::Artefact;
@@ -26,13 +27,13 @@ pub(crate) struct ArtefactCache {
 }
 
 impl ArtefactCache {
-    /// Opens the cache for this engine, making its directory.
+    /// Opens the cache for this engine; creates its directory.
     pub fn open(root: &Path, engine: &wasmtime::Engine) -> std::io::Result<Self> {
         let mut hasher = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hasher);
         let directory = root.join(format!("{:016x}", hasher.finish()));
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        // What an earlier version made could be read by others.
+        // Others could read the directories that an earlier version created.
         for directory in [root, &directory] {
             std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         }
@@ -42,7 +43,7 @@ impl ArtefactCache {
         })
     }
 
-    /// The artefact of a script, if it is there and whole.
+    /// The artefact of a script, if it is there and complete.
     pub fn read(&self, digest: &str) -> Option<Artefact> {
         let mut file = std::fs::read(self.path(digest)?).ok()?;
         let rest = file.strip_prefix(MAGIC)?;
@@ -61,7 +62,7 @@ impl ArtefactCache {
         Some(Artefact { kind, code: file })
     }
 
-    /// Whether there is an artefact, be it whole or not.
+    /// Whether there is an artefact, complete or not.
     pub fn has(&self, digest: &str) -> bool {
         self.path(digest).is_some_and(|path| path.exists())
     }
@@ -102,7 +103,7 @@ impl ArtefactCache {
 
     fn path(&self, digest: &str) -> Option<PathBuf> {
         let name = digest.strip_prefix("sha256:")?;
-        // Behind the digest of a text stand its language and the interpreter that it was evaluated by.
+        // After the digest of a text come its language and the interpreter that evaluated it.
         let (digest, rest) = name.split_once('.').unwrap_or((name, ""));
         let plain = digest.len() == 64
             && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -111,7 +112,7 @@ impl ArtefactCache {
     }
 }
 
-/// The digest of a script as it was uploaded: `sha256:` and hexadecimal digits.
+/// The digest of an uploaded script: `sha256:` and hexadecimal digits.
 pub fn digest_of(wasm: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::from("sha256:");

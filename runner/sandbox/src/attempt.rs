@@ -1,4 +1,4 @@
-//! One attempt: what goes in and what comes out.
+//! One attempt: its input and its result.
 
 use crate::batch::{Batch, MessageOutcome};
 use crate::context::Context;
@@ -10,35 +10,35 @@ use heddle_domain::state::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an attempt is started with.
+/// The input of an attempt.
 pub struct AttemptRequest {
-    /// Who is running, and for what.
+    /// What the attempt is told about itself.
     pub context: Context,
     /// The effective params, a JSON text. For a script of the world `consumer`: `{"topic": …, "messages": [{"id",
     /// "sender", "receiver", "due", "payload"}]}`, unless it is given a batch.
     pub params: String,
-    /// What a script of the world `consumer` handles.
+    /// The messages for a script of the world `consumer`.
     pub batch: Option<Batch>,
-    /// How much it may take.
+    /// Its limits.
     pub limits: Limits,
     /// What it may reach.
     pub grants: Grants,
-    /// Who answers its host calls.
+    /// Answers its host calls.
     pub host: Arc<dyn HostServices>,
 }
 
-/// How much an attempt may take.
+/// The limits of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Linear memory, all memories together.
+    /// All linear memories together.
     pub memory_bytes: u64,
-    /// The output: more is an error.
+    /// The output: a larger one is an error.
     pub output_bytes: usize,
-    /// The log: what is more is cut, and that is said in a last line.
+    /// The log: a longer one is cut, and a last line says so.
     pub log_bytes: usize,
-    /// Wall time from the start; `None` has no end.
+    /// Wall time from the start; `None`: no limit.
     pub timeout: Option<Duration>,
-    /// Processor time, which is the same on a busy node; `None` has no end. Seen when the guest next yields.
+    /// Processor time, which is the same on a busy node; `None`: no limit. Checked when the guest next yields.
     pub cpu: Option<Duration>,
 }
 
@@ -57,7 +57,7 @@ impl Default for Limits {
 /// What an attempt may reach.
 #[derive(Clone, Debug, Default)]
 pub struct Grants {
-    /// Where its HTTP requests may go: exact or `*.example.com`, with an optional port.
+    /// The targets of its HTTP requests: exact or `*.example.com`, with an optional port.
     pub allow_hosts: Vec<HostPattern>,
     pub sql: Vec<String>,
     pub secrets: Vec<String>,
@@ -66,19 +66,19 @@ pub struct Grants {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// With this output, a JSON text. Of a `consumer`: an array with, for each message in order, `{"state":
+    /// With this output, a JSON text. For a `consumer`: an array with, for each message in order, `{"state":
     /// "succeeded"}`, `{"state": "skipped", "message"}` or `{"state": "failed", "kind": "failed" | "fatal", "message",
-    /// "retry_after_ms"?}`, unless it was given a batch: then `null`, and the result has the outcomes.
+    /// "retry_after_ms"?}`, unless it got a batch: then `null`, and the outcomes are in the result.
     Succeeded(String),
     /// There was nothing to do, for this reason.
     Skipped(String),
     Failed {
-        /// What kind of failure; `lost` if it was not the script's fault, nor ran to its end.
+        /// The kind of failure; `lost` if the script did not cause it, and did not run to its end.
         kind: ErrorKind,
         message: String,
-        /// Where in the wasm, for a trap.
+        /// For a trap: where in the wasm code.
         trace: Option<String>,
-        /// The script asks not to be retried earlier.
+        /// The script asks for no earlier retry.
         retry_after: Option<Duration>,
     },
     /// It was cancelled through its handle.
@@ -96,15 +96,15 @@ impl Outcome {
     }
 }
 
-/// What an attempt leaves behind.
+/// The result of an attempt.
 #[derive(Clone, Debug)]
 pub struct AttemptResult {
     pub outcome: Outcome,
-    /// Of a consumer that was given a batch and succeeded: what became of each message, in order.
+    /// For a consumer that got a batch and succeeded: the outcome of each message, in order.
     pub messages: Vec<MessageOutcome>,
-    /// What it wants written, in order. Empty unless it succeeded.
+    /// What it wants to be written, in order. Empty unless it succeeded.
     pub effects: Vec<Effect>,
-    /// Its linear memory at its largest.
+    /// The largest size of its linear memory.
     pub memory_bytes: u64,
     /// Processor time it used.
     pub cpu: Duration,
@@ -114,15 +114,15 @@ pub struct AttemptResult {
     pub log_truncated: bool,
 }
 
-/// Holds on to a started attempt. Dropping it does not cancel.
+/// A started attempt. Dropping it does not cancel.
 #[derive(Clone)]
 pub struct AttemptHandle {
     pub(crate) task: Arc<Task>,
 }
 
 impl AttemptHandle {
-    /// Stops the attempt, be it running, parked or not yet begun, within milliseconds. Its `done` is still called:
-    /// with [`Outcome::Cancelled`], unless it had ended before.
+    /// Stops the attempt within milliseconds, whether it runs, waits or has not begun. Its `done` is still called: with
+    /// [`Outcome::Cancelled`], unless it had ended before.
     pub fn cancel(&self) {
         self.task.cancel();
     }

@@ -1,8 +1,8 @@
-//! Batches of messages: what a consumer is handed, and what it says of each message.
+//! Batches of messages: what a consumer gets, and what it reports for each message.
 //!
-//! A batch comes and goes as it is: a drain hands over a thousand messages at a time, and to write them as JSON, to read
-//! that, and the same with the outcomes, took longer than the guest. An attempt that is given none (somebody tries a
-//! consumer out) reads its batch from the params, and writes the outcomes as its output.
+//! A batch and its outcomes are not converted to JSON: a drain sends a thousand messages at a time, and writing and
+//! reading them as JSON, and the outcomes too, took longer than the guest. An attempt without a batch (somebody tries a
+//! consumer out) reads it from the params, and writes the outcomes as its output.
 
 use crate::imports::consumer;
 use crate::imports::task::heddle::task::types::Failure;
@@ -15,17 +15,17 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     pub topic: String,
-    /// In the order in which they are sent.
+    /// In the order of sending.
     pub messages: Vec<Message>,
 }
 
-/// A message that has come due.
+/// A due message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The same at every attempt.
+    /// The same in every attempt.
     pub id: String,
     pub sender: u64,
-    /// Whom it is for.
+    /// The id of its receiver.
     pub receiver: u64,
     /// The day or the instant at which it is due.
     pub due: String,
@@ -33,26 +33,26 @@ pub struct Message {
     pub payload: String,
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageOutcome {
     Handled,
     /// There was nothing to do, for this reason.
     Skipped(String),
     Failed {
-        /// It is not to be tried again.
+        /// It must not be tried again.
         fatal: bool,
         message: String,
-        /// The script asks not to be retried earlier.
+        /// The script asks for no earlier retry.
         retry_after: Option<Duration>,
     },
 }
 
 impl MessageOutcome {
-    /// What the guest said; `text` shortens what it says in words.
+    /// The guest's result; `text` shortens its words.
     pub(crate) fn of(said: Result<(), Failure>, text: impl Fn(&str) -> String) -> Self {
         let failed = |fatal, said: &str, retry_after: Option<Duration>| {
-            // As with an attempt: until somebody grants it, to try again gives nothing.
+            // As for an attempt: without a grant, another try is useless.
             let fatal = fatal || tells_of_no_grant(said);
             Self::Failed {
                 fatal,
@@ -91,7 +91,7 @@ struct ReadBatch {
 
 #[derive(Deserialize)]
 struct ReadMessage {
-    /// A number is taken as well: people who try a consumer out have no ids.
+    /// A number is accepted too: people who try a consumer out have no ids.
     id: serde_json::Value,
     sender: u64,
     receiver: u64,

@@ -1,16 +1,16 @@
-//! Bounded work: child processes that compute what strangers wrote, and are killed when that takes too much.
+//! Bounded work: child processes that compute with input from strangers, and are killed when that takes too much.
 //!
-//! What is to be computed, and why not in the node, says `heddle_domain::bounded`. Here is where: a few children of the
-//! same program, started when first needed and kept for the next work. A child limits its own address space; the thread
-//! that owns it gives it one work at a time and watches its processor time, which it reads from the child's own clock,
-//! so that a busy machine makes nobody's work fail. One that exceeds either is killed and replaced: the computation has
-//! ended by the time its caller hears of it. Children rank low, so that what light runs do goes before.
+//! `heddle_domain::bounded` says what is computed so, and why not in the node. This module has the children: a few
+//! processes of the same program, started when first needed and kept for further work. A child limits its own address
+//! space. The thread that owns it gives it one work at a time and watches its processor time, by the child's own clock,
+//! so that work does not fail because the machine is busy. A child that exceeds a limit is killed and replaced: the
+//! computation has ended before its caller is told. Children have a low priority, so that light runs go first.
 //!
-//! Callers wait on their own thread. On a thread of tokio's that is announced (`block_in_place`), so that its other tasks
-//! go on elsewhere; how many wait is bounded.
+//! Callers wait on their own thread. A thread of tokio is told so (`block_in_place`), so that its other async tasks
+//! continue elsewhere; the number of callers that wait is bounded.
 //!
-//! A work that was stopped a few times is refused for a while without being begun: sixty items of a map with one
-//! impossible template cost three attempts, not sixty.
+//! Work that was stopped a few times is refused for a while without a try: sixty items of a map with one impossible
+//! template cost three tries, not sixty.
 
 use crate::config::CompilerCommand;
 use heddle_domain::bounded::{Bounds, Stopped};
@@ -25,42 +25,43 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// The processor time that one work may take. Without optimisation everything takes longer.
+/// The processor time of one work. Without optimisation everything takes longer.
 const CPU_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
-/// The address space that a child may take beyond what it starts with, in MiB.
+/// The address space of a child in addition to what it starts with, in MiB.
 const MEMORY_MAX_MIB: u64 = 64;
-/// What is added to both for each MiB of what is to be looked at: whoever sends much has much to be read.
+/// Added to both for each MiB of input: a long input takes long to read.
 const CPU_PER_MIB: Duration = Duration::from_millis(if cfg!(debug_assertions) { 4_000 } else { 100 });
 const MEMORY_PER_MIB: u64 = 24;
-/// How long one work may take in all, on a machine that has no time for it.
+/// How long one work may take in all, on a machine that is too busy for it.
 const WALL_MAX: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 10 });
 /// How long a child may take to start.
 const START_MAX: Duration = Duration::from_secs(20);
-/// How long a child is kept that has nothing to do.
+/// How long an idle child is kept.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How often the clock of a child at work is looked at.
+/// How often the clock of a working child is read.
 const POLL_EVERY: Duration = Duration::from_millis(5);
-/// At most so many children are at work, and on half of the processors: however low they rank, the kernel gives a low
-/// ranking thread that has a processor to itself a while of it before others, and what light runs wait for (a guest's
-/// thread, the database) is partly of other groups or ranks. With a processor left to them they wait for nobody.
+/// At most this many children work at a time, on at most half of the processors. However low its priority, a thread
+/// that has a processor to itself keeps it for a moment when others wake up, and what light runs wait for (a guest's
+/// thread, the database) may have another group or priority in the kernel. With free processors left, they do not have
+/// to wait.
 const CHILDREN_MAX: usize = 4;
-/// How many works wait, each on a thread: more than a node has requests in flight and attempts that it prepares.
+/// How many works may wait, each on a thread: more than a node has requests and attempts in preparation.
 const WAITING_MAX: usize = 1_536;
-/// How many threads a runtime whose tasks wait for bounded work needs for those that block.
+/// How many blocking threads a runtime needs whose async tasks wait for bounded work.
 pub const BLOCKED_THREADS_MAX: usize = 2_048;
 /// After how many works a child is replaced.
 const SERVED_MAX: u32 = 10_000;
-/// How low a child ranks: below the guests of light runs.
+/// The niceness of a child: behind the guests of light runs.
 const CHILD_NICE: libc::c_int = 19;
 /// The longest work, and the longest answer.
 const FRAME_MAX_BYTES: usize = 256 << 20;
-/// After how many ends by force a key is refused, and for how long.
+/// After how many kills a key is refused, and for how long.
 const STOPS_MAX: u32 = 3;
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// How many such keys are remembered.
 const KEYS_MAX: usize = 1_024;
 
-/// What a child says: that it listens, that it is past what a work's key stands for, and that an answer follows.
+/// The messages of a child: it is ready; it has passed the part for which a work's key stands; an answer follows.
 const READY: u8 = b'r';
 const BEGUN: u8 = b'b';
 const ANSWER: u8 = b'a';
@@ -73,7 +74,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What a work of so many bytes may take.
+/// The processor time for a work with this many bytes of input.
 fn cpu_max(bytes: usize) -> Duration {
     CPU_MAX + CPU_PER_MIB * (bytes >> 10) as u32 / 1_024
 }
@@ -82,8 +83,8 @@ fn memory_max_mib(bytes: usize) -> u64 {
     MEMORY_MAX_MIB + MEMORY_PER_MIB * (bytes as u64 >> 10) / 1_024
 }
 
-/// Has bounded work done by children of this command, in the whole process and for as long as it lives.
-/// The command is a program that calls [`bounded_child_main`].
+/// From now on, bounded work of this process is done by children of this command, which is a program that calls
+/// [`bounded_child_main`].
 pub fn bound_by_children(command: CompilerCommand) -> std::io::Result<()> {
     heddle_domain::bounded::install(Box::new(Children::start(command)?));
     Ok(())
@@ -95,11 +96,11 @@ struct Job {
     reply: SyncSender<Result<Vec<u8>, Stopped>>,
 }
 
-/// Works that wait, by owner: each owner has one, then the next, so that who has many makes nobody wait for all of them.
+/// Waiting works, by owner. Owners are served in turn, so that an owner with many works does not delay the others.
 #[derive(Default)]
 struct Queue {
     waiting: usize,
-    /// Owners of what waits, in the order in which they are served next.
+    /// Owners of waiting works, in the order in which they are served.
     owners: VecDeque<u64>,
     jobs: HashMap<u64, VecDeque<Job>>,
 }
@@ -156,7 +157,7 @@ impl Children {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         for number in 0..(cores / 2).clamp(1, CHILDREN_MAX) {
             let shared = Arc::clone(&shared);
-            // A thread of its own for each: a child dies with the thread that started it.
+            // Each child has its own thread: it dies with the thread that started it.
             std::thread::Builder::new()
                 .name(format!("bounded-{number}"))
                 .spawn(move || shared.serve())?;
@@ -195,7 +196,7 @@ impl Bounds for Children {
 }
 
 impl Shared {
-    /// Why a work is not begun: those with its key were stopped too often of late.
+    /// Why a work is not tried: works with its key were stopped too often recently.
     fn refused(&self, key: u64) -> Option<Stopped> {
         let stops = self.stops.lock();
         let stop = stops.get(&key)?;
@@ -242,12 +243,12 @@ impl Shared {
                     }
                 }
             };
-            // It may have been stopped for the last time while this one waited.
+            // Another work with its key may have been stopped while this one waited.
             let result = match self.refused(job.key) {
                 Some(why) => Err(why),
                 None => self.compute(&mut worker, &job),
             };
-            // Who asked may be gone.
+            // The caller may be gone.
             let _ = job.reply.send(result);
         }
     }
@@ -265,7 +266,7 @@ impl Shared {
                     *worker = Some(current).filter(|current| current.served < SERVED_MAX);
                     return Ok(answer);
                 }
-                // What it kept of others' works counts as well, and somebody may have killed it while it was idle.
+                // The memory of earlier works counts too, and somebody may have killed the child while it was idle.
                 Said::Died { .. } if !fresh => continue,
                 Said::Died { signal: None } => {
                     return Err(Stopped::Trouble("the worker process ended".into()));
@@ -287,7 +288,7 @@ impl Shared {
     }
 }
 
-/// What became of a work.
+/// The result of a work.
 enum Said {
     Answer(Vec<u8>),
     Died { signal: Option<i32> },
@@ -295,13 +296,13 @@ enum Said {
     Late,
 }
 
-/// A child and its ends of the pipes. Dropped, it is killed.
+/// A child and our ends of its pipes. It is killed on drop.
 struct Worker {
     child: Child,
     stdin: ChildStdin,
     stdout: ChildStdout,
     served: u32,
-    /// Whether the last work got past what its key stands for.
+    /// Whether the last work passed the part for which its key stands.
     begun: bool,
 }
 
@@ -317,7 +318,7 @@ impl Worker {
         let mut child = Command::new(&command.program)
             .args(&command.args)
             .env_clear()
-            // Whatever is freed goes back: address space is what is limited.
+            // Freed memory is returned at once, because the address space is limited.
             .env("MALLOC_ARENA_MAX", "1")
             .env("_RJEM_MALLOC_CONF", "narenas:1,retain:false")
             .envs(command.env.iter().map(|(name, value)| (name, value)))
@@ -394,13 +395,13 @@ impl Worker {
     }
 
     fn died(&mut self) -> std::io::Result<Said> {
-        // Its end of the pipe is closed: it has ended, or is about to.
+        // It has closed its end of the pipe: it has ended, or is about to.
         let _ = self.child.kill();
         let signal = self.child.wait()?.signal();
         Ok(Said::Died { signal })
     }
 
-    /// The processor time that it has taken so far.
+    /// The processor time that it has used so far.
     fn cpu(&self) -> Duration {
         let mut clock: libc::clockid_t = 0;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -433,8 +434,8 @@ fn readable(fd: RawFd, patience: Duration) -> std::io::Result<bool> {
     }
 }
 
-/// What a child does: call it first thing in a process that was started for [`bound_by_children`], and exit with what it
-/// returns.
+/// The main function of a child: call it first in a process that was started for [`bound_by_children`], and exit with
+/// its result.
 pub fn bounded_child_main() -> ExitCode {
     match serve_works() {
         Ok(()) => ExitCode::SUCCESS,
@@ -471,7 +472,7 @@ fn serve_works() -> std::io::Result<()> {
     }
 }
 
-/// Sets a limit, as far as the one that the system keeps allows.
+/// Sets a limit, as far as the system's own limit allows.
 fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -490,7 +491,7 @@ fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()>
     }
 }
 
-/// Answers the address space that the program itself takes, which differs by build: the bound is on what is added.
+/// Returns the address space of the program itself, which depends on the build: the limit is for what is added.
 fn limit_self() -> std::io::Result<u64> {
     let pages: u64 = std::fs::read_to_string("/proc/self/statm")?
         .split_whitespace()

@@ -1,33 +1,33 @@
-//! What is refused before a compiler sees it: code whose shape makes compiling slow, and what the pool cannot hold.
+//! Refuses code, before a compiler sees it, whose shape makes compiling slow, or that does not fit into the pool.
 //!
 //! Runs in the compiling child, on hostile input.
 
 use crate::engine::MAX_TABLE_ELEMENTS;
 use wasmparser::{MemoryType, Operator, Parser, Payload, TableType, TypeRef};
 
-/// The largest body of one function: CPython's interpreter loop has some 200 KiB.
+/// The longest body of one function: CPython's interpreter loop has some 200 KiB.
 const MAX_FUNCTION_BYTES: usize = 2 << 20;
 /// How deep blocks may nest; a `switch` of n cases nests n blocks.
 const MAX_BLOCK_DEPTH: usize = 5_000;
-/// How deep loops may nest: register allocation goes over each of them once more.
+/// How deep loops may nest: register allocation processes each of them once more.
 const MAX_LOOP_DEPTH: usize = 200;
 /// How many functions, all modules together.
 const MAX_FUNCTIONS: usize = 200_000;
-/// How many modules and components, one inside the other or beside it.
+/// How many modules and components, nested or not.
 const MAX_MODULES: usize = 500;
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 
-/// What a script's bytes are.
+/// The kind of a script's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
     Module,
     Component,
-    /// A memory behind a script's top level, with what the script says of itself.
+    /// A memory after a script's top level was evaluated, with the script's description.
     Image,
 }
 
-/// Says what the bytes are, or why they are refused.
+/// Returns the kind of the bytes, or why they are refused.
 pub(crate) fn check(wasm: &[u8], max_memory_bytes: u64) -> Result<Kind, String> {
     let kind = if Parser::is_component(wasm) {
         Kind::Component

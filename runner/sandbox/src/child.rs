@@ -1,12 +1,13 @@
-//! What every child of a node does first: it ends with its node, and it yields to everything else on the machine.
+//! The first steps of every child of a node: it must end with its node, and let everything else on the machine go
+//! first.
 //!
-//! Being nice is not enough. Where the kernel schedules by sessions (`sched_autogroup_enabled`, see sched(7)), niceness
-//! counts within a session only: a node that computes with all its children gets as large a share as the Postgres beside
-//! it, which has a session of its own, and its children eat that share. So a child begins a session, and that is made as
-//! nice as the child. Where nodes run in control groups of their own (systemd, containers) this changes nothing.
+//! Niceness is not enough. Where the kernel schedules by sessions (`sched_autogroup_enabled`, see sched(7)), niceness
+//! only counts within a session: a node that computes with all its children would get as much as the Postgres next to
+//! it, which has its own session, and its children would use most of that. So a child begins a session, and the session
+//! gets the child's niceness. Where nodes run in their own control groups (systemd, containers), this changes nothing.
 
-/// Ends with the thread that started it, and yields to whatever is less nice. That any of it fails is no reason not to
-/// work.
+/// Ends with the thread that started it, and lets less nice threads go first. If a part of this fails, the child works
+/// all the same.
 pub(crate) fn settle_in(nice: libc::c_int) {
     // SAFETY: no memory is involved.
     unsafe {
@@ -14,6 +15,6 @@ pub(crate) fn settle_in(nice: libc::c_int) {
         libc::setsid();
         libc::setpriority(libc::PRIO_PROCESS, 0, nice);
     }
-    // There is no such file where sessions are not scheduled.
+    // The file does not exist where sessions are not scheduled.
     let _ = std::fs::write("/proc/self/autogroup", nice.to_string());
 }

@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-/// How much one write may carry.
+/// The maximum bytes of one write.
 const MAX_WRITE_BYTES: usize = 64 << 10;
 
 /// stdout of a command: its output. A write over the limit ends the attempt.
@@ -56,7 +56,7 @@ impl Captured {
 pub(crate) struct Logged(pub Journal);
 
 trait Sink: Clone + Send + Sync + Unpin + 'static {
-    /// Whether it took the bytes.
+    /// Returns whether it accepted the bytes.
     fn take_in(&self, bytes: &[u8]) -> bool;
 }
 

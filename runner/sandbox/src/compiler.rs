@@ -1,15 +1,15 @@
-//! Compiling, in a child process that may be killed.
+//! Compiles in a child process that may be killed.
 //!
 //! Compiling is an attack surface: a small text can take minutes and gigabytes. So the node never parses or compiles a
-//! script itself. It starts a child with an empty environment, writes one line of JSON ([`Order`]) and the script to its
-//! standard input, and reads one line of JSON ([`Answer`]) and the artefact from its standard output. The child limits
-//! its own address space and processor time before it looks at anything, and dies with its parent; the parent kills it
-//! when its time is up.
+//! script itself. It starts a child with an empty environment, writes one line of JSON ([`Order`]) and the script to
+//! its standard input, and reads one line of JSON ([`Answer`]) and the artefact from its standard output. The child
+//! limits its own address space and processor time before it reads the script, and dies with its parent; the parent
+//! kills it after the timeout.
 //!
-//! To the kernel a child's parent is the thread that started it, and threads of tokio end when they like: a worker that
-//! blocks is replaced, and goes once it has idled for a while. So children are started by a thread that does nothing else
-//! and lives as long as the compiler. A child that is killed nevertheless, by SIGKILL, was killed by somebody else, the
-//! kernel for want of memory say: that is no word about the script.
+//! For the kernel, the parent of a child is the thread that started it, and threads of tokio may end at any time: a
+//! worker that blocks is replaced, and ends after being idle for a while. So children are started by a thread that does
+//! nothing else and lives as long as the compiler. If a child is killed by SIGKILL all the same, somebody else did it,
+//! for example the kernel because of a lack of memory: that says nothing about the script.
 
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
@@ -32,30 +32,31 @@ use wasmtime::Engine;
 const MAX_ARTEFACT_BYTES: u64 = 1 << 30;
 /// The longest first line of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// What is read of a child's last words.
+/// How much of a child's standard error is read.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
-/// How low a compiling child ranks, and one whose work nobody waits for yet.
+/// The niceness of a compiling child, and of one for whose work nobody waits yet.
 const CHILD_NICE: libc::c_int = 10;
 const AHEAD_NICE: libc::c_int = 19;
 /// How many threads it has.
 const CHILD_THREADS: usize = 4;
-/// How many children wait to be started; who comes then waits before that.
+/// How many children may wait to be started; beyond that, callers wait.
 const STARTS_MAX: usize = 16;
-/// A child that exceeds its processor time is told so, by SIGXCPU; one that goes on for so long is killed.
+/// A child that exceeds its processor time is told so by SIGXCPU; after this much more it is killed.
 const CPU_GRACE_SECONDS: u64 = 10;
-/// How readily the kernel ends a child when the machine's memory is used up, of 1,000: before the node and the database.
+/// How readily the kernel kills a child when the machine's memory is used up, of 1,000: before the node and the
+/// database.
 const OOM_SCORE: &str = "1000";
 
-/// For whom something is compiled: that decides whose slot it takes.
+/// For whom something is compiled: this decides whose slot it takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum For<'a> {
-    /// Somebody who uploads a script.
+    /// For a person who uploads a script.
     Uploader(&'a str),
-    /// Runs, and uploads of nobody in particular.
+    /// For runs, and for uploads without a person.
     Runs,
-    /// Everybody: what is ours, and compiled once. It takes no slot that scripts take.
+    /// For everybody: our own code, compiled once. It takes no slot of scripts.
     All,
-    /// The same while nobody asks for it yet.
+    /// The same, before anybody needs it.
     Ahead,
 }
 
@@ -67,7 +68,7 @@ impl For<'_> {
         }
     }
 
-    /// What nobody waits for leaves half of the processors to the rest.
+    /// If nobody waits for it, it leaves half of the processors to others.
     fn threads(self) -> usize {
         match self {
             Self::Uploader(_) | Self::Runs | Self::All => CHILD_THREADS,
@@ -98,25 +99,25 @@ pub(crate) struct Artefact {
     pub code: Vec<u8>,
 }
 
-/// Why nothing came out.
+/// Why there is no result.
 #[derive(Debug)]
 pub(crate) enum NotCompiled {
     /// The script cannot be compiled, for this reason.
     Refused(String),
     /// It took too long.
     Timeout(Duration),
-    /// Heddle itself failed, not what it was given.
+    /// Heddle itself failed; the script did not cause it.
     Internal(String),
 }
 
-/// A child to be started, for the runtime that is to wait for it.
+/// A child to be started, and the runtime that waits for it.
 struct Start {
     command: Command,
     runtime: Handle,
     reply: oneshot::Sender<std::io::Result<Child>>,
 }
 
-/// The thread that starts the children. It ends when the compiler goes.
+/// The thread that starts the children. It ends with the compiler.
 struct Starter(mpsc::Sender<Start>);
 
 impl Starter {
@@ -130,7 +131,7 @@ impl Starter {
             }) = wanted.blocking_recv()
             {
                 let _inside = runtime.enter();
-                // Who asked may be gone; the child then ends at once.
+                // The caller may be gone; the child then ends at once.
                 let _ = reply.send(command.spawn());
             }
         })?;
@@ -156,7 +157,7 @@ pub(crate) struct Compiler {
     order: Order,
     slots: Arc<FairSlots>,
     starter: Starter,
-    /// One at a time of what is ours.
+    /// Our own code, one at a time.
     own: Arc<Semaphore>,
 }
 
@@ -172,8 +173,8 @@ fn cores() -> usize {
 
 impl Compiler {
     pub fn new(config: &SandboxConfig) -> std::io::Result<Self> {
-        // One uploader gets half of them. There are two at least, however small the machine: else whoever uploads would
-        // wait for whatever slow script is being compiled.
+        // One uploader gets half of them. There are at least two, however small the machine: otherwise an upload would
+        // wait for any slow script that is being compiled.
         let children = cores().div_ceil(2).max(2);
         Ok(Self {
             command: config.compiler.clone(),
@@ -190,12 +191,12 @@ impl Compiler {
         })
     }
 
-    /// Whether nothing is compiled at the moment.
+    /// Whether nothing is being compiled.
     pub fn is_idle(&self) -> bool {
         self.slots.is_idle() && self.own.available_permits() > 0
     }
 
-    /// What a child's end says of what it was given.
+    /// What the end of a child says about its input.
     fn not_compiled(&self, status: std::process::ExitStatus, words: &[u8]) -> NotCompiled {
         let words = String::from_utf8_lossy(words);
         let words = words.trim();
@@ -212,11 +213,11 @@ impl Compiler {
         }
     }
 
-    /// Compiles in a child process, when it is the turn of whoever it is for.
+    /// Compiles in a child process, when there is a slot for `whom`.
     pub async fn compile(&self, wasm: Bytes, whom: For<'_>, timeout: Duration) -> Result<Artefact, NotCompiled> {
         let internal = |error: &dyn std::fmt::Display| NotCompiled::Internal(format!("the compiler: {error}"));
         let slot = match whom {
-            // How many of them wait is bounded where uploads come in.
+            // The number of waiting uploads is bounded where they come in.
             For::Uploader(uploader) => self.slots.take(uploader, usize::MAX).await.map(Held::Script),
             For::Runs => self.slots.take_for_all().await.map(Held::Script),
             For::All | For::Ahead => Arc::clone(&self.own).acquire_owned().await.ok().map(Held::Own),
@@ -226,10 +227,10 @@ impl Compiler {
         command
             .args(&self.command.args)
             .env_clear()
-            // Arenas reserve address space per thread, which is what is limited.
+            // Arenas reserve address space per thread, and the address space is limited.
             .env("MALLOC_ARENA_MAX", "2")
             .env("RAYON_NUM_THREADS", whom.threads().to_string())
-            // Component text as it was written until 2026 is taken as well.
+            // The component text of versions until 2026 is accepted too.
             .env("WAST_STRICT_COMPONENT_INDICES", "0")
             .envs(self.command.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
@@ -242,7 +243,7 @@ impl Compiler {
         let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
         let order = Order {
             nice: whom.nice(),
-            // Of all its threads together, and never the limit that is met first.
+            // For all its threads together, and never the first limit to be reached.
             max_cpu_seconds: timeout.as_secs().saturating_add(1) * CHILD_THREADS as u64,
             ..self.order
         };
@@ -250,7 +251,7 @@ impl Compiler {
         order.push(b'\n');
         let work = async {
             let write = async {
-                // A child that refuses early does not read to the end.
+                // A child that refuses early does not read all of its input.
                 if stdin.write_all(&order).await.is_ok() && stdin.write_all(&wasm).await.is_ok() {
                     let _ = stdin.shutdown().await;
                 }
@@ -285,8 +286,8 @@ impl Compiler {
     }
 }
 
-/// What the compiling child does. Call it first thing in a process that [`CompilerCommand`] starts, and exit with what
-/// it returns.
+/// The main function of a compiling child. Call it first in a process that [`CompilerCommand`] starts, and exit with
+/// its result.
 pub fn compile_child_main() -> ExitCode {
     match serve_order() {
         Ok(()) => ExitCode::SUCCESS,
@@ -374,7 +375,7 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
     limit(libc::RLIMIT_AS, order.max_address_space_bytes, 0)?;
     limit(libc::RLIMIT_CPU, order.max_cpu_seconds, CPU_GRACE_SECONDS)?;
     limit(libc::RLIMIT_CORE, 0, 0)?;
-    // Where this cannot be said, the kernel judges by size, which comes to the same as a rule.
+    // Where this fails, the kernel judges by size, which usually has the same result.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     crate::child::settle_in(order.nice);
     Ok(())
@@ -384,7 +385,7 @@ fn limit_self(order: &Order) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What is said of a script whose compiler does this.
+    /// The error for a script whose compiler does this.
     async fn end(does: &str) -> NotCompiled {
         let command = CompilerCommand {
             program: "/bin/sh".into(),

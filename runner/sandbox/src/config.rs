@@ -1,23 +1,23 @@
-//! What a node sets.
+//! The settings of a node's sandbox.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to start the child process that compiles: a program that calls [`crate::compile_child_main`].
+/// The command of the compiling child process: a program that calls [`crate::compile_child_main`].
 #[derive(Clone, Debug)]
 pub struct CompilerCommand {
     pub program: PathBuf,
     pub args: Vec<String>,
-    /// Its environment; nothing else of ours is passed on.
+    /// Its environment; nothing of ours is passed on.
     pub env: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug)]
 pub struct SandboxConfig {
-    /// Where compiled artefacts are kept. Made if it does not exist. Whoever can write there can run code in the node.
+    /// The directory for compiled artefacts; created if needed. Whoever can write there can run code in the node.
     pub cache_dir: PathBuf,
-    /// Where the interpreters of scripts that are text are kept, compiled, if not among the artefacts. What holds for
-    /// `cache_dir` holds for it; sandboxes that do not live long may share one.
+    /// The directory for the compiled interpreters of text scripts, if not `cache_dir`. The same holds for it;
+    /// sandboxes that live only for a short time may share one.
     pub interpreter_dir: Option<PathBuf>,
     /// The compiling child process.
     pub compiler: CompilerCommand,
@@ -33,18 +33,18 @@ pub struct SandboxConfig {
     pub long_threads: usize,
     /// How many attempts may have an instance at once.
     pub max_instances: u32,
-    /// The largest `memory` that a task may ask for.
+    /// The largest `memory` that a task may request.
     pub max_memory_bytes: u64,
     /// How much linear memory all attempts together may have.
     pub total_memory_bytes: u64,
-    /// How many bytes of linked scripts are kept in memory.
+    /// The maximum bytes of linked scripts in memory.
     pub max_loaded_bytes: u64,
-    /// Host names, addresses and networks (CIDR) that may be reached although they are private.
+    /// Private host names, addresses and networks (CIDR) that may be reached all the same.
     pub private_hosts: Vec<String>,
 }
 
 impl SandboxConfig {
-    /// Settings for a machine with this many cores and this much memory.
+    /// Settings for this machine's number of cores and memory.
     pub fn new(cache_dir: PathBuf, compiler: CompilerCommand) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
@@ -65,7 +65,7 @@ impl SandboxConfig {
     }
 }
 
-/// What the machine has, or what the container may use of it.
+/// The memory of the machine, or the part of it that the container may use.
 fn physical_memory_bytes() -> Option<u64> {
     // SAFETY: sysconf has no preconditions.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };

@@ -1,4 +1,4 @@
-//! Who is running, and for what.
+//! What an attempt is told about itself.
 
 use heddle_domain::Time;
 use heddle_domain::state::Trigger;
@@ -15,7 +15,7 @@ pub struct Context {
     pub task: String,
     /// The attempt, from 1.
     pub attempt: u32,
-    /// Why the run was made.
+    /// Why the run was created.
     pub trigger: Trigger,
     /// The run's logical time.
     #[serde(serialize_with = "instant")]
@@ -27,7 +27,7 @@ pub struct Context {
     pub deadline: Option<Time>,
     /// Set in a mapped task.
     pub item: Option<MapItem>,
-    /// The same for every attempt of one task run (or item), and for no other.
+    /// The same for every attempt of one task run (or item), and different for all others.
     pub idempotency_key: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a script says of itself when it is uploaded.
+//! A script's description of itself, when it is uploaded.
 
 use crate::attempt::{AttemptRequest, Grants, Limits};
 use crate::context::{Context, Interval};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What `describe` may take. Python needs most of the memory before its first line; the timeout is for a busy node.
+/// The limits of `describe`. Python needs most of the memory before its first line; the timeout is for a busy node.
 const LIMITS: Limits = Limits {
     memory_bytes: 128 << 20,
     output_bytes: 64 << 10,
@@ -85,7 +85,7 @@ pub(crate) fn request(now: Time) -> AttemptRequest {
     }
 }
 
-/// An attempt that has nothing.
+/// An attempt without anything.
 struct Nothing;
 
 impl HostServices for Nothing {

@@ -1,10 +1,10 @@
-//! What an attempt wants written to Heddle if it succeeds.
+//! What an attempt wants to be written to Heddle if it succeeds.
 
 use std::collections::HashMap;
 
-/// How many effects an attempt may have.
+/// The maximum number of effects of an attempt.
 const MAX_EFFECTS: usize = 1_000;
-/// How many bytes they may have together.
+/// The maximum of their bytes together.
 const MAX_EFFECT_BYTES: usize = 8 << 20;
 /// The longest key of the state.
 const MAX_KEY_BYTES: usize = 256;
@@ -26,7 +26,7 @@ pub enum Effect {
         /// The value as JSON text.
         value: String,
     },
-    /// Sets a key if it has this version, counting the effects before this one; otherwise nothing of the attempt is
+    /// Sets a key if it has this version, counting the effects before this one. Otherwise nothing of the attempt is
     /// written, and it fails retryably.
     StateCompareAndSet {
         key: String,
@@ -37,12 +37,12 @@ pub enum Effect {
     },
     /// Deletes a key of the group's state.
     StateDelete { key: String },
-    /// Makes a run of a group.
+    /// Creates a run of a group.
     Enqueue {
         group: String,
         /// A JSON object as text.
         params: String,
-        /// Unique per group: a repeat makes no second run.
+        /// Unique per group: a repeat creates no second run.
         key: Option<String>,
     },
     Notify {
@@ -64,10 +64,10 @@ impl Effect {
     }
 }
 
-/// What an attempt would see of a key: a value with its version, or that there is none.
+/// An attempt's view of a key: a value with its version, or that there is none.
 pub(crate) type Entry = Option<(String, u64)>;
 
-/// The effects of an attempt so far, and the state as it would be after them.
+/// The effects of an attempt so far, and the resulting state.
 #[derive(Default)]
 pub(crate) struct Effects {
     list: Vec<Effect>,
@@ -75,7 +75,7 @@ pub(crate) struct Effects {
     overlay: HashMap<String, Overlay>,
 }
 
-/// What the attempt itself did to a key.
+/// The attempt's own changes of a key.
 struct Overlay {
     /// The new value; `None`: the key is deleted.
     value: Option<String>,
@@ -86,7 +86,7 @@ struct Overlay {
 }
 
 impl Effects {
-    /// What the attempt sees of a key of which `stored` is stored.
+    /// The attempt's view of a key whose stored entry is `stored`.
     pub fn seen(&self, key: &str, stored: Entry) -> Entry {
         let Some(overlay) = self.overlay.get(key) else {
             return stored;
@@ -113,7 +113,7 @@ impl Effects {
         Ok(())
     }
 
-    /// `seen` is what [`Self::seen`] says of the key.
+    /// `seen` is the result of [`Self::seen`] for the key.
     pub fn compare_and_set(
         &mut self,
         key: String,
@@ -155,11 +155,11 @@ impl Effects {
     }
 
     pub fn enqueue(&mut self, group: String, params: String, key: Option<String>) -> Result<(), String> {
-        check_name("group", &group)?;
+        let group = name_of("group", &group)?;
         if !is_json_object(&params) {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
-        // As over HTTP: Postgres cannot keep it, and would refuse all that is committed with it.
+        // As over HTTP: Postgres cannot store it, and would refuse all that is committed with it.
         if params.contains("\\u0000") && serde_json::from_str(&params).is_ok_and(|params| has_nul(&params)) {
             return Err("`params` of an enqueued run must not contain the character U+0000".into());
         }
@@ -175,7 +175,7 @@ impl Effects {
     }
 
     pub fn notify(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
-        check_name("channel", &channel)?;
+        let channel = name_of("channel", &channel)?;
         if subject.len() > MAX_SUBJECT_BYTES {
             return Err(format!(
                 "the subject of a notification must have at most {MAX_SUBJECT_BYTES} bytes"
@@ -186,7 +186,7 @@ impl Effects {
                 "the body of a notification must have at most {MAX_BODY_BYTES} bytes"
             ));
         }
-        // As in logs: people can do without it, and nothing could be committed with it.
+        // As in logs: people do not need it, and Postgres would refuse all that is committed with it.
         let (subject, body) = (subject.replace('\0', "\u{fffd}"), body.replace('\0', "\u{fffd}"));
         self.push(Effect::Notify { channel, subject, body })
     }
@@ -243,9 +243,10 @@ fn check_value(value: &str) -> Result<(), String> {
     crate::run::check_json(value).map_err(|error| format!("a state value must be JSON: {error}"))
 }
 
-fn check_name(what: &str, name: &str) -> Result<(), String> {
+/// A name in its stored form.
+fn name_of(what: &str, name: &str) -> Result<String, String> {
     heddle_domain::Name::new(name)
-        .map(drop)
+        .map(String::from)
         .map_err(|error| format!("{what} `{name}`: {error}"))
 }
 

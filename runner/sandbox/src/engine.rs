@@ -1,8 +1,8 @@
 //! Wasmtime's configuration, and the ticker that makes guests yield.
 //!
-//! Measured, a pool whose slots keep some memory resident is three times as fast as mapping on demand,
-//! provided that the kernel can tell which pages were touched (`PAGEMAP_SCAN`); without it, resetting a large resident
-//! part costs more than it saves. Epochs cost a loop 0 to 20%, fuel 70%.
+//! In measurements, a pool whose slots keep some memory resident is three times as fast as mapping on demand, if the
+//! kernel can tell which pages were written (`PAGEMAP_SCAN`). Without it, resetting a large resident part costs more
+//! than it saves. Epochs cost a loop 0 to 20%, fuel 70%.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use wasmtime::{
     Config, Enabled, Engine, InstanceAllocationStrategy, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails,
 };
 
-/// How often guests that run yield.
+/// How often running guests yield.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// How many ticks without a guest until the ticker sleeps.
 const IDLE_TICKS: u32 = 100;
 
-/// The deepest that wasm may recurse.
+/// The maximum stack of wasm code.
 const MAX_WASM_STACK_BYTES: usize = 2 << 20;
-/// A guest's stack: wasm's and that of the host functions that it calls.
+/// A guest's stack: for wasm and for the host functions that it calls.
 const STACK_BYTES: usize = 3 << 20;
-/// What a slot's memory keeps resident where the kernel has `PAGEMAP_SCAN`, and where not.
+/// How much of a slot's memory stays resident where the kernel has `PAGEMAP_SCAN`, and where not.
 const KEEP_RESIDENT_BYTES: usize = 1 << 20;
 const KEEP_RESIDENT_BYTES_WITHOUT_SCAN: usize = 64 << 10;
 
 /// The largest table, in elements.
 pub(crate) const MAX_TABLE_ELEMENTS: usize = 200_000;
-/// Core instances in one component: Python brings some thirty.
+/// Core instances in one component: Python has some thirty.
 pub(crate) const MAX_CORE_INSTANCES: u32 = 100;
 /// Memories in one component.
 pub(crate) const MAX_MEMORIES: u32 = 8;
@@ -37,10 +37,11 @@ pub(crate) const MAX_TABLES: u32 = 20;
 /// What wasmtime may allocate for one instance's own structures.
 const MAX_INSTANCE_BYTES: usize = 4 << 20;
 
-/// Instances besides those of runs: an uploaded text is checked by running its top level, also while all slots are taken.
+/// Instances in addition to those of runs: an uploaded text is checked by running its top level, even if all slots are
+/// taken.
 pub(crate) const CHECKS_MAX: u32 = 16;
 
-/// What decides what compiled code looks like: the compiling child and the node must agree on it.
+/// The settings that affect compiled code: the compiling child and the node must have the same.
 pub(crate) fn code_config() -> Config {
     let mut config = Config::new();
     config
@@ -48,12 +49,12 @@ pub(crate) fn code_config() -> Config {
         .max_wasm_stack(MAX_WASM_STACK_BYTES)
         .async_stack_size(STACK_BYTES)
         .cranelift_opt_level(OptLevel::Speed)
-        // Names in a trap's trace come from the name section; DWARF would have the node parse hostile input.
+        // Names in a trap's trace come from the name section; with DWARF, the node would parse hostile input.
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
         .wasm_component_model(true)
         .concurrency_support(false)
         .wasm_threads(false)
-        // Garbage-collected heaps would be memory that the attempt's limit does not see.
+        // The attempt's memory limit does not count garbage-collected heaps.
         .wasm_exceptions(false)
         .wasm_gc(false);
     config
@@ -132,7 +133,7 @@ impl Ticker {
         Ok(Self { state })
     }
 
-    /// Ticks so far. They do not pass while no guest runs.
+    /// Ticks so far. While no guest runs, there are none.
     pub fn ticks(&self) -> u64 {
         self.state.ticks.load(SeqCst)
     }
@@ -145,7 +146,7 @@ impl Ticker {
         }
     }
 
-    /// It does so no more.
+    /// The guest stops running on this thread.
     pub fn leave(&self) {
         self.state.running.fetch_sub(1, SeqCst);
     }
@@ -160,7 +161,7 @@ impl TickerState {
     fn sleep(&self) {
         let mut gate = self.gate.lock();
         self.asleep.store(true, SeqCst);
-        // Whoever enters after this look sees `asleep`.
+        // A guest that enters after this check sees `asleep`.
         while self.running.load(SeqCst) == 0 && self.asleep.load(SeqCst) && !self.stopped.load(SeqCst) {
             self.wake.wait(&mut gate);
         }

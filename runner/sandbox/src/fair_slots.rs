@@ -1,7 +1,7 @@
-//! Slots of what there is little of, so that nobody takes all of it.
+//! Slots of a scarce resource, so that nobody can take all of them.
 //!
-//! There is a bound for all, and a smaller one for each owner. Who waits for a slot of its own to be free does not stand
-//! in the queue of all: whatever one owner brings, others pass it.
+//! There is a maximum for all, and a smaller one for each owner. A caller that waits because of its owner's maximum is
+//! not in the queue for all: however many one owner has, others can pass it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ pub struct FairSlots {
 #[derive(Debug)]
 struct Owner {
     slots: Arc<Semaphore>,
-    /// How many hold a slot or wait for one.
+    /// How many callers hold a slot or wait for one.
     present: usize,
 }
 
 /// A slot, until it is dropped.
 #[derive(Debug)]
 pub struct FairSlot {
-    // Given back before the owner is forgotten.
+    // Returned before the owner is forgotten.
     _held: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
     _present: Option<Present>,
 }
 
-/// An owner that is known for as long as somebody waits or holds for it.
+/// An owner; it is known as long as somebody holds or waits for one of its slots.
 #[derive(Debug)]
 struct Present {
     slots: Arc<FairSlots>,
@@ -54,7 +54,7 @@ impl Drop for Present {
 }
 
 impl FairSlots {
-    /// So many for all, and so many for each owner; at least one of both.
+    /// `all_max` slots for all, `each_max` for each owner; at least one of both.
     pub fn new(all_max: usize, each_max: usize) -> Arc<Self> {
         Arc::new(Self {
             all: Arc::new(Semaphore::new(all_max.max(1))),
@@ -64,7 +64,7 @@ impl FairSlots {
         })
     }
 
-    /// How many may be taken at this moment, by whoever has taken none.
+    /// How many slots a new owner could take now.
     pub fn free(&self) -> usize {
         self.all.available_permits()
     }
@@ -85,7 +85,7 @@ impl FairSlots {
         })
     }
 
-    /// Waits for a slot. `None`: so many hold or wait for one of this owner already.
+    /// Waits for a slot. `None`: too many of this owner's callers hold or wait for one already.
     pub async fn take(self: &Arc<Self>, owner: &str, present_max: usize) -> Option<FairSlot> {
         let present = self.enter(owner, present_max)?;
         // Neither is ever closed.
@@ -97,7 +97,7 @@ impl FairSlots {
         })
     }
 
-    /// Waits for a slot that is nobody's own: what everybody needs.
+    /// Waits for a slot without an owner: for what everybody needs.
     pub async fn take_for_all(self: &Arc<Self>) -> Option<FairSlot> {
         let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
         Some(FairSlot {
@@ -144,7 +144,7 @@ mod tests {
         assert!(slots.try_take("d").is_none());
     }
 
-    /// Many of one owner wait; another comes last, and is next.
+    /// Many callers of one owner wait; another owner comes last, and is next.
     #[tokio::test]
     async fn whoever_waits_for_itself_is_passed() {
         let slots = FairSlots::new(1, 1);
@@ -161,7 +161,7 @@ mod tests {
             waiting("a");
         }
         waiting("b");
-        // On one thread, all of them have come as far as they can by now.
+        // There is one thread, so all have come as far as they can by now.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }

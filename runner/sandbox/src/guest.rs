@@ -1,4 +1,4 @@
-//! What a store holds: one attempt's host side.
+//! The contents of a store: the host side of one attempt.
 
 use crate::attempt::Grants;
 use crate::command::Captured;
@@ -20,16 +20,16 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
-/// How many bytes one host call may carry out of the guest.
+/// The maximum bytes that one host call may take from the guest.
 const MAX_CALL_BYTES: usize = 32 << 20;
-/// How many random bytes one call gives.
+/// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// How many resources (streams, requests, …) an attempt may hold.
 const MAX_RESOURCES: usize = 4_096;
 /// How many elements all of an attempt's tables may have.
 const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 
-/// What host functions work on.
+/// The data of host functions.
 pub(crate) struct Guest {
     pub wasi: WasiP1Ctx,
     http: WasiHttpCtx,
@@ -39,7 +39,7 @@ pub(crate) struct Guest {
     pub source: SourceState,
 }
 
-/// The part that `heddle:task` works on.
+/// The data of `heddle:task`'s host functions.
 pub(crate) struct HostSide {
     pub context: Arc<Context>,
     pub grants: Arc<Grants>,
@@ -47,21 +47,21 @@ pub(crate) struct HostSide {
     pub journal: Journal,
     pub effects: Effects,
     pub databases: Arc<Databases>,
-    /// The script's; the node's own unless it is tried out.
+    /// The clock of the script; it is the node's own, except in a rehearsal.
     pub clock: Arc<dyn Clock>,
     pub chance: Chance,
-    /// Of a rehearsal: the same clock, and what all chance comes of.
+    /// In a rehearsal: the same clock, and the seed of all chance.
     pub stage: Option<Arc<StageClock>>,
     pub seed: Option<u64>,
     pub exchanges: Option<Arc<dyn Exchanges>>,
-    /// Where futures of [`HostServices`] run.
+    /// The runtime for futures of [`HostServices`].
     pub node: tokio::runtime::Handle,
-    /// The runtime that queries of scripts run on; guests have threads of their own.
+    /// The runtime for queries of scripts; guests have their own threads.
     pub io: tokio::runtime::Handle,
     pub progress: Progress,
 }
 
-/// The last progress, told on at a bounded rate.
+/// The last progress; it is passed on at a bounded rate.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub told_at: Option<Time>,
@@ -96,12 +96,12 @@ pub(crate) struct CommandIo {
     pub stdin: String,
     pub context: String,
     pub stdout: Captured,
-    /// It is one of WASI 0.1, for which nobody but time itself can make it pass.
+    /// A command of WASI 0.1: only real time can make its clock advance.
     pub keeps_time: bool,
 }
 
 impl Guest {
-    /// What requests of a script that is text are sent with.
+    /// How requests of a text script are sent.
     pub fn web(&self) -> WebHooks {
         self.hooks.clone()
     }
@@ -126,7 +126,7 @@ impl Guest {
                 wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(command.stdin))
                     .stdout(command.stdout);
             }
-            // What a component prints is log as well.
+            // What a component prints is log too.
             None => {
                 wasi.stdout(crate::command::Logged(host.journal.clone()));
             }
@@ -166,17 +166,17 @@ pub(crate) struct MemoryBudget {
     pub used_bytes: AtomicU64,
 }
 
-/// What is known of an attempt's memory after its store is gone.
+/// What is known of an attempt's memory after its store is dropped.
 #[derive(Default)]
 pub(crate) struct MemoryMeter {
     pub peak_bytes: AtomicU64,
-    /// The guest asked for more than its limit.
+    /// The guest requested more than its limit.
     pub refused: AtomicBool,
-    /// It asked for more than the node has left.
+    /// The guest requested more than the node has left.
     pub exhausted: AtomicBool,
 }
 
-/// Counts an attempt's memory and refuses what is over its limit.
+/// Counts an attempt's memory and refuses what exceeds its limit.
 pub(crate) struct MemoryGuard {
     limit_bytes: u64,
     used_bytes: u64,
@@ -206,7 +206,7 @@ impl Drop for MemoryGuard {
 impl ResourceLimiter for MemoryGuard {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The module's own maximum, or the pool's: of these only the pool's is a limit of ours.
+            // This maximum is the module's own, or the pool's: only the pool's is a limit of ours.
             self.meter.refused.fetch_or(desired as u64 > self.limit_bytes, Relaxed);
             return Ok(false);
         }

@@ -6,11 +6,12 @@ use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices, LogLevel};
+use heddle_domain::Name;
 use heddle_domain::state::NOT_GRANTED;
 use std::sync::Arc;
 use wasmtime::component::Linker;
 
-/// How often progress is told on.
+/// How often progress is passed on.
 const PROGRESS_INTERVAL: chrono::TimeDelta = chrono::TimeDelta::milliseconds(100);
 /// The longest note of a progress.
 const MAX_NOTE_BYTES: usize = 1 << 10;
@@ -85,7 +86,7 @@ pub(crate) async fn elsewhere<T: Send + 'static>(
 }
 
 impl HostSide {
-    /// Asks the node's services, on the node's runtime.
+    /// Calls the node's services, on the node's runtime.
     async fn ask<T: Send + 'static>(
         &self,
         call: impl for<'a> FnOnce(&'a dyn HostServices) -> BoxFuture<'a, Result<T, String>> + Send + 'static,
@@ -104,7 +105,7 @@ impl HostSide {
         Ok(self.effects.seen(key, stored))
     }
 
-    /// Tells the progress that has not been told yet.
+    /// Passes on the last progress, if it was held back.
     pub fn flush_progress(&mut self) {
         if let Some((fraction, note)) = self.progress.untold.take() {
             self.services.progress(fraction, note);
@@ -217,9 +218,10 @@ impl wit::secret::Host for HostSide {
 }
 
 impl HostSide {
-    /// Whether the task was granted a secret.
+    /// Whether the task has a grant for a secret.
     pub fn check_secret(&self, name: &str) -> Result<(), String> {
-        if self.grants.secrets.iter().any(|granted| granted == name) {
+        let sought = Name::sought(name);
+        if self.grants.secrets.contains(&sought) {
             return Ok(());
         }
         Err(format!(
@@ -227,7 +229,7 @@ impl HostSide {
         ))
     }
 
-    /// Whether it was granted a connection.
+    /// Whether it has a grant for a connection.
     pub fn check_connection(&self, name: &str) -> Result<(), String> {
         if self.grants.sql.iter().any(|granted| granted == name) {
             return Ok(());
@@ -237,11 +239,15 @@ impl HostSide {
         ))
     }
 
-    /// Begins a statement; what was not granted is refused at once.
+    /// Begins a statement; without a grant it is refused at once.
     pub fn begin_statement(
         &self,
         statement: SqlStatement,
     ) -> Result<BoxFuture<'static, Result<SqlAnswer, String>>, String> {
+        let statement = SqlStatement {
+            connection: Name::sought(&statement.connection),
+            ..statement
+        };
         answered(self.exchanges.as_ref(), statement, |statement| {
             self.check_connection(&statement.connection)?;
             let (services, node) = (Arc::clone(&self.services), self.node.clone());

@@ -1,4 +1,4 @@
-//! An attempt's log on its way out: bounded, and cut only with a word about it.
+//! The output of an attempt's log: bounded, and a line says so if it is cut.
 
 use crate::services::{HostServices, LogLevel, LogLine};
 use heddle_domain::Clock;
@@ -6,10 +6,10 @@ use heddle_domain::plan::log_lines_max;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The longest message, and the most that fields may have.
+/// The longest message, and the longest fields.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Where all of an attempt's log goes: `heddle:task/log`, stdout and stderr.
+/// Receives all of an attempt's log: `heddle:task/log`, stdout and stderr.
 #[derive(Clone)]
 pub(crate) struct Journal {
     inner: Arc<Inner>,
@@ -27,9 +27,9 @@ struct State {
     used_bytes: usize,
     used_lines: u64,
     truncated: bool,
-    /// What stderr wrote since its last line break, as much of it as a line may have.
+    /// What stderr wrote after its last line break, up to the length of a line.
     partial: Vec<u8>,
-    /// How much that was.
+    /// How many bytes that was.
     partial_bytes: usize,
     last_line: String,
 }
@@ -55,7 +55,7 @@ impl Journal {
     pub fn write_stream(&self, bytes: &[u8]) {
         let mut state = self.inner.state.lock();
         if state.truncated {
-            // The last line is still wanted for the message of a failing exit code.
+            // The message of a failing exit code still needs the last line.
             if let Some(line) = bytes.split(|b| *b == b'\n').rfind(|line| !line.is_empty()) {
                 state.last_line = text_of(line);
             }
@@ -72,7 +72,7 @@ impl Journal {
         }
     }
 
-    /// Writes out a last line that had no line break.
+    /// Writes a last line without a line break.
     pub fn flush(&self) {
         let mut state = self.inner.state.lock();
         if !state.partial.is_empty() {
@@ -100,7 +100,7 @@ impl Journal {
         }
     }
 
-    /// `whole_bytes` is how long the line was before any of it was left out.
+    /// `whole_bytes` is the length of the line before any of it was left out.
     fn write_locked(
         &self,
         state: &mut State,
@@ -112,9 +112,9 @@ impl Journal {
         if state.truncated {
             return;
         }
-        // What is no UTF-8 takes more room than it took.
+        // Replacing what is not UTF-8 makes the line longer.
         let whole_bytes = whole_bytes.max(message.len());
-        // Postgres takes no zero characters.
+        // Postgres accepts no zero characters.
         let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
         if whole_bytes > MAX_LINE_BYTES {
             message.push_str(&format!(

@@ -1,32 +1,33 @@
-//! The threads that guests run on.
+//! The threads that run guests.
 //!
-//! Guests share a few threads of their own, niced below everything that answers people. A guest yields whenever the
-//! epoch ticks (about every millisecond) and goes to the back of its queue, so that all that want the processor get it
-//! in turn. There are two lanes. Every attempt begins in the short one; one that has used more than
-//! [`SHORT_LANE_CPU`] moves to the long one for good, whose threads get what the others leave: so a light attempt never
-//! queues behind spinning ones, neither here nor in the kernel's scheduler.
+//! Guests share a few threads of their own, with a higher niceness than everything that answers people. A guest yields
+//! whenever the epoch ticks (about every millisecond) and goes to the end of its queue, so that all runnable guests get
+//! the processor in turn. There are two lanes. Every attempt begins in the short lane. One that has used more than
+//! [`SHORT_LANE_CPU`] moves to the long lane for good, whose threads get what the others leave. So a light attempt
+//! never queues behind spinning ones, neither here nor in the kernel's scheduler.
 //!
-//! What the others leave is less than niceness promises: an attempt's way through the node and the database is some ten
-//! wake-ups, niceness does not reach over the sessions that the kernel schedules as groups (the database server is one),
-//! and it looks again only every few milliseconds. So the long lane's threads ask for long slices, which makes all others
-//! preempt them, and the last of them, the *spare* one, rests while light attempts keep ending
-//! ([`SPARE_RESTS_TICKS`]): with all cores spinning a light run took 2.8 times as long, with one left free 1.1 times.
-//! Where nothing but heavy attempts run, they have every core.
+//! The others leave less than niceness promises. An attempt needs some ten wake-ups on its way through the node and the
+//! database. Niceness has no effect between the sessions that the kernel schedules as groups (the database server is
+//! one), and the kernel decides again only every few milliseconds. So the long lane's threads ask for long slices,
+//! which lets all other threads preempt them; and the last of them, the *spare* one, rests while light attempts keep
+//! ending ([`SPARE_RESTS_TICKS`]): with all cores spinning, a light run took 2.8 times as long; with one core left
+//! free, 1.1 times. If there are only heavy attempts, they have every core.
 //!
-//! A [`Task`] is an attempt's future with the flags that stop it. Its waker puts it into its lane's queue; stopping it
-//! (a cancel, a timeout) puts it into the short lane's urgent queue, ahead of everyone, because the poll that follows
-//! only drops it. The same task may then stand in two queues: whoever takes it first runs it, the other entry is stale.
+//! A [`Task`] is an attempt's future with the flags that stop it. Its waker puts it into its lane's queue. Stopping it
+//! (a cancel, a timeout) puts it into the short lane's urgent queue, ahead of all others, because the poll that follows
+//! only drops it. The same task may then be in two queues: the thread that takes it first runs it, and the other entry
+//! is stale.
 //!
-//! The task's cell (waker, states, the future) is our own, and not `async-task`'s, for what a stop has to do. There, a task
-//! that is scheduled is one `Runnable`, owned by the queue that it stands in: a stop could not put it ahead, and would
-//! wait for its turn behind a thousand spinning ones. To be found, the `Runnable` has to lie in a cell beside the task,
-//! from which whichever entry comes first takes it; this needs the mutex, the flag for its end and the waker that the
-//! library was to spare us, and two cycles of references that have to be cut. It also schedules what was woken within a
-//! poll before that poll has returned, so that another thread would run the task while this one still counts its
-//! processor time. Measured alone (release, two threads): an attempt of one poll costs 0.3 us of cell and queue here,
-//! 0.7 us with `async-task` in such a cell, 0.2 us with `async-task` and no stop that overtakes.
+//! The task's cell (waker, states, the future) is our own, and not `async-task`'s, because of stops. There, a scheduled
+//! task is one `Runnable`, owned by its queue: a stop could not move it ahead, and would wait behind a thousand
+//! spinning ones. To be found, the `Runnable` would have to be in a cell next to the task, from which the first entry
+//! takes it. That needs the mutex, the flag for its end and the waker that the library was meant to provide, and two
+//! reference cycles that have to be broken. The library also schedules a task that is woken within a poll before that
+//! poll has returned, so another thread would run the task while this one still counts its processor time. Measured
+//! alone (release, two threads): for an attempt of one poll, cell and queue cost 0.3 us here, 0.7 us with `async-task`
+//! in such a cell, 0.2 us with `async-task` and no stop that overtakes.
 //!
-//! I/O that host functions start runs elsewhere (the sandbox's I/O runtime), and wakes the task when it is done.
+//! I/O of host functions runs elsewhere (on the sandbox's I/O runtime), and wakes the task when it is done.
 
 use crate::attempt::Limits;
 use crate::engine::{CHECKS_MAX, Ticker};
@@ -40,22 +41,23 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Processor time after which an attempt belongs to the long lane.
+/// After this much processor time, an attempt belongs to the long lane.
 const SHORT_LANE_CPU: Duration = Duration::from_millis(8);
 /// The short lane's niceness: below the node's own threads and the database's.
 const SHORT_LANE_NICE: libc::c_int = 10;
 /// The long lane's niceness.
 const LONG_LANE_NICE: libc::c_int = 19;
-/// The slice that the long lane's threads ask for, the longest there is (sched_setattr(2); Linux 6.12 and later heed it).
+/// The time slice that the long lane's threads ask for, the longest there is (sched_setattr(2); used by Linux 6.12 and
+/// later).
 #[cfg(target_os = "linux")]
 const LONG_LANE_SLICE: Duration = Duration::from_millis(100);
-/// For how many ticks after a light attempt's end the long lane leaves a core free.
+/// For how many ticks after the end of a light attempt the long lane leaves a core free.
 const SPARE_RESTS_TICKS: u64 = 1_000;
-/// How often the spare thread looks whether it may go on.
+/// How often the spare thread checks whether it may go on.
 const SPARE_POLL: Duration = Duration::from_millis(50);
-/// How many attempts may wait for an instance. A caller that looks at the load never has any waiting.
+/// How many attempts may wait for an instance. If the caller checks the load, none ever waits.
 const MAX_WAITING: usize = 10_000;
-/// A guest thread's stack. Guests have stacks of their own; this one is for host code.
+/// A guest thread's stack. Guests have their own stacks; this one is for host code.
 const THREAD_STACK_BYTES: usize = 2 << 20;
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -65,11 +67,11 @@ type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Signals {
     pub cancelled: AtomicBool,
     pub expired: AtomicBool,
-    /// Set when the attempt's turn never came, because the node ends or too many wait.
+    /// Set if the attempt never got an instance, because the node ends or too many wait.
     pub refused: AtomicBool,
     /// Processor time of all polls that ended.
     cpu_nanos: AtomicU64,
-    /// The thread's processor time when the present poll began.
+    /// The thread's processor time at the beginning of the current poll.
     poll_began_nanos: AtomicU64,
 }
 
@@ -78,12 +80,12 @@ impl Signals {
         self.cancelled.load(Acquire) || self.expired.load(Acquire) || self.refused.load(Acquire)
     }
 
-    /// Whether this much processor time, if it is bounded, was used up. Only within a poll.
+    /// Whether this much processor time, if it is limited, was used up. Call it only within a poll.
     pub fn exceeds(&self, max: Option<Duration>) -> bool {
         max.is_some_and(|max| self.cpu() > max)
     }
 
-    /// Processor time used so far. Only within a poll.
+    /// Processor time used so far. Call it only within a poll.
     pub fn cpu(&self) -> Duration {
         let now = thread_cpu_nanos().saturating_sub(self.poll_began_nanos.load(Relaxed));
         Duration::from_nanos(self.cpu_nanos.load(Relaxed) + now)
@@ -96,21 +98,21 @@ const RUNNING: u8 = 2;
 const WOKEN: u8 = 3;
 const DONE: u8 = 4;
 
-/// Whose slots a task takes. Texts that are uploaded are checked also while scripts that sleep hold all slots of runs.
+/// Whose slots a task takes. Uploaded texts are checked even if scripts that sleep hold all slots of runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Room {
     Runs,
     Checks,
 }
 
-/// An attempt's future on its way through the lanes.
+/// An attempt's future in the lanes.
 pub(crate) struct Task {
     job: Mutex<Option<Job>>,
     state: AtomicU8,
-    /// Belongs to the long lane.
+    /// It belongs to the long lane.
     long: AtomicBool,
     room: Room,
-    /// Holds one of the slots of its room.
+    /// It holds a slot of its room.
     admitted: AtomicBool,
     timeout: Option<Duration>,
     cpu_max: Option<Duration>,
@@ -139,7 +141,7 @@ impl Task {
         }
     }
 
-    /// Polls the task if it is still to be polled.
+    /// Polls the task, unless it is done.
     fn run(self: Arc<Self>) {
         if self.state.compare_exchange(QUEUED, RUNNING, AcqRel, Acquire).is_err() {
             return;
@@ -150,7 +152,7 @@ impl Task {
         self.signals.poll_began_nanos.store(before, Relaxed);
         self.lanes.ticker.enter();
         let polled = match job.as_mut() {
-            // A panic in host code is that attempt's bad luck, not the thread's: dropping the job reports it.
+            // A panic in host code ends that attempt, not the thread: dropping the job reports it.
             Some(future) => std::panic::catch_unwind(AssertUnwindSafe(|| {
                 future.as_mut().poll(&mut Context::from_waker(&waker))
             }))
@@ -189,7 +191,7 @@ impl Task {
         }
         if self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire).is_ok() {
             self.lanes.runnable.fetch_sub(1, Relaxed);
-            // A stop that came during the poll found the task running and could not wake it out of its sleep.
+            // A stop that came during the poll found the task running, and could not wake it.
             if self.signals.stopped() {
                 self.wake_by_ref();
             }
@@ -199,7 +201,7 @@ impl Task {
         }
     }
 
-    /// Starts the timeout. Most attempts end within their first poll and never have a timer.
+    /// Starts the timeout. Most attempts end within their first poll and never get a timer.
     fn arm(self: &Arc<Self>) {
         let Some(timeout) = self.timeout else { return };
         let mut timer = self.timer.lock();
@@ -250,7 +252,7 @@ pub(crate) struct Lanes {
     long: Lane,
     ticker: Ticker,
     runnable: AtomicU32,
-    /// Live ones that have been moved to the long lane.
+    /// Live tasks in the long lane.
     long_live: AtomicU32,
     /// The tick before which the long lane's spare thread takes nothing.
     spare_rests_until: AtomicU64,
@@ -316,7 +318,7 @@ impl Lanes {
         });
         let short = (0..threads.max(1)).map(|index| ("short", index, SHORT_LANE_NICE));
         let long = (0..long_threads.max(1)).map(|index| ("long", index, LONG_LANE_NICE));
-        // The only thread of a lane is never spare.
+        // A lane's only thread is never the spare one.
         let spare = long_threads.checked_sub(1).filter(|index| *index > 0);
         for (name, index, nice) in short.chain(long) {
             let serving = Arc::clone(&lanes);
@@ -330,7 +332,7 @@ impl Lanes {
                     if long {
                         lengthen_slice(nice);
                     }
-                    // Timers and sockets that host functions make belong to the I/O runtime.
+                    // Timers and sockets of host functions belong to the I/O runtime.
                     let _entered = io.enter();
                     let lane = if long { &serving.long } else { &serving.short };
                     let spare = long && spare == Some(index);
@@ -346,8 +348,8 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// Begins a job as soon as there is a slot. `signals` are what it looks at to stop; of `limits` those of time count
-    /// here.
+    /// Begins a job as soon as there is a slot. The job checks `signals` in order to stop; of `limits`, only the times
+    /// are used here.
     pub fn spawn(self: &Arc<Self>, room: Room, signals: Arc<Signals>, limits: &Limits, job: Job) -> Arc<Task> {
         let task = Arc::new(Task {
             job: Mutex::new(Some(job)),
@@ -377,7 +379,7 @@ impl Lanes {
         task
     }
 
-    /// How busy runs keep them.
+    /// How busy the lanes are with runs.
     pub fn busy(&self) -> Busy {
         let holders = self.runs.holders.lock();
         Busy {
@@ -400,7 +402,7 @@ impl Lanes {
         }
     }
 
-    /// Ends the threads. What has not ended is dropped.
+    /// Ends the threads, and drops the tasks that have not ended.
     pub fn close(&self) {
         self.ticker.stop();
         let mut dropped: Vec<Arc<Task>> = Vec::new();
@@ -450,7 +452,7 @@ impl Lanes {
         }
     }
 
-    /// Hands a finished task's slot on.
+    /// Gives a finished task's slot to the next one.
     fn finished(&self, task: &Task) {
         if !task.admitted.load(Relaxed) {
             return;
@@ -458,7 +460,7 @@ impl Lanes {
         let mut holders = self.admission(task.room).holders.lock();
         let next = loop {
             match holders.waiting.pop_front() {
-                // One that was cancelled while it waited is done already.
+                // A task that was cancelled while it waited is done already.
                 Some(next) if next.state.load(Acquire) != IDLE => {}
                 Some(next) => break Some(next),
                 None => break None,
@@ -485,17 +487,16 @@ impl Admission {
 }
 
 impl Lane {
-    /// The next task; none when the lane has closed. A thread that rests takes nothing, and is none of those that a push
-    /// wakes.
+    /// The next task; `None` when the lane has closed. A resting thread takes nothing, and a push does not wake it.
     fn pop(&self, rests: impl Fn() -> bool) -> Option<Arc<Task>> {
         let mut queue = self.queue.lock();
         loop {
             if queue.closed {
                 return None;
             }
-            // Without a task to take it waits like the others: ticks pass only while a guest runs.
+            // Without a task, it waits like the others: there are ticks only while a guest runs.
             if !queue.ready.is_empty() && rests() {
-                // It may be the one that was woken for this task.
+                // This thread may be the one that was woken for the task.
                 if queue.idle > 0 {
                     self.wake.notify_one();
                 }
@@ -523,8 +524,8 @@ fn thread_cpu_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Asks for long and rare slices instead of short and frequent ones, which costs a guest nothing and lets every thread
-/// that wakes up preempt it. As a batch thread it preempts nobody. Older kernels ignore the slice.
+/// Asks for long and rare slices instead of short and frequent ones. This costs a guest nothing, and lets every thread
+/// that wakes up preempt it. As a batch thread, it preempts nobody. Older kernels ignore the slice.
 #[cfg(target_os = "linux")]
 fn lengthen_slice(nice: libc::c_int) {
     // SAFETY: all of the structure's fields are integers, for which zero is a value.
@@ -542,7 +543,7 @@ fn lengthen_slice(nice: libc::c_int) {
 #[cfg(not(target_os = "linux"))]
 fn lengthen_slice(_nice: libc::c_int) {}
 
-/// Nices the calling thread. On Linux niceness belongs to the thread; where that fails, guests merely compete harder.
+/// Sets the niceness of the calling thread. On Linux it belongs to the thread; if it fails, guests only compete harder.
 fn lower_priority(nice: libc::c_int) {
     // SAFETY: no memory is involved; 0 means the caller.
     unsafe {
@@ -555,7 +556,7 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot;
 
-    /// Twenty slices of 10 ms: worked, or waited for as on a processor that others have.
+    /// Twenty slices of 10 ms: with work, or with waits as on a processor that others use.
     async fn slices(lanes: &Arc<Lanes>, worked: bool) -> bool {
         const SLICE: Duration = Duration::from_millis(10);
         let limits = Limits {

@@ -1,28 +1,28 @@
-//! The sandbox: the only place that knows wasmtime.
+//! The sandbox: the only crate that knows wasmtime.
 //!
 //! A script arrives as bytes ([`Sandbox::compile`]): a child process that may be killed checks and compiles it, the
-//! artefact is kept on disk, and `describe` is asked for the schema of its parameters. An attempt ([`Sandbox::start`])
-//! gets one fresh instance out of a pool, on threads that serve nothing but guests; what it may do is what the host
-//! functions here let it do. Writes to Heddle (state, sub-runs, notifications) are collected as [`Effect`]s for the
-//! caller to commit together with the outcome.
+//! artefact is kept on disk, and `describe` returns the schema of its parameters. An attempt ([`Sandbox::start`]) gets
+//! one fresh instance from a pool, on threads that only run guests; it can do only what the host functions here allow.
+//! Writes to Heddle (state, sub-runs, notifications) are collected as [`Effect`]s, and the caller commits them together
+//! with the outcome.
 //!
 //! A script that fails is data ([`Outcome`]); an error is our own fault.
 //!
 //! | module | noun |
 //! |---|---|
-//! | `bounds` | what is refused before it is compiled |
+//! | `bounds` | code that is refused before it is compiled |
 //! | `compiler`, `artefact` | the compiling child process; the disk cache |
-//! | `turns` | turns at what there is little of, such as compiling |
-//! | `bounded` | child processes that compute what strangers wrote |
+//! | `fair_slots` | slots of scarce resources, such as compiling |
+//! | `bounded` | child processes that compute with input from strangers |
 //! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
-//! | `lanes` | the threads that guests run on |
-//! | `script` | a linked script, and which world it is for |
+//! | `lanes` | the threads that run guests |
+//! | `script` | a linked script, and its world |
 //! | `guest`, `imports`, `command` | a store's contents; the host functions; WASI commands' streams |
-//! | `attempt`, `run` | one attempt: what goes in and comes out; how it is run |
-//! | `outbound`, `web` | where HTTP may go; `wasi:http` |
+//! | `attempt`, `run` | one attempt: its input and result; running it |
+//! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
 //! | `sql` | named external databases |
-//! | `rehearsal` | attempts that are tried out: a clock, chance and a world of their own |
-//! | `source/` | scripts that are text |
+//! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
+//! | `source/` | text scripts |
 
 mod artefact;
 mod attempt;
@@ -74,6 +74,6 @@ pub use source::{
     split_key, trace_of_file,
 };
 
-/// The engine's configuration alone, for measuring it (`examples/bare_loop.rs`).
+/// The engine's configuration alone, for measurements (`examples/bare_loop.rs`).
 #[doc(hidden)]
 pub use engine::bare_engine;

@@ -1,8 +1,9 @@
-//! Scripts that are linked and in memory, so that an attempt begins at once.
+//! Linked scripts in memory, so that an attempt begins at once.
 //!
-//! A script costs its compiled code, two to four times the bytes that were uploaded. What was not used for a
-//! while goes, however much room there is, and what was not used for longest goes first where there is too little; it
-//! comes back from the disk when it is wanted, in milliseconds. An attempt under way keeps its own hold of a script.
+//! A script takes memory for its compiled code, two to four times the uploaded bytes. Scripts that were not used for a
+//! while are dropped, however much room there is; if there is too little room, those that were not used for longest are
+//! dropped first. They are loaded from disk again when they are needed, in milliseconds. A running attempt keeps its
+//! own reference to a script.
 
 use crate::script::Script;
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// How often scripts are looked at, and how many looks may find one unused.
+/// How often scripts are checked, and after how many checks without a use one is dropped.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 const IDLE_CHECKS_MAX: u32 = 10;
 
@@ -26,10 +27,10 @@ struct Entry<S> {
     script: S,
     /// The bytes of its code.
     bytes: u64,
-    /// The number of its last use; and as the last look found it.
+    /// The number of its last use, now and at the last check.
     used: u64,
     seen: u64,
-    /// How many looks in a row have found it unused.
+    /// How many checks in a row have found it unused.
     idle: u32,
 }
 
@@ -43,7 +44,7 @@ impl<S: Clone> Loaded<S> {
         }
     }
 
-    /// Whether a script is there; this is no use of it.
+    /// Whether a script is in memory; does not count as a use.
     pub fn contains(&self, digest: &str) -> bool {
         self.scripts.contains_key(digest)
     }
@@ -86,7 +87,7 @@ impl<S: Clone> Loaded<S> {
         }
     }
 
-    /// Takes out those that something is true of.
+    /// Removes and returns those that satisfy a condition.
     pub fn take(&mut self, which: impl Fn(&S) -> bool) -> Vec<S> {
         let found: Vec<String> = self
             .scripts
@@ -103,7 +104,7 @@ impl<S: Clone> Loaded<S> {
         Some(entry.script)
     }
 
-    /// One look: takes out what too many in a row have found unused.
+    /// One check: removes and returns scripts that too many checks in a row have found unused.
     fn take_idle(&mut self) -> Vec<S> {
         let mut idle = Vec::new();
         for (digest, entry) in &mut self.scripts {
@@ -120,12 +121,12 @@ impl<S: Clone> Loaded<S> {
     }
 }
 
-/// Looks at them for as long as there is somebody who may use them.
+/// Checks as long as the sandbox exists.
 pub(crate) async fn forget_idle(loaded: Weak<Mutex<Loaded>>) {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
         let Some(loaded) = loaded.upgrade() else { return };
-        // Outside of the lock: to give back tens of megabytes takes a moment.
+        // Outside of the lock: freeing tens of megabytes takes a moment.
         let idle = loaded.lock().take_idle();
         if !idle.is_empty() {
             tracing::debug!(
@@ -147,7 +148,7 @@ mod tests {
         loaded.insert("b", 20, "the second");
         for look in 1..=IDLE_CHECKS_MAX + 1 {
             let gone = loaded.take_idle();
-            // The first look finds both just used.
+            // The first check finds both just used.
             let expect: &[&str] = if look == IDLE_CHECKS_MAX + 1 {
                 &["the first"]
             } else {
@@ -168,7 +169,7 @@ mod tests {
         loaded.get("a");
         loaded.insert("c", 50, ());
         assert!(loaded.contains("a") && !loaded.contains("b") && loaded.contains("c"));
-        // One that is larger than all the room stays alone.
+        // A script that is larger than all the room is kept alone.
         loaded.insert("d", 1_000, ());
         assert_eq!(loaded.size(), (1, 1_000));
     }

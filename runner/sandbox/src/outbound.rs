@@ -1,10 +1,10 @@
-//! Where HTTP may go: one policy for `wasi:http`, the `http` executor, webhooks and fetched scripts.
+//! Where HTTP requests may go: one policy for `wasi:http`, the `http` executor, webhooks and fetched scripts.
 //!
 //! Addresses that are not public (private, loopback, link-local with the clouds' metadata services, carrier NAT,
 //! multicast, documentation, and all of these wrapped into IPv6) are refused unless the operator listed them. A name is
-//! resolved once, *all* its addresses are checked, and the connection goes to one of those: a second answer of the
-//! DNS server (rebinding) is never asked for. Redirects are either not followed or checked like the first address.
-//! Proxies of the environment are not used: behind one, the policy would see nothing.
+//! resolved once, *all* its addresses are checked, and the connection goes to one of them: no second answer of the DNS
+//! server (rebinding) is ever requested. Redirects are either not followed, or checked like the first address. Proxies
+//! of the environment are not used: behind one, the policy could check nothing.
 
 use bytes::Bytes;
 use heddle_domain::state::NOT_GRANTED;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::{Host, Url};
 
-/// How long connecting, with looking the name up, may take.
+/// How long connecting may take, including the look-up of the name.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many redirects are followed.
 pub const MAX_REDIRECTS: usize = 5;
@@ -23,29 +23,32 @@ const MAX_IDLE_PER_HOST: usize = 4;
 /// How long they are kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why an address is not reached.
+/// The option of a node that can allow a refused request, as the message of the refusal names it.
+pub const ALLOW_PRIVATE: &str = "`--allow-private`";
+
+/// Why an address is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The address is not public.
     #[error(
-        "{host} has the address {address}, which is not public; the operator of the node can allow it with \
-        `--allow-private`"
+        "{host} has the address {address}, which is not public; the operator of the node can allow it with {}",
+        ALLOW_PRIVATE
     )]
     Private {
-        /// As it was asked for.
+        /// As it was requested.
         host: String,
         address: IpAddr,
     },
-    /// The name is one that the operator allowed at other ports only.
-    #[error("`--allow-private` allows {host} only with another port")]
+    /// The operator allowed the name at other ports only.
+    #[error("{} allows {host} only with another port", ALLOW_PRIVATE)]
     Port {
-        /// As it was asked for, with the port.
+        /// As it was requested, with the port.
         host: String,
     },
-    /// The task may not go there.
+    /// The task has no grant for it.
     #[error("{}host {host}: it is not in the task's `allow_hosts`", NOT_GRANTED)]
     NotGranted {
-        /// As it was asked for, with the port.
+        /// As it was requested, with the port.
         host: String,
     },
     /// Not an `http` or `https` address with a host.
@@ -68,10 +71,10 @@ pub struct OutboundPolicy {
     names: Names,
 }
 
-/// What answers for names.
+/// Returns the addresses of a name.
 type Lookup = dyn Fn(&str) -> Vec<IpAddr> + Send + Sync;
 
-/// Where addresses of names come from: the system's resolver, unless something stands in for it.
+/// Resolves names: the system's resolver, unless a test replaces it.
 #[derive(Clone, Default)]
 struct Names(Option<Arc<Lookup>>);
 
@@ -82,7 +85,7 @@ impl std::fmt::Debug for Names {
 }
 
 impl Names {
-    /// All addresses of a name: asked for once.
+    /// All addresses of a name, from one request.
     async fn look_up(&self, name: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
         match &self.0 {
             Some(lookup) => Ok(lookup(name)
@@ -101,8 +104,9 @@ enum Exception {
 }
 
 impl OutboundPolicy {
-    /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`);
-    /// names and addresses perhaps with a port, at which alone they are reached then. Those of the clouds' metadata services have to be listed as addresses or networks.
+    /// Public addresses, and of the others those listed: names (`*.internal` too), addresses, networks (`10.0.0.0/8`).
+    /// A name or address with a port is allowed at that port only. Those of the clouds' metadata services have to be
+    /// listed as addresses or networks.
     pub fn new(private_hosts: &[String]) -> Result<Self, String> {
         let exceptions = private_hosts
             .iter()
@@ -115,15 +119,15 @@ impl OutboundPolicy {
         })
     }
 
-    /// The same with something else than the system's resolver answering for names.
+    /// The same, but `lookup` resolves names instead of the system's resolver.
     pub fn with_names(mut self, lookup: impl Fn(&str) -> Vec<IpAddr> + Send + Sync + 'static) -> Self {
         self.names = Names(Some(Arc::new(lookup)));
         self
     }
 
-    /// The same with private addresses allowed (a channel's `allow_private`), but for those at which clouds tell what a
-    /// machine may do: nothing that takes messages listens there. It is for the host that somebody wrote down; where
-    /// that host sends us is a matter of the policy without this.
+    /// The same with private addresses allowed (a channel's `allow_private`), except those of the clouds' metadata
+    /// services: nothing there receives messages. It is for the host that an administrator wrote down; redirects of
+    /// that host are checked by the policy without this.
     pub fn allowing_private(&self) -> Self {
         Self {
             exceptions: Arc::clone(&self.exceptions),
@@ -132,8 +136,8 @@ impl OutboundPolicy {
         }
     }
 
-    /// Whether a request may be made to this address, as far as can be told without resolving its name. (The client's
-    /// resolver says the rest: reqwest does not ask it for addresses in digits.)
+    /// Whether a request to this address is allowed, as far as that is known without resolving its name. (The client's
+    /// resolver checks the rest; reqwest does not call it for numeric addresses.)
     pub fn check_url(&self, url: &Url) -> Result<(), Refused> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Refused::NotHttp(url.scheme().to_owned()));
@@ -152,8 +156,8 @@ impl OutboundPolicy {
         }
     }
 
-    /// Whether a name is listed with ports, and this is none of them. Asked before the name is resolved: whoever resolves
-    /// it is not told the port.
+    /// Whether a name is listed with ports, and this is none of them. Checked before the name is resolved, because the
+    /// resolver is not told the port.
     fn is_for_other_ports(&self, name: &str, port: Option<u16>) -> bool {
         let listed = || {
             self.exceptions.iter().filter_map(|exception| match exception {
@@ -164,7 +168,7 @@ impl OutboundPolicy {
         !self.allow_private && listed().next().is_some() && !listed().any(|own| own.is_none() || own == port)
     }
 
-    /// Whether this address may be reached under this name, at some port.
+    /// Whether this address may be reached under this name, at any port.
     pub fn check(&self, host: &str, address: IpAddr) -> Result<(), Refused> {
         self.check_at(host, address, None)
     }
@@ -174,7 +178,7 @@ impl OutboundPolicy {
         let metadata = is_metadata(address);
         let listed = || {
             self.exceptions.iter().any(|exception| match exception {
-                // `*.internal` is not meant to be `metadata.google.internal`.
+                // `*.internal` does not include `metadata.google.internal`.
                 Exception::Host(pattern) => {
                     !metadata
                         && pattern.matches_host(host)
@@ -217,15 +221,15 @@ impl OutboundPolicy {
         Ok(addresses)
     }
 
-    /// A client that follows no redirects. Whoever sends with it calls [`Self::check_url`] first.
+    /// A client that follows no redirects. Call [`Self::check_url`] before sending with it.
     pub fn client(&self) -> reqwest::Result<reqwest::Client> {
         self.client_builder()
             .redirect(reqwest::redirect::Policy::none())
             .build()
     }
 
-    /// A client that follows up to [`MAX_REDIRECTS`] redirects, each checked. Whoever sends with it calls
-    /// [`Self::check_url`] first.
+    /// A client that follows up to [`MAX_REDIRECTS`] redirects, each checked. Call [`Self::check_url`] before sending
+    /// with it.
     pub fn redirecting_client(&self) -> reqwest::Result<reqwest::Client> {
         let policy = self.clone();
         let redirects = reqwest::redirect::Policy::custom(move |attempt| {
@@ -252,15 +256,15 @@ impl OutboundPolicy {
     }
 }
 
-/// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
+/// reqwest uses the process's default cryptography: rustls with ring, unless the program has chosen another.
 pub fn choose_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Of two threads that do this at once one is told that it is done.
+        // If two threads do this at once, one gets an error, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
 
-/// The refusal behind an error of a client made here, if that is what it was.
+/// The refusal that caused an error of a client made here, if it did.
 pub fn refusal<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Refused> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -272,7 +276,7 @@ pub fn refusal<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a R
     None
 }
 
-/// A response's body, if it has no more than `limit_bytes`. `Ok(None)`: it has more.
+/// A response's body of at most `limit_bytes`. `Ok(None)`: it is larger.
 pub async fn read_bounded(mut response: reqwest::Response, limit_bytes: usize) -> reqwest::Result<Option<Bytes>> {
     if response
         .content_length()
@@ -296,14 +300,14 @@ impl Resolve for PolicyResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let policy = self.0.clone();
         Box::pin(async move {
-            // Port 0 stands for the scheme's own.
+            // Port 0 means the default port of the scheme.
             let addresses = policy.resolve(name.as_str(), 0).await?;
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
     }
 }
 
-/// A host that a task may reach: `example.com`, `*.example.com` (any depth below, not the name itself), an address,
+/// A host that a task may reach: `example.com`, `*.example.com` (at any depth below, not the name itself), an address;
 /// each with an optional port. Without a port, any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern {
@@ -346,7 +350,7 @@ impl std::str::FromStr for HostPattern {
 }
 
 impl HostPattern {
-    /// Whether a request to this host and port is meant.
+    /// Whether it includes this host and port.
     pub fn matches(&self, host: &str, port: u16) -> bool {
         self.port.is_none_or(|own| own == port) && self.matches_host(host)
     }
@@ -418,7 +422,7 @@ fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for, if it is one of the kinds that do.
+/// The IPv4 address inside an IPv6 address, if there is one.
 fn unwrapped(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let s = v6.segments();
@@ -433,8 +437,8 @@ fn unwrapped(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether an address is where clouds tell a machine its credentials: link-local ones, and those that some clouds have
-/// chosen elsewhere (Alibaba 100.100.100.200, Oracle 192.0.0.192, Azure 168.63.129.16, in IPv6 Amazon and Google).
+/// Whether clouds give a machine its credentials at this address: link-local ones, and those that some clouds have
+/// elsewhere (Alibaba 100.100.100.200, Oracle 192.0.0.192, Azure 168.63.129.16, in IPv6 Amazon and Google).
 fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -448,7 +452,7 @@ fn is_metadata(address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address is one that anybody on the internet could have. After the IANA special-purpose registries.
+/// Whether anybody on the internet could have this address. After the IANA special-purpose registries.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -469,7 +473,7 @@ fn is_public(address: IpAddr) -> bool {
         }
         IpAddr::V6(v6) => {
             let s = v6.segments();
-            // Only 2000::/3 is handed out; of it, 2001::/23 (Teredo and protocols) and documentation are not public.
+            // Only 2000::/3 is allocated; of it, 2001::/23 (Teredo and protocols) and documentation are not public.
             (s[0] & 0xe000) == 0x2000
                 && !(s[0] == 0x2001 && s[1] < 0x200)
                 && !(s[0] == 0x2001 && s[1] == 0xdb8)

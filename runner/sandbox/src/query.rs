@@ -1,4 +1,4 @@
-//! Statements that need no script: the `query` executor, and where they run is the same as for those of scripts.
+//! Statements without a script: those of the `query` executor. They run in the same way as those of scripts.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use crate::services::ConnectionTarget;
 use crate::sql::Bounds;
 pub use crate::sql::{Class as QueryClass, Failure as QueryFailure};
 
-/// How long after an attempt's own timeout the server ends its statement by itself: should nobody be left to cancel it.
+/// How long after an attempt's own timeout the server ends its statement by itself, in case nobody is left to cancel
+/// it.
 const SERVER_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -19,17 +20,17 @@ pub struct QueryRequest {
     pub sql: String,
     /// Its parameters: a JSON array.
     pub params: String,
-    /// Whether its rows are wanted; else how many it changed.
+    /// Whether its rows are wanted; otherwise the number of changed rows.
     pub rows: bool,
-    /// How long it may take, `None`: for ever. This is the server's bound; whoever asks counts for himself.
+    /// Its timeout at the server, `None`: no limit. The caller has its own timeout.
     pub timeout: Option<Duration>,
-    /// The bytes that the output may have.
+    /// The maximum bytes of the output.
     pub output_bytes_max: usize,
 }
 
 impl Sandbox {
-    /// Carries a statement out; its rows as a JSON array of objects, or `{"rows_affected": n}`. Dropped, it is cancelled
-    /// on the server.
+    /// Executes a statement; returns its rows as a JSON array of objects, or `{"rows_affected": n}`. If the future is
+    /// dropped, the statement is cancelled on the server.
     pub async fn query(&self, request: QueryRequest) -> Result<String, QueryFailure> {
         let QueryRequest {
             target,

@@ -1,5 +1,5 @@
-//! Rehearsals: attempts that an author tries out, with a clock and chance of their own, and with somebody else than the
-//! world answering requests and statements. An attempt of a node has none of it.
+//! Rehearsals: attempts that an author tries out, with their own clock and chance, and with a substitute for the world
+//! that answers requests and statements. An attempt of a node has none of this.
 
 use crate::services::BoxFuture;
 use bytes::Bytes;
@@ -20,51 +20,51 @@ use wasmtime_wasi::p2::bindings::clocks::monotonic_clock;
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use wasmtime_wasi::{HostMonotonicClock, HostWallClock};
 
-/// What an attempt finds in place of the time, of chance and of the world.
+/// What an attempt gets instead of the time, chance and the world.
 #[derive(Clone, Default)]
 pub struct Rehearsal {
-    /// The script's clocks begin here and stand still, but that they go on by what the script waits; waiting takes no
-    /// time. Those of a WASI 0.1 command go on as time does, and waiting takes its time. Not before 1970.
+    /// The script's clocks begin here and stand still, except that they advance by the script's waits; a wait takes no
+    /// time. Those of a WASI 0.1 command advance with real time, and its waits take their time. Not before 1970.
     pub now: Option<Time>,
-    /// With `now`: waiting takes its time, since somebody real is asked in between.
+    /// With `now`: waits take their time, because somebody real is asked in between.
     pub paced: bool,
-    /// All that the script draws comes of this, the same in each rehearsal.
+    /// All random values of the script come from this, and are the same in each rehearsal.
     pub seed: Option<u64>,
-    /// Who answers requests and statements.
+    /// Answers requests and statements.
     pub exchanges: Option<Arc<dyn Exchanges>>,
 }
 
-/// Answers requests and statements in place of the world, or hears what the world answered. Called on guest threads and on
-/// those of I/O: must not block.
+/// Answers requests and statements instead of the world, or is told the world's answers. It is called on guest threads
+/// and on I/O threads: it must not block.
 pub trait Exchanges: Send + Sync {
-    /// The answer to a request, or why there is none. `None`: it is sent, as far as it was granted.
+    /// The answer to a request, or why there is none. `None`: it is sent, as far as it is granted.
     fn request(&self, request: &WebRequest) -> Option<Result<WebAnswer, String>>;
-    /// What came of a request that was sent.
+    /// The result of a request that was sent.
     fn requested(&self, request: WebRequest, answer: &Result<WebAnswer, String>);
-    /// The answer to a statement, or why there is none. `None`: it is carried out, as far as it was granted.
+    /// The answer to a statement, or why there is none. `None`: it is executed, as far as it is granted.
     fn statement(&self, statement: &SqlStatement) -> Option<Result<SqlAnswer, String>>;
-    /// What came of a statement that was carried out.
+    /// The result of a statement that was executed.
     fn stated(&self, statement: SqlStatement, answer: &Result<SqlAnswer, String>);
 }
 
-/// One request: each redirect that is followed is one of its own.
+/// One request: each redirect that is followed is a separate one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebRequest {
     /// The HTTP method in capital letters.
     pub method: String,
     /// The whole address, with its query.
     pub url: String,
-    /// What is sent; empty if nothing is.
+    /// The sent body; empty if there is none.
     pub body: Bytes,
 }
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebAnswer {
     pub status: u16,
-    /// In the server's order; a name may come again.
+    /// In the server's order; a name may occur more than once.
     pub headers: Vec<(String, String)>,
-    /// The whole body; empty of a redirect that is followed.
+    /// The whole body; empty for a redirect that is followed.
     pub body: Bytes,
 }
 
@@ -75,11 +75,11 @@ pub struct SqlStatement {
     pub statement: String,
     /// A JSON array as text.
     pub params: String,
-    /// Whether its rows are wanted; else how many it changed.
+    /// Whether its rows are wanted; otherwise the number of changed rows.
     pub rows: bool,
 }
 
-/// What a database answered.
+/// A database's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SqlAnswer {
     /// A JSON array of objects.
@@ -110,9 +110,9 @@ pub(crate) struct StageClock {
     start: Time,
     moved_nanos: AtomicU64,
     paced: bool,
-    /// What it follows, and since when.
+    /// The clock that it follows, and since when.
     follows: Option<(Arc<dyn Clock>, Time)>,
-    /// Requests that are being answered: time does not pass before they are.
+    /// Open requests: time does not advance before they are answered.
     asking: AtomicUsize,
     answered: Notify,
 }
@@ -141,7 +141,7 @@ impl StageClock {
         self.moved_nanos.load(Acquire).saturating_add(followed)
     }
 
-    /// Waits until the clock shows this, or lets it.
+    /// Waits until the clock shows this, or advances the clock.
     pub async fn wait_until(&self, nanos: u64) {
         self.all_answered().await;
         if self.paced {
@@ -162,7 +162,7 @@ impl StageClock {
         }
     }
 
-    /// Somebody is asked, until this is dropped.
+    /// Somebody is asked, until the result is dropped.
     pub fn ask(self: &Arc<Self>) -> Asking {
         self.asking.fetch_add(1, AcqRel);
         Asking(Arc::clone(self))
@@ -177,7 +177,7 @@ impl Clock for StageClock {
     }
 }
 
-/// A guest that waits for an answer, from [`StageClock::ask`].
+/// A guest waits for an answer, from [`StageClock::ask`].
 pub(crate) struct Asking(Arc<StageClock>);
 
 impl Drop for Asking {
@@ -190,7 +190,7 @@ impl Drop for Asking {
 /// The clock as guests of wasmtime-wasi read it.
 pub(crate) struct StageTime(pub Arc<StageClock>);
 
-/// What it says of its resolution: it is cut to microseconds.
+/// Its reported resolution: it is cut to microseconds.
 const RESOLUTION: Duration = Duration::from_micros(1);
 
 impl HostWallClock for StageTime {
@@ -273,7 +273,7 @@ impl Pollable for Wait {
     }
 }
 
-/// Where an attempt's random bytes come from.
+/// The source of an attempt's random bytes.
 pub(crate) enum Chance {
     System,
     Seeded(Draws),
@@ -291,7 +291,7 @@ impl Chance {
     }
 }
 
-/// Fills a buffer from the system's source of chance.
+/// Fills a buffer from the system's random source.
 fn system(bytes: &mut [u8]) -> Result<(), String> {
     // SAFETY: the pointer and the length are those of a live buffer.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
@@ -302,10 +302,10 @@ fn system(bytes: &mut [u8]) -> Result<(), String> {
     }
 }
 
-/// Bytes that a seed gives: SHA-256 of it and a counter, so that they are the same in every build.
+/// The bytes that follow from a seed: SHA-256 of it and a counter, so that they are the same in every build.
 pub(crate) struct Draws {
     seed: u64,
-    /// Several draw from one seed, and none draws what another does.
+    /// Several sources share one seed; this number makes their bytes different.
     who: u8,
     next: u64,
     left: Vec<u8>,
@@ -357,7 +357,7 @@ impl TryRng for Draws {
     }
 }
 
-/// A statement's answer from those who stand in for the world, else from `carry_out`, of which they hear.
+/// A statement's answer from the substitute for the world, or else from `carry_out`; the substitute is told that one.
 pub(crate) fn answered(
     exchanges: Option<&Arc<dyn Exchanges>>,
     statement: SqlStatement,

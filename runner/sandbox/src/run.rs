@@ -1,4 +1,4 @@
-//! How one attempt is run: a fresh store, one call, an outcome.
+//! Runs one attempt: a fresh store, one call, an outcome.
 
 use crate::attempt::{AttemptRequest, AttemptResult, Limits, Outcome};
 use crate::batch::{self, Batch, MessageOutcome};
@@ -43,7 +43,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// A store for an attempt. Its params and its batch are the caller's.
+    /// A store for an attempt. The caller keeps its params and its batch.
     pub fn store(
         &self,
         request: AttemptRequest,
@@ -96,14 +96,14 @@ impl Runner {
     }
 }
 
-/// Which export is called.
+/// The export that is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
     Work,
     Describe,
 }
 
-/// Tells the caller exactly once how the attempt ended, also when nobody lived to see it.
+/// Tells the caller exactly once how the attempt ended, even if the attempt was dropped before its end.
 pub(crate) struct Done(Option<Box<dyn FnOnce(AttemptResult) + Send>>);
 
 impl Done {
@@ -134,20 +134,20 @@ impl Drop for Done {
     }
 }
 
-/// What a call came to.
+/// The result of a call.
 enum Answer {
     /// A JSON text, still to be checked.
     Output(String),
-    /// What became of the messages of a batch that was given.
+    /// The outcomes of the messages of a batch.
     Handled(Vec<MessageOutcome>),
     Failure(Failure),
-    /// What a script that is text threw.
+    /// What a text script threw.
     Thrown(Outcome),
     /// A command's exit code, if not 0.
     Exit(i32),
 }
 
-/// Runs an attempt to its end or until it is told to stop.
+/// Runs an attempt to its end, or until it is told to stop.
 pub(crate) async fn attempt(
     runner: Arc<Runner>,
     script: Script,
@@ -180,7 +180,7 @@ pub(crate) async fn attempt(
             }
         })
         .await
-        // The store ends here, and with it the instance.
+        // The store is dropped here, and with it the instance.
     };
     journal.flush();
     let nothing = |outcome| (outcome, Vec::new(), Vec::new());
@@ -213,7 +213,7 @@ pub(crate) async fn attempt(
     });
 }
 
-/// Makes a store, instantiates, calls.
+/// Creates a store, instantiates, calls.
 async fn call(
     runner: &Runner,
     script: &Script,
@@ -275,7 +275,7 @@ async fn call(
     Ok((answer, finish(store)))
 }
 
-/// Has messages handled; who tries a script out gives them in its params.
+/// Lets a script handle messages; when a script is tried out, they are in its params.
 async fn handle(
     store: &mut Store<Guest>,
     instance: &consumer::Consumer,
@@ -301,7 +301,7 @@ async fn handle(
     handled(outcomes.collect(), given)
 }
 
-/// Outcomes, to whom gave the messages as such, or as an output.
+/// Outcomes, for a caller that gave a batch, or as an output.
 fn handled(outcomes: Vec<MessageOutcome>, given: bool) -> wasmtime::Result<Answer> {
     Ok(match given {
         true => Answer::Handled(outcomes),
@@ -346,7 +346,7 @@ fn finish(mut store: Store<Guest>) -> Vec<Effect> {
     std::mem::take(&mut store.data_mut().host.effects).into_list()
 }
 
-/// A command's end: by returning, or by an exit in the middle.
+/// A command's end: by returning, or by an exit before that.
 fn exit_of(result: wasmtime::Result<Result<(), ()>>, output: &Captured) -> wasmtime::Result<Answer> {
     let code = match result {
         Ok(Ok(())) => 0,
@@ -356,7 +356,8 @@ fn exit_of(result: wasmtime::Result<Result<(), ()>>, output: &Captured) -> wasmt
     if code != 0 {
         return Ok(Answer::Exit(code));
     }
-    // What is not UTF-8 is not JSON either (RFC 8259, section 8.1): a byte that no JSON has makes that plain.
+    // What is not UTF-8 is not JSON either (RFC 8259, section 8.1): a character that is invalid in JSON makes the check
+    // fail.
     let text = String::from_utf8(output.take().to_vec()).unwrap_or_else(|_| "\u{fffd}: stdout is not UTF-8".into());
     Ok(Answer::Output(if text.trim().is_empty() {
         "null".into()
@@ -407,7 +408,7 @@ fn outcome(
     (final_if_not_granted(outcome), Vec::new(), Vec::new())
 }
 
-/// What fails since something was not granted fails for good, whatever the script makes of the refusal.
+/// A failure because of a missing grant is final, whatever the script makes of the refusal.
 fn final_if_not_granted(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Failed {
@@ -425,10 +426,10 @@ fn final_if_not_granted(outcome: Outcome) -> Outcome {
     }
 }
 
-/// Whether an export's result had more bytes than one call may carry out of the guest. (In a host call it is a trap,
+/// Whether an export's result had more bytes than one call may take from the guest. (In a host call this is a trap,
 /// with a trace.)
 fn too_much_to_carry(error: &wasmtime::Error) -> bool {
-    // Wasmtime keeps the type of this error to itself.
+    // Wasmtime does not export the type of this error.
     !error.is::<WasmBacktrace>() && error.root_cause().to_string().contains("allocated for hostcalls")
 }
 
@@ -454,7 +455,7 @@ fn failed(failure: Failure) -> Outcome {
     }
 }
 
-/// An error of wasmtime: a trap, or a host call that may not be.
+/// An error of wasmtime: a trap, or a forbidden host call.
 fn broken(error: &wasmtime::Error) -> Outcome {
     if error.is::<wasmtime::PoolConcurrencyLimitError>() {
         return Outcome::failed(ErrorKind::Lost, "the node has no free wasm instance");
@@ -486,9 +487,9 @@ pub(crate) fn message(text: &str) -> String {
     cut(text, MAX_MESSAGE_BYTES).replace('\0', "\u{fffd}")
 }
 
-/// The code of a command that ended by `proc_exit` or `exit-with-code`. The p1 implementation traps for codes of 126 and
-/// above, which shells and interpreters do use: its message is all that tells them from other traps, and it does not
-/// tell the code.
+/// The code of a command that ended by `proc_exit` or `exit-with-code`. The p1 implementation traps for codes of 126
+/// and above, which shells and interpreters do use. Only its message distinguishes these from other traps, and it does
+/// not contain the code.
 fn exit_code(error: &wasmtime::Error) -> Option<i32> {
     if let Some(exit) = error.downcast_ref::<I32Exit>() {
         return Some(exit.0);
@@ -500,8 +501,8 @@ fn exit_code(error: &wasmtime::Error) -> Option<i32> {
 }
 
 pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
-    // Read as a value: what cannot be (numbers out of range, lone surrogates, nesting without end) is no JSON that
-    // anybody downstream could use.
+    // Read as a value: what cannot be read (numbers out of range, lone surrogates, endless nesting) is no JSON that a
+    // reader could use.
     serde_json::from_str::<serde_json::Value>(text).map(drop)
 }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Threads for what host functions wait for.
+/// Threads for the I/O of host functions.
 const IO_THREADS: usize = 1;
 
 /// Compiles scripts and runs attempts. Cheap to clone; the last clone to go stops the threads.
@@ -44,12 +44,12 @@ pub(crate) struct Inner {
     linker: Arc<Linker>,
     compiler: Compiler,
     pub cache: Arc<ArtefactCache>,
-    /// The same directory, or one that interpreters have for themselves.
+    /// The same directory as the artefacts, or a separate one for interpreters.
     pub interpreters: Arc<ArtefactCache>,
-    /// What runs scripts that are text, from the first of them on.
+    /// The runtimes of text scripts, created with the first of these.
     pub javascript: tokio::sync::OnceCell<Arc<Runtime>>,
     pub python: tokio::sync::OnceCell<Arc<Python>>,
-    /// The same of those that other programs have kept.
+    /// The runtimes that other programs have kept.
     pub kept: Kept,
     loaded: Arc<Mutex<Loaded>>,
     /// One lock per script that is being loaded.
@@ -94,49 +94,49 @@ impl Drop for Inner {
     }
 }
 
-/// The sandbox cannot be made.
+/// Why the sandbox cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// Wasmtime does not take the configuration, or cannot have the address space.
+    /// Wasmtime refuses the configuration, or there is not enough address space.
     #[error("cannot set up the wasm engine: {0}")]
     Engine(String),
     /// The directory for artefacts, or a thread.
     #[error("cannot set up the sandbox")]
     Io(#[from] std::io::Error),
-    /// `private_hosts` has an entry that cannot be read.
+    /// `private_hosts` has an unreadable entry.
     #[error("{0}")]
     Config(String),
 }
 
-/// What an accepted script is.
+/// The facts of an accepted script.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// `sha256:` and the digest of the bytes as they were uploaded.
+    /// `sha256:` and the digest of the uploaded bytes.
     pub digest: String,
-    /// What it is written for.
+    /// Its kind.
     pub world: World,
-    /// What a text was checked with.
+    /// The runtime with which a text was checked.
     pub runtime: Option<RuntimeId>,
-    /// Which functions it has that Heddle calls; see [`Script::exports`].
+    /// The functions that it has and Heddle calls; see [`Script::exports`].
     pub exports: Vec<&'static str>,
     /// The JSON Schema of its params: an object, not yet checked to be a valid schema.
     pub params_schema: Option<Value>,
     pub defaults: Map<String, Value>,
-    /// What it says it does.
+    /// Its own description.
     pub description: Option<String>,
     /// The bytes that were uploaded.
     pub size: usize,
 }
 
 impl Compiled {
-    /// What the sandbox calls its code.
+    /// The name of its code in the sandbox.
     pub fn key(&self) -> String {
         let runtime = self.runtime.as_ref().map(|runtime| runtime.tag.as_str());
         code_key(&self.digest, self.world.as_str(), runtime)
     }
 }
 
-/// Why a script was not accepted.
+/// Why a script was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// It is something else, or something is missing. The text follows "the script …".
@@ -145,27 +145,27 @@ pub enum CompileError {
     /// It has more bytes than this.
     #[error("the script has more than the maximum of {0} bytes")]
     TooLarge(usize),
-    /// A text with a fault.
+    /// A text with an error.
     #[error("the script has an error: {0}")]
     Source(SourceFault),
     /// Compiling it takes longer than this.
     #[error("the script cannot be compiled within {0:?}")]
     Timeout(Duration),
-    /// Nobody can look at the schema of its params at the moment.
+    /// No child process can check the schema of its params at the moment.
     #[error(transparent)]
     NotNow(#[from] heddle_domain::bounded::Stopped),
-    /// Heddle itself failed, not what it was given.
+    /// Heddle itself failed; the script did not cause it.
     #[error("{0}")]
     Internal(String),
 }
 
-/// Why an accepted script cannot be made ready.
+/// Why an accepted script cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError<E> {
-    /// Its bytes cannot be had.
+    /// Its bytes are not available.
     #[error("the content of the script cannot be read")]
     Fetch(E),
-    /// It is not accepted any more, by this version of Heddle.
+    /// This version of Heddle does not accept it any more.
     #[error(transparent)]
     Compile(#[from] CompileError),
 }
@@ -179,14 +179,14 @@ pub struct Load {
     pub runnable: u32,
     /// Of these, those that wait for I/O or time.
     pub parked: u32,
-    /// Of these, those that have used so much processor time that they run in the long lane, out of others' way.
+    /// Of these, those in the long lane, because they have used much processor time.
     pub long: u32,
-    /// How many may be live.
+    /// The maximum of live ones.
     pub slots: u32,
 }
 
 impl Sandbox {
-    /// Starts a sandbox. Called within a tokio runtime, futures of [`crate::HostServices`] run there.
+    /// Starts a sandbox. It must be called within a tokio runtime: futures of [`crate::HostServices`] run there.
     pub fn new(config: SandboxConfig, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
         let wrong = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = pooled_engine(config.max_instances, config.max_memory_bytes).map_err(wrong)?;
@@ -252,7 +252,7 @@ impl Sandbox {
         &self.inner.runner.databases
     }
 
-    /// The policy that all outgoing HTTP of this node keeps to.
+    /// The policy for all outgoing HTTP of this node.
     pub fn outbound(&self) -> &OutboundPolicy {
         &self.inner.runner.policy
     }
@@ -262,7 +262,7 @@ impl Sandbox {
         self.compile_for(None, wasm).await
     }
 
-    /// The same of one that somebody uploads: nobody who does so gets more than half of what compiles.
+    /// The same for a script that a person uploads: no uploader gets more than half of the compiler's slots.
     pub async fn compile_for(&self, uploader: Option<&str>, wasm: Bytes) -> Result<Compiled, CompileError> {
         let size = wasm.len();
         if size > self.inner.config.max_wasm_bytes {
@@ -294,7 +294,7 @@ impl Sandbox {
         })
     }
 
-    /// A script of our own, from memory, else from the disk, else by compiling it.
+    /// A script of our own, from memory, or from disk, or by compiling it.
     pub(crate) async fn own_wasm(&self, digest: &str, wasm: Bytes) -> Result<Script, CompileError> {
         if let Some(script) = self.loaded(digest) {
             return Ok(script);
@@ -308,7 +308,7 @@ impl Sandbox {
         Ok(script)
     }
 
-    /// What a component imports, if it is in memory or has been compiled here; see [`Script::imports`].
+    /// The imports of a component, if it is in memory or has been compiled here; see [`Script::imports`].
     pub async fn imports(&self, digest: &str) -> Option<Vec<String>> {
         self.ready(digest).await?.imports()
     }
@@ -323,9 +323,9 @@ impl Sandbox {
         self.inner.loaded.lock().get(digest)
     }
 
-    /// Makes an accepted script ready on this node: from memory, else from the disk, else by compiling what `fetch`
-    /// gives. Of concurrent calls for one script, one does the work. `digest` is its key, as [`crate::code_key`] makes it;
-    /// a text's runtime is this program's own, or one that was taken up before.
+    /// Loads an accepted script on this node: from memory, or from disk, or by compiling the bytes from `fetch`. If it
+    /// is called concurrently for one script, one call does the work. `digest` is its key, as [`crate::code_key`] makes
+    /// it; a text's runtime is this program's own, or one that was loaded before.
     pub async fn load<E>(
         &self,
         digest: &str,
@@ -334,8 +334,8 @@ impl Sandbox {
         self.load_kept(digest, async { Ok(None) }, fetch).await
     }
 
-    /// The same of a text that may have been checked with a runtime that another program has kept: `kept` gives its
-    /// bundle, if there is one.
+    /// The same for a text that may have been checked with another program's runtime: `kept` returns its bundle, if
+    /// there is one.
     pub async fn load_kept<E>(
         &self,
         digest: &str,
@@ -358,7 +358,7 @@ impl Sandbox {
         Ok(script)
     }
 
-    /// What was uploaded, if it still is that.
+    /// The uploaded bytes, if they are unchanged.
     pub(crate) async fn fetched<E>(
         &self,
         digest: &str,
@@ -373,7 +373,7 @@ impl Sandbox {
         }
     }
 
-    /// Starts an attempt on the guest threads and returns at once. `done` is called exactly once, as a rule on a guest
+    /// Starts an attempt on the guest threads and returns at once. `done` is called exactly once, usually on a guest
     /// thread: it must not block.
     pub fn start(
         &self,
@@ -505,7 +505,7 @@ impl Sandbox {
         }
     }
 
-    /// Waits for whoever is making this script ready.
+    /// Waits while another call loads this script.
     pub(crate) async fn alone(&self, digest: &str) -> Alone<'_> {
         let lock = Arc::clone(self.inner.loading.lock().entry(digest.to_owned()).or_default());
         let held = lock.lock_owned().await;
@@ -517,7 +517,7 @@ impl Sandbox {
     }
 }
 
-/// The right to make a script ready.
+/// The right to load a script.
 pub(crate) struct Alone<'a> {
     sandbox: &'a Sandbox,
     digest: String,
@@ -528,7 +528,7 @@ impl Drop for Alone<'_> {
     fn drop(&mut self) {
         let mut loading = self.sandbox.inner.loading.lock();
         self.held = None;
-        // Whoever waits holds a clone.
+        // Others that wait for it hold a clone.
         if loading
             .get(&self.digest)
             .is_some_and(|lock| Arc::strong_count(lock) == 1)

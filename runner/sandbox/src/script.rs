@@ -1,4 +1,4 @@
-//! A linked script, and which world it is for.
+//! A linked script, and its world.
 
 use crate::bounds::Kind;
 use crate::compiler::Artefact;
@@ -21,7 +21,7 @@ const MAX_NAMES: usize = 20;
 /// The longest name that it shows.
 const MAX_NAME_BYTES: usize = 200;
 
-/// What a script is written for.
+/// The kind of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum World {
     /// A component for `heddle:task/task`.
@@ -84,8 +84,8 @@ impl Script {
         self.inner.world()
     }
 
-    /// What a component imports, by name and sorted: what it may ask of Heddle, and of WASI. A command of core wasm
-    /// imports only WASI; what a text calls is known when it runs.
+    /// The imports of a component, by name and sorted: what it may ask of Heddle and of WASI. A command of core wasm
+    /// imports only WASI. What a text calls is known only when it runs.
     pub fn imports(&self) -> Option<Vec<String>> {
         let component = match &self.inner.entry {
             Entry::Task(pre) => pre.instance_pre().component(),
@@ -102,7 +102,7 @@ impl Script {
         Some(names)
     }
 
-    /// Which of the functions it has that Heddle calls: `run` for tasks, `handle` for batches of messages.
+    /// The functions that it has and Heddle calls: `run` for tasks, `handle` for batches of messages.
     pub fn exports(&self) -> Vec<&'static str> {
         let (runs, handles) = match &self.inner.entry {
             Entry::Consumer(_) => (false, true),
@@ -113,7 +113,7 @@ impl Script {
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
 
-    /// Whether it takes batches of messages.
+    /// Whether it accepts batches of messages.
     pub fn consumes(&self) -> bool {
         match &self.inner.entry {
             Entry::Consumer(_) => true,
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Script {
 /// A script with its imports resolved.
 pub(crate) struct Linked {
     pub digest: String,
-    /// The size of its code, which stands for what it takes in memory.
+    /// The size of its code, used as the memory that it takes.
     pub code_bytes: u64,
     pub entry: Entry,
 }
@@ -192,11 +192,11 @@ impl Linker {
         })
     }
 
-    /// Makes an artefact ready to be instantiated, or says why the script is refused.
+    /// Prepares an artefact for instances, or says why the script is refused.
     ///
     /// # Safety
     ///
-    /// The artefact must come from our compiler, unchanged: its code is going to be executed.
+    /// The artefact must come from our compiler, unchanged: its code will be executed.
     pub unsafe fn link(&self, digest: &str, artefact: &Artefact) -> Result<Script, String> {
         let entry = match artefact.kind {
             Kind::Module => {
@@ -209,7 +209,7 @@ impl Linker {
                 let component = unsafe { Component::deserialize(&self.engine, &artefact.code) };
                 self.link_component(&component.map_err(|error| too_large(&error))?)?
             }
-            // What it is linked with is not here.
+            // The module with which it must be linked is not available here.
             Kind::Image => return Err("is a snapshot of a text".into()),
         };
         let linked = Linked {
@@ -308,7 +308,7 @@ fn too_large(error: &wasmtime::Error) -> String {
     format!("cannot be loaded: {error:#}")
 }
 
-/// Whether an import is one of ours or of WASI 0.2; the linker knows each of them more exactly.
+/// Whether an import is one of ours or of WASI 0.2; the linker checks each of them exactly.
 fn provided(import: &str) -> bool {
     if import.starts_with("heddle:task/") {
         return true;

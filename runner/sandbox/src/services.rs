@@ -1,4 +1,4 @@
-//! What the sandbox asks of the rest of the node on behalf of an attempt.
+//! What the sandbox asks of the rest of the node for an attempt.
 
 use crate::rehearsal::Rehearsal;
 use heddle_domain::Time;
@@ -9,10 +9,10 @@ pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
 /// What host functions need and the sandbox does not have. The futures run on the node's runtime, never on guest
 /// threads; errors are texts for the script's author.
 ///
-/// An attempt that has something says so; what it does not say is refused ([`HostServices::refusal`]) or dropped. So a new
-/// service is written here, and where there is such a thing.
+/// By default, everything is refused ([`HostServices::refusal`]) or dropped; an implementation overrides what its
+/// attempts have. So a new service is added here, and only where attempts have it.
 pub trait HostServices: Send + Sync {
-    /// Why a script is refused what this attempt does not have.
+    /// The error when a script asks for something that this attempt does not have.
     fn refusal(&self, what: &str) -> String {
         format!("{what}: not available here")
     }
@@ -24,19 +24,19 @@ pub trait HostServices: Send + Sync {
     fn state_get(&self, key: &str) -> BoxFuture<'_, Result<Option<(String, u64)>, String>> {
         refused(self.refusal(&format!("state `{key}`")))
     }
-    /// A secret's value. That the task was granted it is checked before.
+    /// A secret's value. The task's grant is checked before.
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
         refused(self.refusal(&format!("secret `{name}`")))
     }
-    /// A named external database. That the task was granted it is checked before.
+    /// A named external database. The task's grant is checked before.
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
         refused(self.refusal(&format!("sql connection `{name}`")))
     }
-    /// A line of the attempt's log. Called on guest threads: must not block.
+    /// A line of the attempt's log. It is called on guest threads: it must not block.
     fn log(&self, _line: LogLine) {}
-    /// How far the attempt has come. Called on guest threads, some ten times a second at most: must not block.
+    /// The progress of the attempt. It is called on guest threads, at most some ten times a second: it must not block.
     fn progress(&self, _fraction: f64, _note: String) {}
-    /// What stands in for the time, for chance and for the world, if the attempt is tried out. A node's are not.
+    /// The substitutes for time, chance and the world, if the attempt is a rehearsal. A node's attempts are not.
     fn rehearsal(&self) -> Option<Rehearsal> {
         None
     }
@@ -46,16 +46,16 @@ fn refused<T: Send + 'static>(why: String) -> BoxFuture<'static, Result<T, Strin
     Box::pin(std::future::ready(Err(why)))
 }
 
-/// Where a named connection leads.
+/// The target of a named connection.
 #[derive(Clone)]
 pub struct ConnectionTarget {
-    /// Changes whenever anything below does: connections are pooled by it.
+    /// It changes whenever anything below does: connections are pooled by it.
     pub id: String,
     /// A `postgres://` address, with its password.
     pub url: String,
     /// How long one statement may take.
     pub statement_timeout: Duration,
-    /// How many rows one query may give; never more than 10,000.
+    /// How many rows one query may return; never more than 10,000.
     pub max_rows: u32,
     /// How many connections a node opens at most.
     pub max_connections: u32,
@@ -64,7 +64,7 @@ pub struct ConnectionTarget {
 }
 
 impl std::fmt::Debug for ConnectionTarget {
-    // The address holds a password.
+    // The address contains a password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ConnectionTarget")
             .field("id", &self.id)
@@ -72,7 +72,7 @@ impl std::fmt::Debug for ConnectionTarget {
     }
 }
 
-/// How much a log line matters.
+/// The importance of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// For following every step.
@@ -81,14 +81,14 @@ pub enum LogLevel {
     Debug,
     /// For knowing what happened.
     Info,
-    /// Something odd that does no harm.
+    /// Something unusual that does no harm.
     Warn,
     /// Something that went wrong.
     Error,
 }
 
 impl LogLevel {
-    /// The word that API and docs use.
+    /// Its name in API and docs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Trace => "trace",
@@ -105,7 +105,7 @@ impl LogLevel {
 pub struct LogLine {
     /// When it was written.
     pub at: Time,
-    /// How much it matters.
+    /// Its importance.
     pub level: LogLevel,
     /// The text: one line or several, at most 64 KiB.
     pub message: String,

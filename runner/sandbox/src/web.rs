@@ -1,4 +1,4 @@
-//! `wasi:http`: requests that scripts make.
+//! `wasi:http`: requests of scripts.
 
 use crate::attempt::Grants;
 use crate::outbound::{OutboundPolicy, Refused, refusal};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
-/// How long a response's first byte may take, and the next ones, unless the guest wants less.
+/// How long to wait for a response's first byte, and for the next ones, unless the guest wants less.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
 type Sent = (
@@ -21,13 +21,13 @@ type Sent = (
 /// The largest body of a request or a response in a rehearsal.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
-/// Sends a script's requests, by its grants and the node's policy.
+/// Sends a script's requests, under its grants and the node's policy.
 #[derive(Clone)]
 pub(crate) struct WebHooks {
     pub client: reqwest::Client,
     pub policy: OutboundPolicy,
     pub grants: Arc<Grants>,
-    /// Who answers instead, or hears of the answers.
+    /// Answers instead, or is told the answers.
     pub exchanges: Option<Arc<dyn Exchanges>>,
     pub stage: Option<Arc<StageClock>>,
 }
@@ -67,7 +67,7 @@ impl WebHooks {
         let url = url::Url::parse(&parts.uri.to_string()).map_err(|_| Error::HttpRequestUriInvalid)?;
         check(&self.policy, &self.grants, &url).map_err(|refused| error_of(&refused))?;
         let mut outgoing = self.client.request(parts.method, url).headers(parts.headers);
-        // A body without an end in sight would make even a GET chunked.
+        // A body of unknown length would make even a GET chunked.
         if body.size_hint().exact() != Some(0) {
             outgoing = outgoing.body(reqwest::Body::wrap_stream(BodyDataStream::new(body)));
         }
@@ -89,7 +89,7 @@ impl WebHooks {
         }))
     }
 
-    /// Has a request answered by who stands in for the world, or tells him of the answer. Bodies go as a whole.
+    /// Lets the substitute for the world answer a request, or tells it the answer. Bodies are sent as a whole.
     async fn rehearse(
         &self,
         exchanges: &dyn Exchanges,
@@ -107,7 +107,7 @@ impl WebHooks {
         if let Some(answer) = exchanges.request(&asked) {
             return answer_of(answer.map_err(|why| Error::InternalError(Some(why)))?);
         }
-        // Said in full: a guest is told little of it.
+        // Logged in full, because the guest gets only a short error.
         if let Ok(url) = url::Url::parse(&asked.url)
             && let Err(refused) = check(&self.policy, &self.grants, &url)
         {
@@ -162,7 +162,7 @@ pub(crate) fn texts_of(headers: &http::HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether a task may go there, by its grants and the node's policy.
+/// Whether a task may send a request there, by its grants and the node's policy.
 pub(crate) fn check(policy: &OutboundPolicy, grants: &Grants, url: &url::Url) -> Result<(), Refused> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();
@@ -198,7 +198,7 @@ fn sending_error(error: &reqwest::Error) -> Error {
     }
 }
 
-/// A response's body that ends with an error when nothing comes for too long.
+/// A response's body that ends with an error when nothing arrives for too long.
 struct Patient {
     body: reqwest::Body,
     between: Duration,

@@ -1,4 +1,4 @@
-//! What is accepted, and what is said of the rest.
+//! What is accepted, and the errors for the rest.
 
 use crate::guests::{Bench, command, component, config, plain_component};
 use bytes::Bytes;
@@ -120,7 +120,7 @@ pub async fn refusals(bench: Bench) {
 
 pub async fn shapes_that_hurt(_: Bench) {
     let bench = Bench::with(|config| {
-        // The verdict is wanted, on a busy machine too, and not that there was no time for it.
+        // The test needs the verdict, on a busy machine too, and not a timeout.
         config.compile_timeout = Duration::from_secs(120);
         config.compile_memory_bytes = 1 << 30;
     });
@@ -131,7 +131,7 @@ pub async fn shapes_that_hurt(_: Bench) {
     let long = format!("(module (func {}))", "(drop (i32.const 1))".repeat(1_200_000));
     let why = refused(&bench, long).await;
     assert!(why.contains("a function of"), "{why}");
-    // The node is none the worse for it.
+    // The node still works.
     bench.run_command("").await;
 }
 
@@ -233,10 +233,10 @@ pub async fn loading_is_done_once(bench: Bench) {
     assert!(wrong.await.is_err());
 }
 
-/// A compiling child that says when it is there, and begins when it is told to: by a file, and by a byte in a pipe.
+/// A compiling child that reports its start by a file, and begins when it gets a byte from a pipe.
 pub fn compile_when_told() -> ExitCode {
     let directory = PathBuf::from(std::env::args().nth(2).expect("a directory"));
-    // SAFETY: no memory is involved. It is what the child does before it compiles.
+    // SAFETY: no memory is involved. The child does the same before it compiles.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     std::fs::write(directory.join("here"), "").expect("a file");
     let mut begin = std::fs::File::open(directory.join("begin")).expect("a pipe");
@@ -250,7 +250,7 @@ pub async fn threads_that_end_take_no_compiler_with_them(_: Bench) {
     let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
     // SAFETY: the name is a C string, which the call only reads.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    // Open at both ends, so that nobody waits for the other to open it.
+    // Open at both ends, so that no open waits for the other end.
     let mut begin = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let bench = Bench::with(|config| {
         let directory = told.path().to_str().unwrap().to_owned();
@@ -259,7 +259,7 @@ pub async fn threads_that_end_take_no_compiler_with_them(_: Bench) {
     let sandbox = bench.sandbox.clone();
     let mut compiled = Box::pin(async move { sandbox.compile(command("").into()).await });
     let (runtime, here) = (tokio::runtime::Handle::current(), told.path().join("here"));
-    // As a worker of tokio's does that blocked for a while.
+    // Like a worker of tokio's that was blocked for a while.
     let ended = std::thread::spawn(move || {
         runtime.block_on(async {
             while !here.exists() {

@@ -1,5 +1,5 @@
-//! Whatever may be wrong with a text, in each language: it is refused when it is uploaded, or its run ends with an error that
-//! says why.
+//! Texts with errors, in each language: each is refused when it is uploaded, or its run ends with an error that says
+//! why.
 
 use crate::guests::{Bench, RealClock, config};
 use crate::outcomes::failure;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use End::{Ends, Gives, Refused};
 use Language::{JavaScript, Python, TypeScript};
 
-/// What becomes of a text.
+/// The end of a text.
 #[derive(Clone, Copy)]
 enum End {
-    /// Refused, for a reason with these words; if a line is to be blamed, with its number and itself, and a column.
+    /// Refused, for a reason with these words; if a line is the cause, with its number, its text, and a column.
     Refused(&'static str, Option<usize>),
-    /// Its run fails so, with these words.
+    /// Its run fails in this way, with these words.
     Ends(ErrorKind, &'static str),
-    /// Nothing is wrong: its output.
+    /// It has no error: its output.
     Gives(&'static str),
 }
 
@@ -30,7 +30,7 @@ const NO_LINE: Option<usize> = None;
 /// A text and its end.
 type Bad = (&'static str, End);
 
-/// What is wrong; then the text and its end in JavaScript, which is the same in TypeScript, and in Python.
+/// The error; then the text and its end in JavaScript, which is the same in TypeScript, and in Python.
 #[rustfmt::skip]
 const TABLE: &[(&str, Bad, Bad)] = &[
     ("a syntax error",
@@ -150,7 +150,7 @@ pub async fn in_each_language(_: Bench) {
     let bench = bench();
     let mut wrong = Vec::new();
     for (what, of_web, of_python) in TABLE {
-        // Beside each other: some take the five seconds that a top level has.
+        // Concurrently: some take the five seconds of a top level.
         let all = [(JavaScript, of_web), (TypeScript, of_web), (Python, of_python)];
         let checks = all.map(|(language, (text, end))| becomes(&bench, language, text, *end));
         let said = futures::future::join_all(checks).await;
@@ -158,7 +158,7 @@ pub async fn in_each_language(_: Bench) {
             wrong.extend(said.err().map(|why| format!("{what}, {}: {why}", language.as_str())));
         }
     }
-    // Of each what there is, so that all of it is seen at once.
+    // All differences, so that they are seen at once.
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -189,7 +189,7 @@ async fn becomes(bench: &Bench, language: Language, text: &str, end: End) -> Res
     }
 }
 
-/// The bounds on the text itself, and what is no text.
+/// The bounds on the text itself, and bytes that are no text.
 pub async fn too_large_or_no_text(_: Bench) {
     let bench = bench();
     for language in Language::ALL {
@@ -210,7 +210,7 @@ pub async fn too_large_or_no_text(_: Bench) {
             }
             other => panic!("{language:?}: {other:?}"),
         }
-        // Nested deeper than a parser goes: an error, whichever.
+        // Nested deeper than a parser supports: any error.
         let deep = match language {
             Python => format!("def run(): return {}1\n", "-".repeat(100_000)),
             _ => format!("export default () => {}0{}", "[".repeat(20_000), "]".repeat(20_000)),
@@ -219,7 +219,7 @@ pub async fn too_large_or_no_text(_: Bench) {
     }
 }
 
-/// A snapshot of another build's interpreter stands beside that of this one, and neither is taken for the other.
+/// Snapshots of two builds' interpreters are in one directory, and each build uses its own.
 pub async fn two_versions_of_the_runtime(_: Bench) {
     let bench = bench();
     for language in Language::ALL {
@@ -238,7 +238,7 @@ pub async fn two_versions_of_the_runtime(_: Bench) {
             .rsplit_once('-')
             .expect("the interpreter's version");
         let other = PathBuf::from(format!("{name}-{}", "0".repeat(tag.len())));
-        // As a later build left it, of whose memory nothing is known here.
+        // As from a later build, whose memory this one does not know.
         std::fs::rename(&own, &other).unwrap();
         std::fs::write(&other, b"another interpreter's").unwrap();
         let mut settings = config(bench.cache.path());
@@ -265,7 +265,7 @@ fn snapshot(directory: &Path, key: &str) -> Option<PathBuf> {
         })
 }
 
-/// Each in turn, with what comes behind it: no run sees what another one did to the interpreter.
+/// One after the other, each followed by a check: no run sees what another one did to the interpreter.
 pub async fn nothing_is_left_behind(_: Bench) {
     let mut bench = bench();
     bench.limits.memory_bytes = 64 << 20;

@@ -1,4 +1,4 @@
-//! What the tests run, and what they run it with.
+//! The guests of the tests, and their host.
 
 use bytes::Bytes;
 use heddle_domain::state::Trigger;
@@ -79,7 +79,7 @@ impl HostServices for Tables {
     }
 }
 
-/// Names the file in which compiling children leave a byte each.
+/// The variable with the file to which each compiling child appends a byte.
 pub const COUNTED_IN: &str = "SANDBOX_TESTS_COMPILED";
 
 /// Called in a compiling child.
@@ -90,7 +90,7 @@ pub fn count_compilation() {
     }
 }
 
-/// A sandbox with an empty cache, and what an attempt is started with unless the test says otherwise.
+/// A sandbox with an empty cache, and the input of an attempt unless the test changes it.
 pub struct Bench {
     pub sandbox: Sandbox,
     pub cache: tempfile::TempDir,
@@ -191,7 +191,7 @@ impl Bench {
     }
 }
 
-/// A WASI command as text. In reach: `$write fd ptr len`, `$read ptr len -> count`, `$exit code`.
+/// A WASI command as text. It may call `$write fd ptr len`, `$read ptr len -> count`, `$exit code`.
 pub fn command(body: &str) -> String {
     command_with("", body)
 }
@@ -223,7 +223,7 @@ pub fn command_with(fields: &str, body: &str) -> String {
 
 /// A component for `heddle:task/task` as text. `imports` are component imports, `lower` makes core functions of them
 /// (with `$libc`'s memory and realloc), `with` passes them to the core module as the instance `h`, which `fields` may
-/// import from. `run` has the params as locals 0 and 1 and gives a pointer to the result.
+/// import from. `run` has the params as locals 0 and 1 and returns a pointer to the result.
 pub fn component(imports: &str, lower: &str, with: &str, fields: &str, run: &str, describe: &str) -> String {
     let described = describe.replace('"', "\\\"");
     let length = describe.len();
@@ -273,7 +273,7 @@ pub fn component(imports: &str, lower: &str, with: &str, fields: &str, run: &str
     )
 }
 
-/// A component without imports that does this.
+/// A component without imports, with this `run`.
 pub fn plain_component(run: &str) -> String {
     component("", "", "", "", run, "{}")
 }

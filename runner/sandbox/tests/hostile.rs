@@ -1,4 +1,4 @@
-//! Nothing a script does may hurt the node or the next script.
+//! Nothing that a script does may harm the node or the next script.
 
 use crate::guests::{Bench, Tables, command, command_with, plain_component};
 use crate::outcomes::{failure, with_host};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const FOREVER: &str = "(loop (br 0))";
 
-/// Looks until the load is as it should be.
+/// Waits until the load is as expected.
 async fn until(bench: &Bench, what: &str, is_so: impl Fn(&Load) -> bool) {
     let looks = async {
         while !is_so(&bench.sandbox.load_now()) {
@@ -25,7 +25,7 @@ pub async fn endless_loop(mut bench: Bench) {
     let result = bench.run(&script).await;
     assert_eq!(failure(&result).0, ErrorKind::Timeout);
     assert!(result.duration >= Duration::from_millis(200));
-    // How long it was let run is its time on a processor, however long a busy machine made it wait for one.
+    // Its processor time, however long it had to wait for a processor on a busy machine.
     let cpu = result.cpu;
     assert!(
         cpu > Duration::from_millis(50) && cpu < Duration::from_millis(500),
@@ -53,11 +53,11 @@ pub async fn cancel(mut bench: Bench) {
     for (_, result) in all {
         assert_eq!(result.await.unwrap().outcome, Outcome::Cancelled);
     }
-    // For how long they were let spin, however long a busy machine made them wait for a processor.
+    // Their processor time, however long they had to wait for a processor on a busy machine.
     let spun = crate::processor_time() - before;
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
     assert!(spun < Duration::from_millis(900) * processors, "{spun:?}");
-    // A slot is free a moment after its attempt's end was told, on the guest's thread.
+    // A slot becomes free a moment after the end of its attempt is reported, on the guest's thread.
     until(&bench, "slots are freed", |load| load.live == 0).await;
 }
 
@@ -67,7 +67,7 @@ pub async fn memory_bomb(mut bench: Bench) {
     let result = bench.run_command(bomb).await;
     assert_eq!(failure(&result).0, ErrorKind::Memory, "{result:?}");
     assert!(result.memory_bytes <= 16 << 20 && result.memory_bytes > 14 << 20);
-    // One that is refused and can live with it succeeds.
+    // A script that handles the refusal succeeds.
     let modest = "(drop (memory.grow (i32.const 10000)))";
     assert_eq!(
         bench.run_command(modest).await.outcome,
@@ -125,7 +125,7 @@ pub async fn log_flood(mut bench: Bench) {
 }
 
 pub async fn nothing_leaks_into_the_next(bench: Bench) {
-    // Succeeds if its memory and its global are fresh, then spoils both.
+    // Succeeds if its memory and its global are fresh, then overwrites both.
     let body = "(if (i32.or (i32.load (i32.const 100000)) (global.get $g)) (then unreachable))
         (i32.store (i32.const 100000) (i32.const 1)) (global.set $g (i32.const 1))";
     let script = bench
@@ -167,8 +167,8 @@ pub async fn spinners_do_not_hold_up_others(mut bench: Bench) {
     );
 }
 
-/// The long lane's spare thread rests after each light attempt, and may be the one that a heavy attempt wakes. Were the
-/// task not handed on then, nothing would run, no tick would pass and the rest would never end.
+/// The long lane's spare thread rests after each light attempt, and may be the one that a heavy attempt wakes. If it
+/// did not pass the task on, nothing would run, there would be no ticks, and the rest would never end.
 pub async fn heavy_ones_go_on_beside_light_ones(_: Bench) {
     let mut bench = Bench::with(|config| config.long_threads = 2);
     bench.limits.timeout = None;

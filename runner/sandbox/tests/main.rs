@@ -1,7 +1,7 @@
-//! The sandbox against real wasm, hostile wasm above all.
+//! The sandbox with real wasm, above all with hostile wasm.
 //!
-//! This binary is its own compiling child (as the `heddle` binary is), so it has a `main` of its own:
-//! `cargo test -p heddle-sandbox --test sandbox -- <part of a name>`.
+//! This binary is its own compiling child (like the `heddle` binary), so it has its own `main`: `cargo test -p
+//! heddle-sandbox --test sandbox -- <part of a name>`.
 
 mod accept;
 mod bad_texts;
@@ -83,7 +83,7 @@ const TESTS: &[Test] = tests![
     sources::faults_of_texts,
     sources::hostile_texts,
     sources::snapshots_are_kept,
-    // Before all others in Python: this is what compiles CPython for them.
+    // Before all others in Python: this compiles CPython for them.
     python::made_ready_in_advance,
     python::a_module_runs,
     python::endings,
@@ -145,7 +145,7 @@ fn main() -> ExitCode {
         }
         println!("test {name} ... {verdict} ({} ms)", began.elapsed().as_millis());
     }
-    // As the usual runner sums up, so that these count among the others.
+    // In the form of the usual runner, so that these tests are counted too.
     let (word, code) = match failed {
         0 => ("ok", ExitCode::SUCCESS),
         _ => ("FAILED", ExitCode::FAILURE),
@@ -154,10 +154,10 @@ fn main() -> ExitCode {
     code
 }
 
-/// What all threads of this process have had of processors, to a hundredth of a second.
+/// The processor time of all threads of this process, to a hundredth of a second.
 pub fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("the kernel's account");
-    // Behind the program's name, which may contain anything: user and system time are the fields 14 and 15.
+    // After the program's name, which may contain anything: user and system time are the fields 14 and 15.
     let (_, rest) = stat.rsplit_once(')').expect("a name");
     let ticks: u64 = rest
         .split_whitespace()
@@ -168,7 +168,7 @@ pub fn processor_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// The present moment, for measuring.
+/// The current moment, for measurements.
 #[expect(clippy::disallowed_methods, reason = "tests measure real time")]
 pub fn now() -> Instant {
     Instant::now()

@@ -1,4 +1,4 @@
-//! What comes out of attempts that mean well.
+//! The results of well-behaved attempts.
 
 use crate::guests::{Bench, Tables, command_with, component, plain_component};
 use heddle_domain::state::ErrorKind;
@@ -38,7 +38,7 @@ pub async fn a_command(mut bench: Bench) {
     assert_eq!(context["trigger"], "manual");
 }
 
-/// A line that is too long says so, whoever wrote it.
+/// A line that is too long is marked, whoever wrote it.
 pub async fn long_lines(bench: Bench) {
     let body = "(memory.fill (i32.const 2000) (i32.const 121) (i32.const 70000))
                 (call $write (i32.const 2) (i32.const 2000) (i32.const 70000))
@@ -151,7 +151,7 @@ pub fn with_host(run: &str) -> String {
 }
 
 pub async fn host_functions(bench: Bench) {
-    // Sets `key` to 42, reads it back, logs it, and gives the version that it saw.
+    // Sets `key` to 42, reads it back, logs it, and returns the version that it saw.
     let run = r#"
       (call $report (f64.const 7) (i32.const 2048) (i32.const 3))
       (call $set (i32.const 2048) (i32.const 3) (i32.const 2051) (i32.const 2) (i32.const 256))
@@ -195,10 +195,10 @@ pub async fn log_limit(mut bench: Bench) {
     assert!(matches!(result.outcome, Outcome::Succeeded(_)), "{result:?}");
     assert!(result.log_truncated);
     let messages = tables.messages();
-    // The text alone counts.
+    // Only the text counts.
     assert_eq!(messages.len(), 250 / 5 + 1);
     assert_eq!(messages[50], "log truncated: it reached its limit of 250 bytes");
-    // Empty lines come to an end as well.
+    // Empty lines are bounded too.
     let run = "(local $n i32)
       (loop
         (call $write (i32.const 2) (i32.const 2048) (i32.const 0) (i32.const 0) (i32.const 0))

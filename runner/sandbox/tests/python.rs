@@ -1,4 +1,4 @@
-//! Scripts in Python: what they find, what is said of their faults, and what they cannot do.
+//! Scripts in Python: their environment, the reports of their errors, and what they cannot do.
 
 use crate::guests::{Bench, COUNTED_IN, RealClock, Tables, command, config};
 use crate::outcomes::failure;
@@ -52,8 +52,8 @@ def run(params: Params, ctx):
             "cities": [place.city for place in params.places], "weekday": params.at.weekday()}
 "#;
 
-/// CPython is compiled before anybody asks for it: scripts are compiled beside it, and a text that comes meanwhile waits for
-/// that same work.
+/// CPython is compiled before it is needed: scripts are compiled at the same time, and a text that comes meanwhile
+/// waits for that same work.
 pub async fn made_ready_in_advance(_: Bench) {
     let broken = Bench::with(|own| own.compiler.program = "/there/is/none".into());
     broken.sandbox.prepare_python().await.unwrap_err();
@@ -63,7 +63,7 @@ pub async fn made_ready_in_advance(_: Bench) {
     let bench = Bench::with(|own| {
         own.cache_dir = shared().to_owned();
         let counted_in = counted.path().display().to_string();
-        // With all processors, since the tests behind this one wait for it.
+        // With all processors, because the following tests wait for it.
         own.compiler.env = vec![
             (COUNTED_IN.into(), counted_in),
             ("RAYON_NUM_THREADS".into(), "4".into()),
@@ -113,7 +113,7 @@ pub async fn a_module_runs(_: Bench) {
     for _ in 0..3 {
         let tables = Arc::new(Tables::default());
         let result = bench.run_with(&script, &tables).await;
-        // What one run does to the module's variables, the next does not see.
+        // A run does not see what another run did to the module's variables.
         let expect = json!({
             "greeting": "Hello, Ada", "calls": 1, "at": "2020-02-29", "task": "task", "cities": ["Bern"], "weekday": 5,
         });
@@ -351,7 +351,7 @@ pub async fn the_standard_library(_: Bench) {
     ] {
         assert_eq!(output(&bench, lines).await, expect, "{lines:?}");
     }
-    // Chance is another in each run, though the memory is the same.
+    // Random values differ in each run, though the memory is the same.
     let text = script(
         &bench,
         PY,
@@ -391,19 +391,19 @@ async def run(params, ctx):
     return [both, order, third.result(), await queue.get(), 'x' in kept]
 ";
 
-/// An `async` function is driven by an event loop: it waits for time, and for what goes on beside it.
+/// An `async` function is driven by an event loop: it waits for time, and for concurrent tasks.
 pub async fn async_functions(_: Bench) {
     let bench = bench();
     let waits = script(&bench, PY, ASYNC).await;
     let tables = Arc::new(Tables::default());
     let result = bench.run_with(&waits, &tables).await;
     assert_eq!(succeeded(ASYNC, &result), json!([[2, 1], [1, 2, 0], 0, "none", true]));
-    // What it left behind is cancelled, and not waited for.
+    // Its remaining tasks are cancelled, and not waited for.
     let log = std::mem::take(&mut *tables.log.lock().unwrap());
     let said: Vec<_> = log.iter().map(|line| line.message.as_str()).collect();
     assert_eq!(said, ["given up"]);
 
-    // Without a loop, as before; and what is awaited need not be a function's.
+    // Without a loop, as before; and awaitables need not be functions.
     let text = "class Own:\n    def __await__(self):\n        yield from ()\n        return 7\n\
                 async def run(params, ctx): return [ctx.state.get('k', 1), await Own()]\n";
     assert_eq!(succeeded(text, &run(&bench, PY, text).await), json!([1, 7]));
@@ -411,7 +411,7 @@ pub async fn async_functions(_: Bench) {
                 def run(): return Own()\n";
     assert_eq!(succeeded(text, &run(&bench, PY, text).await), json!(7));
 
-    // Errors are the script's own: of its kind, at its lines, without the loop's.
+    // Errors are the script's own: of its class, at its lines, without the lines of the loop.
     let text = "import asyncio\nasync def one():\n    await asyncio.sleep(0.001)\n    raise Fatal('never')\n\
                 async def run():\n    async with asyncio.TaskGroup() as group:\n        group.create_task(one())\n";
     let result = run(&bench, PY, text).await;
@@ -511,7 +511,7 @@ pub async fn hostile_texts(_: Bench) {
     .await;
     assert_eq!(failure(&bomb).0, ErrorKind::Memory, "{bomb:?}");
     bench.limits.memory_bytes = 256 << 20;
-    // What recurses in C rather than in Python is an error of the script's, too, and never the node's.
+    // Recursion in C instead of Python is also an error of the script, and never the node's.
     for lines in [
         "a = []\n    for i in range(100000): a = [a]\n    return repr(a)",
         "a = []\n    for i in range(100000): a = [a]\n    return a",
@@ -532,7 +532,7 @@ pub async fn hostile_texts(_: Bench) {
         matches!(failure(&exits).0, ErrorKind::Trap | ErrorKind::Failed),
         "{exits:?}"
     );
-    // What stands between the script and Heddle may be overwritten, to the script's own harm alone.
+    // A script may overwrite what is between it and Heddle, and harms only itself.
     for trick in [
         "import json; json.dumps = None; json.loads = None",
         "import sys; sys.modules.clear()",
@@ -545,7 +545,7 @@ pub async fn hostile_texts(_: Bench) {
     }
 }
 
-/// Another node with the same directory finds the snapshot there; one without it makes it again.
+/// Another node with the same directory finds the snapshot there; one with another directory makes it again.
 pub async fn snapshots_of_python(_: Bench) {
     let bench = bench();
     let text = "def run(): return 'kept'\n";

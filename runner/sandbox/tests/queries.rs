@@ -1,4 +1,4 @@
-//! Queries against a Postgres of the tests' own.
+//! Queries, with the tests' own Postgres.
 
 use crate::guests::{Bench, Tables, component};
 use crate::outcomes::failure;
@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 /// The cluster of this process.
 static CLUSTER: OnceCell<TestCluster> = OnceCell::const_new();
 
-/// Its server believes everybody, so a password can stand in the URL, to be looked for in what scripts are told.
+/// Its server accepts any password, so the URL contains one, and the test searches for it in what scripts are told.
 fn target(url: &str, statement_timeout: Duration, max_rows: u32) -> ConnectionTarget {
     ConnectionTarget {
         id: format!("{statement_timeout:?}{max_rows}"),
@@ -24,8 +24,8 @@ fn target(url: &str, statement_timeout: Duration, max_rows: u32) -> ConnectionTa
     }
 }
 
-/// A script that runs this query on connection `db` with the params it was started with, and gives what it gives: the
-/// rows, or the error as its own.
+/// A script that runs this query on connection `db` with its params, and returns the result: the rows, or the error as
+/// its own.
 fn querying(statement: &str) -> String {
     let escaped = statement.replace('\\', "\\5c").replace('"', "\\22");
     component(
@@ -149,7 +149,7 @@ pub async fn typed_rows(mut bench: Bench) {
         serde_json::json!([{"x": 1}, {"x": 2}]),
     )
     .await;
-    // What a statement leaves behind in its session is gone.
+    // What a statement left in its session is gone.
     check(
         "select set_config('statement_timeout', '0', false) as v",
         "[]",

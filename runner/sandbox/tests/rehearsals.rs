@@ -1,4 +1,4 @@
-//! Rehearsals: a clock and chance of the author's, and recorded answers.
+//! Rehearsals: the author's clock and chance, and recorded answers.
 
 use crate::guests::{Bench, Tables, command_with};
 use crate::texts::{bench, compiled, load};
@@ -89,7 +89,7 @@ async fn text(bench: &Bench, language: Language, source: &str) -> Script {
     load(&bench.sandbox, &compiled.unwrap_or_else(|error| panic!("{error}"))).await
 }
 
-/// What is drawn is the same with one seed, and another with another.
+/// Random values are the same with one seed, and differ with another.
 async fn draws_by_the_seed(bench: &Bench, script: &Script, drawn: impl Fn(&Value) -> Value) {
     let (mut rehearsal, _) = staged();
     let first = drawn(&output(bench, script, &rehearsal).await);
@@ -146,7 +146,7 @@ pub async fn javascript(_: Bench) {
     ];
     assert_eq!(*stand.asked.lock().unwrap(), asked);
     draws_by_the_seed(&bench, &script, |told| told["chance"].clone()).await;
-    // Without answers of its own a rehearsal is granted no more than any attempt.
+    // Without recorded answers, a rehearsal is granted no more than any attempt.
     let (rehearsal, _) = staged();
     let plain = Rehearsal {
         exchanges: None,
@@ -207,7 +207,7 @@ def run(params, ctx):
     draws_by_the_seed(&bench, &script, |told| told["chance"].clone()).await;
 }
 
-/// A command of WASI 0.1 writes what its clock shows, in seconds, and a random number.
+/// A command of WASI 0.1 writes the time of its clock, in seconds, and a random number.
 pub async fn commands(mut bench: Bench) {
     bench.limits.timeout = Some(Duration::from_secs(10));
     let fields = r#"(func $digits (param $value i64) (param $at i32) (result i32)
@@ -239,7 +239,7 @@ pub async fn commands(mut bench: Bench) {
     let script = bench.script(module).await;
     let (rehearsal, _) = staged();
     let told = output(&bench, &script, &rehearsal).await;
-    // It goes on as time does: the machine may be slow.
+    // It advances with real time: the machine may be slow.
     let seconds = told[0].as_u64().unwrap();
     assert!((1_772_323_199..1_772_323_209).contains(&seconds), "{told}");
     draws_by_the_seed(&bench, &script, |told| told[1].clone()).await;

@@ -1,4 +1,4 @@
-//! `wasi:http` by the policy. (Requests of real guests are in the end-to-end tests; here, the client that they use.)
+//! `wasi:http` and the policy. (Requests of real guests are in the end-to-end tests; here is the client that they use.)
 
 use crate::guests::Bench;
 use heddle_sandbox::outbound::{read_bounded, refusal};
@@ -31,7 +31,7 @@ pub async fn policy(_: Bench) {
         read_bounded(get(format!("http://{address}/")).await, 4).await.unwrap(),
         None
     );
-    // By name it is the address that counts.
+    // For a name, its address decides.
     let by_name = format!("http://localhost:{}/", address.port());
     let error = OutboundPolicy::default()
         .client()
@@ -41,7 +41,7 @@ pub async fn policy(_: Bench) {
         .await
         .unwrap_err();
     assert!(matches!(refusal(&error), Some(Refused::Private { .. })));
-    // A redirect to where the request may not go.
+    // A redirect to a forbidden address.
     let redirect = serve("HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n").await;
     let error = listed
         .redirecting_client()
@@ -54,7 +54,7 @@ pub async fn policy(_: Bench) {
     assert_eq!(get(format!("http://{redirect}/")).await.status(), 302);
 }
 
-/// Guests that were built elsewhere, if `HEDDLE_GUESTS` names their directory: all are accepted, and `fetch` keeps to the
+/// Guests that were built elsewhere, if `HEDDLE_GUESTS` names their directory: all are accepted, and `fetch` obeys the
 /// policy.
 pub async fn built_guests(_: Bench) {
     let Ok(directory) = std::env::var("HEDDLE_GUESTS") else {

@@ -1,4 +1,4 @@
-//! Runtimes that other programs have kept: taken up beside this program's own.
+//! Runtimes that other programs have kept, next to this program's own.
 
 use crate::guests::{Bench, RealClock, config};
 use crate::texts::{bench, compiled, load, shared};
@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 
-/// Texts that tell which runtime they are on, and what another one has more than this program's own.
+/// Texts that tell on which runtime they are, and what another one has in addition to this program's own.
 fn told_apart(language: Language) -> (&'static str, &'static str, &'static str) {
     match language {
         Language::Python => (
@@ -42,15 +42,14 @@ async fn says(bench: &Bench, script: &Script) -> String {
     }
 }
 
-/// Loads a text on a kept runtime, whose bytes may be asked for.
+/// Loads a text on a kept runtime, whose bytes may be requested.
 async fn taken_up(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static str) -> Script {
     let kept = async { Ok::<_, Infallible>(Some(packed.to_vec())) };
     let text = async { Ok(Bytes::from_static(text.as_bytes())) };
     sandbox.load_kept(key, kept, text).await.unwrap()
 }
 
-/// A script stays on the runtime that its key names, beside one that is on this program's own; what was made for it is found
-/// on the disk.
+/// A script keeps the runtime that its key names, next to one with this program's own; its files are found on the disk.
 pub async fn both_at_once(_: Bench) {
     let bench = bench();
     for language in Language::ALL {
@@ -66,14 +65,14 @@ pub async fn both_at_once(_: Bench) {
             assert_eq!(says(&bench, &script).await, "\"older\"", "{language:?}");
             assert_eq!(says(&bench, &own).await, "\"own\"", "{language:?}");
         }
-        // The next start has the runtime's bytes to read, and nothing to evaluate.
+        // The next start has to read the runtime's bytes, and to evaluate nothing.
         let mut settings = config(bench.cache.path());
         settings.cache_dir = shared().to_owned();
         let sandbox = Sandbox::new(settings, Arc::new(RealClock)).unwrap();
         let kept = async { Ok::<_, Infallible>(Some(packed.clone())) };
         let script = sandbox.load_kept(&key, kept, async { unreachable!() }).await.unwrap();
         assert_eq!(script.runtime(), Some(tag.as_str()));
-        // While a script of it is in memory, its bytes are not asked for again.
+        // While one of its scripts is in memory, its bytes are not requested again.
         let other = match language {
             Language::Python => "def run(): return 1\n",
             _ => "export default () => 1",
@@ -88,7 +87,7 @@ pub async fn both_at_once(_: Bench) {
     }
 }
 
-/// A clock that the test moves.
+/// A clock that the test sets.
 #[derive(Debug)]
 struct Moved(AtomicI64);
 
@@ -98,7 +97,7 @@ impl Clock for Moved {
     }
 }
 
-/// What cannot be taken up does without: on the program's own runtime, and after ten minutes it is tried again.
+/// A script whose runtime cannot be loaded uses the program's own, and after ten minutes it is tried again.
 pub async fn tried_again_after_a_while(_: Bench) {
     let bench = bench();
     let language = Language::JavaScript;
@@ -134,14 +133,14 @@ pub async fn tried_again_after_a_while(_: Bench) {
     clock.0.store(22, SeqCst);
     assert_eq!(loaded(Some(&packed)).await, tag);
     assert_eq!(asked.load(SeqCst), 3);
-    // A database that is away is another thing: nobody is moved because of that.
+    // If the database is away, no script is moved.
     let key = key_on(&compiled, "0123456789abcdef");
     let away = async { Err::<Option<Vec<u8>>, _>("away") };
     let script = sandbox.load_kept(&key, away, async { unreachable!() }).await;
     assert!(matches!(script, Err(LoadError::Fetch("away"))), "{script:?}");
 }
 
-/// Bundles that are whole, and yet nothing that could run: of another language, without their parts, with code that is none.
+/// Bundles that are intact, but cannot run: of another language, without their parts, with invalid code.
 pub async fn nonsense(_: Bench) {
     let bench = bench();
     let (text, ..) = told_apart(Language::JavaScript);
@@ -159,7 +158,7 @@ pub async fn nonsense(_: Bench) {
         assert_eq!(script.runtime(), Some(own), "{what}");
         assert_eq!(says(&bench, &script).await, "\"own\"", "{what}");
     }
-    // And what is not accepted on the program's own either is refused aloud.
+    // A script that the program's own runtime does not accept either is refused with an error.
     let text = "throw new Error('too new'); export default () => 1";
     let digest = heddle_sandbox::digest_of(text.as_bytes());
     let key = code_key(&digest, "source/javascript", Some("0123456789abcdef"));

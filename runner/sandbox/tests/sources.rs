@@ -1,4 +1,4 @@
-//! Scripts in JavaScript and TypeScript: what they find, what is said of their faults, and what they cannot do.
+//! Scripts in JavaScript and TypeScript: their environment, the reports of their errors, and what they cannot do.
 
 use crate::guests::{Bench, RealClock, Tables, config};
 use crate::outcomes::failure;
@@ -49,7 +49,7 @@ pub async fn a_module_runs(_: Bench) {
             panic!("{result:?}")
         };
         let output: Value = serde_json::from_str(output).unwrap();
-        // What one run does to the module's variables, the next does not see.
+        // A run does not see what another run did to the module's variables.
         let expect = json!({"greeting": "Hello, Ada", "calls": 1, "task": "task", "at": "2013-07-01T00:00:00.000000Z", "attempt": 1});
         assert_eq!(output, expect);
         assert!(
@@ -113,7 +113,7 @@ pub async fn typescript(_: Bench) {
         panic!()
     };
     assert_eq!((kind, message.as_str()), (ErrorKind::Fatal, "no n in task"));
-    // The line and the column of the source, types and all.
+    // The line and the column of the source, with its types.
     let trace = trace.unwrap();
     assert!(trace.contains("run (script.ts:8:"), "{trace}");
     let fault = fault(&bench, Language::TypeScript, "enum A { B }\nexport default () => A.B").await;
@@ -137,7 +137,7 @@ pub async fn endings(_: Bench) {
         "{trace}"
     );
     assert!(!trace.contains("heddle:"), "{trace}");
-    // What the host refuses later has the line of the call, too.
+    // What the host refuses later also has the line of the call.
     for call in [
         "fetch('https://example.com/')",
         "ctx.secret('none')",
@@ -319,7 +319,7 @@ pub async fn what_the_web_has(_: Bench) {
     ] {
         assert_eq!(output(&bench, body).await, expect, "{body}");
     }
-    // Chance differs from run to run, although all begin with the same memory.
+    // Random values differ from run to run, although all begin with the same memory.
     let source =
         "const top = Math.random; export default () => [top(), Math.random(), crypto.randomUUID(), Date.now()]";
     let script = script(&bench, Language::JavaScript, source).await;
@@ -447,7 +447,7 @@ pub async fn hostile_texts(_: Bench) {
         let script = script(&bench, Language::JavaScript, &source).await;
         let result = bench.run(&script).await;
         assert_eq!(failure(&result).0, ErrorKind::Timeout, "{endless}");
-        // How long it was let run, however long a busy machine made it wait for a processor.
+        // Its processor time, however long it had to wait for a processor on a busy machine.
         assert!(result.cpu < Duration::from_secs(1), "{endless}: {:?}", result.cpu);
     }
     bench.limits.timeout = Some(Duration::from_secs(20));
@@ -475,7 +475,7 @@ pub async fn hostile_texts(_: Bench) {
         return [deepest(JSON.parse(text(2000))), caught(2001), JSON.parse('[\"' + '['.repeat(9000) + '\"]')[0].length]"
     );
     assert_eq!(output(&bench, &body).await, json!([2000, "RangeError", 9000]));
-    // Whatever else of the interpreter recurses on the sandbox's stack fails in words as well.
+    // Other recursions of the interpreter on the sandbox's stack also fail with an error.
     let built = "let a = []; for (let i = 0; i < 100000; i++) a = [a];";
     for (place, body) in [
         (
@@ -526,7 +526,7 @@ pub async fn hostile_texts(_: Bench) {
     ] {
         assert_eq!(output(&bench, body).await, expect, "{body}");
     }
-    // What is ours keeps working whatever a script does to what it is made of.
+    // Our own modules keep working, whatever a script does to the built-ins that they use.
     for trick in [
         "Object.prototype.toJSON = () => 'no'; Array.prototype.toJSON = () => 'no'; String.prototype.toJSON = () => 'no'",
         "JSON.stringify = () => 'no'; JSON.parse = () => 'no'",
@@ -556,7 +556,7 @@ pub async fn hostile_texts(_: Bench) {
             } => {}
             other => panic!("{trick}: {other:?}"),
         }
-        // And the next run is as if nothing had been.
+        // And the next run is not affected.
         assert_eq!(output(&bench, "return [1, { a: 'b' }]").await, json!([1, {"a": "b"}]));
     }
 }
@@ -567,7 +567,7 @@ pub async fn snapshots_are_kept(_: Bench) {
     let first = compiled(&bench, Language::JavaScript, source).await.unwrap();
     let typed = compiled(&bench, Language::TypeScript, source).await.unwrap();
     assert_eq!(first.digest, typed.digest, "the digest is the text's");
-    // Another node with the same directory finds it there; one without makes it again.
+    // Another node with the same directory finds it there; one with another directory makes it again.
     for cache in [bench.cache.path().to_owned(), config(bench.cache.path()).cache_dir] {
         let mut own = config(&cache);
         own.max_loaded_bytes = 1;

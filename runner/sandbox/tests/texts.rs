@@ -1,4 +1,4 @@
-//! What the tests of scripts that are text have in common.
+//! What the tests of text scripts have in common.
 
 use crate::guests::{Bench, Tables};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The directory that these tests' artefacts are kept in.
+/// The directory of these tests' artefacts.
 pub fn shared() -> &'static Path {
     static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
     CACHE.get_or_init(|| tempfile::tempdir().unwrap()).path()
@@ -42,7 +42,7 @@ pub async fn load(sandbox: &Sandbox, compiled: &Compiled) -> Script {
     sandbox.load(&key, never).await.unwrap()
 }
 
-/// What is wrong with a text that must not be accepted.
+/// The error of a text that must not be accepted.
 pub async fn fault(bench: &Bench, language: Language, text: &str) -> SourceFault {
     match compiled(bench, language, text).await {
         Err(CompileError::Source(fault)) => fault,
@@ -62,7 +62,7 @@ pub fn succeeded(text: &str, result: &AttemptResult) -> Value {
     }
 }
 
-/// Answers each request with what was asked, or a redirect.
+/// Answers each request with a description of it, or with a redirect.
 pub async fn serve() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -109,7 +109,7 @@ pub async fn serve() -> std::net::SocketAddr {
     address
 }
 
-/// What the scripts find that call every host function once.
+/// The host side for the scripts that call every host function once.
 pub fn everything() -> Arc<Tables> {
     Arc::new(Tables {
         upstream: [("before".into(), "[1,2]".into())].into(),

@@ -9,7 +9,7 @@ use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
-/// One thing that somebody did.
+/// One action of somebody.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditRow {
     pub id: i64,
@@ -19,7 +19,7 @@ pub struct AuditRow {
     pub action: String,
     pub kind: String,
     pub name: String,
-    /// How the thing stood; never a secret.
+    /// The object before the action; never a secret.
     pub before: Option<Value>,
     pub after: Option<Value>,
 }
@@ -60,7 +60,7 @@ pub(crate) async fn write(
 }
 
 impl Completion {
-    /// Records what somebody did to a run, in the transaction that does it.
+    /// Records a control of a run, in the same transaction.
     pub async fn audit(
         &mut self,
         by: By<'_>,
@@ -82,7 +82,7 @@ impl Completion {
         .await
     }
 
-    /// The same of many runs: each with how it stood and how it stands.
+    /// The same for many runs: each with its state before and after.
     pub async fn audit_all(
         &mut self,
         by: By<'_>,
@@ -113,13 +113,13 @@ impl Completion {
 }
 
 impl Store {
-    /// Records that somebody has what is due removed now; before it is, so that nothing is removed without a record.
+    /// Records that somebody has removed what is due; before the removal, so that nothing is removed without a record.
     pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
         let mut connection = self.control.acquire().await?;
         write(&mut connection, by, "prune", Noun::Setting, "retention", None, None).await
     }
 
-    /// The audit, newest first. `cursor` is the id behind which the page begins.
+    /// The audit, newest first. `cursor` is the id after which the page begins.
     pub async fn audit_list(
         &self,
         filter: &AuditFilter,
@@ -151,7 +151,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
 
-    /// Drops at most `limit` rows older than `before`.
+    /// Deletes at most `limit` rows older than `before`.
     pub async fn prune_audit(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.audit WHERE id IN (

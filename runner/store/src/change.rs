@@ -1,10 +1,10 @@
-//! The log of changes that nodes follow.
+//! The log of changes, which nodes follow.
 //!
-//! A node that caches what people write (specs, tokens, pools, ...) reads this log from the position it has seen and
-//! drops what has changed. That only works if nothing ever appears behind a position already read, so a writer takes
-//! an advisory lock right before its insert and holds it until it commits: ids become visible in their order. The
-//! control plane is low-rate, so neither that lock nor the notification in the transaction matters; both would on the
-//! data plane, which does not come here.
+//! A node that caches objects of people (specs, tokens, pools, ...) reads this log from its last position and drops
+//! what has changed. That works only if no row ever appears before a position that was already read. So a writer takes
+//! an advisory lock right before its insert and holds it until it commits: ids become visible in their order. People
+//! change things rarely, so neither that lock nor the notification in the transaction matters. For runs both would, so
+//! they do not use this log.
 
 use heddle_domain::Time;
 use serde_json::Value;
@@ -20,65 +20,63 @@ pub struct By<'a> {
     pub at: Time,
 }
 
-/// What a change or an audit row is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noun {
-    Backfill,
-    Assignment,
-    /// In the log of changes: offers of the audience have changed, or stock of theirs came back.
-    Audience,
-    Category,
-    Channel,
-    Connection,
-    Group,
-    /// In the log of changes: the audience has other members.
-    Members,
-    Notification,
-    Offer,
-    Pool,
-    Queue,
-    Run,
-    Runtime,
-    Script,
-    Secret,
-    Setting,
-    Template,
-    Token,
-    Topic,
-}
-
-impl Noun {
-    /// The word in `changes.kind` and `audit.kind`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Backfill => "backfill",
-            Self::Assignment => "assignment",
-            Self::Audience => "audience",
-            Self::Category => "category",
-            Self::Channel => "channel",
-            Self::Connection => "connection",
-            Self::Group => "group",
-            Self::Members => "members",
-            Self::Notification => "notification",
-            Self::Offer => "offer",
-            Self::Pool => "pool",
-            Self::Queue => "queue",
-            Self::Run => "run",
-            Self::Runtime => "runtime",
-            Self::Script => "script",
-            Self::Secret => "secret",
-            Self::Setting => "setting",
-            Self::Template => "template",
-            Self::Token => "token",
-            Self::Topic => "topic",
+/// The nouns and their words: each stands here only once.
+macro_rules! nouns {
+    ($($(#[$said:meta])* $noun:ident = $word:literal,)*) => {
+        /// What a change or an audit row is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Noun {
+            $($(#[$said])* $noun,)*
         }
-    }
+
+        impl Noun {
+            /// Its name in `changes.kind` and `audit.kind`.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$noun => $word,)*
+                }
+            }
+
+            /// The noun with this name. `None`: only newer builds know it.
+            fn of(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$noun),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-/// What a PUT did.
+nouns! {
+    Backfill = "backfill",
+    Assignment = "assignment",
+    /// In the log of changes: the offers of the audience have changed, or some of their stock came back.
+    Audience = "audience",
+    Category = "category",
+    Channel = "channel",
+    Connection = "connection",
+    Group = "group",
+    /// In the log of changes: the members of the audience have changed.
+    Members = "members",
+    Notification = "notification",
+    Offer = "offer",
+    Pool = "pool",
+    Queue = "queue",
+    Run = "run",
+    Runtime = "runtime",
+    Script = "script",
+    Secret = "secret",
+    Setting = "setting",
+    Template = "template",
+    Token = "token",
+    Topic = "topic",
+}
+
+/// The result of a PUT.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put<T> {
-    /// How it stands now.
+    /// The object after it.
     pub row: T,
     /// Whether it did not exist before.
     pub created: bool,
@@ -89,14 +87,14 @@ pub struct Put<T> {
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
-    /// At most as many as were asked for.
+    /// At most as many as were requested.
     pub items: Vec<T>,
-    /// Where the next page begins; `None` on the last one.
+    /// The cursor of the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// Makes a page of up to `limit + 1` rows: the one too many only says that there is more.
+    /// Makes a page of up to `limit + 1` rows: the extra row only shows that there are more.
     pub(crate) fn of(mut items: Vec<T>, limit: i64, key: impl Fn(&T) -> String) -> Self {
         let limit = usize::try_from(limit).unwrap_or(0);
         let more = items.len() > limit;
@@ -110,19 +108,19 @@ impl<T> Page<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub id: i64,
-    /// See [`Noun::as_str`]; a newer node may write kinds that this one does not know.
-    pub kind: String,
+    /// `None`: a newer node wrote it, about a noun that this build does not know.
+    pub noun: Option<Noun>,
     pub name: String,
     pub at: Time,
 }
 
-/// The channel on which nodes hear that the log has grown.
+/// The channel of notifications that the log has grown.
 pub const CHANGES_CHANNEL: &str = "heddle_changes";
 
 /// Serialises writers of the log; see the head of this file.
 const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
-/// Writes the audit row and the log row of a change: the last thing that its transaction does before it commits.
+/// Writes the rows of a change in the audit and in the log: the last thing that its transaction does before it commits.
 pub(crate) async fn record(
     connection: &mut PgSession,
     by: By<'_>,
@@ -155,7 +153,7 @@ pub(crate) async fn announce(connection: &mut PgSession, at: Time, noun: Noun, n
     Ok(())
 }
 
-/// Makes writers of one name take turns, also while there is no row to lock yet.
+/// Lets only one writer of a name work at a time, also while there is no row to lock yet.
 pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str) -> Result<(), StoreError> {
     let key = format!("heddle/{}/{name}", noun.as_str());
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)
@@ -165,16 +163,22 @@ pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str
 }
 
 impl Store {
-    /// What has changed behind `position`, in order, at most `limit` rows.
+    /// The changes after `position`, in order, at most `limit` rows.
     pub async fn changes_since(&self, position: i64, limit: i64) -> Result<Vec<Change>, StoreError> {
-        Ok(sqlx::query_as!(
-            Change,
+        let rows = sqlx::query!(
             "SELECT id, kind, name, at FROM heddle.changes WHERE id > $1 ORDER BY id LIMIT $2",
             position,
             limit,
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        let change = rows.into_iter().map(|row| Change {
+            id: row.id,
+            noun: Noun::of(&row.kind),
+            name: row.name,
+            at: row.at,
+        });
+        Ok(change.collect())
     }
 
     /// The newest position of the log; 0 when nothing has changed yet.
@@ -186,7 +190,7 @@ impl Store {
         )
     }
 
-    /// Drops at most `limit` rows older than `before`, but never the newest one, which holds the position.
+    /// Deletes at most `limit` rows older than `before`, but never the newest one, which keeps the position.
     pub async fn prune_changes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.changes WHERE id IN (

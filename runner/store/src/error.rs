@@ -2,30 +2,33 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::Arc;
 
+use serde::Serialize;
+use serde_json::Value;
 use sqlx::migrate::MigrateError;
 
-/// An error of the store. Everything that a caller decides on (not found, exists already, in use) is data of the
+/// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
 /// respective call, not one of these.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Postgres cannot be reached, has no means left (disk, memory, connections), or no connection came free in time:
+    /// Postgres cannot be reached, lacks resources (disk, memory, connections), or no connection became free in time:
     /// try again later.
     #[error("the database is not available")]
     Unavailable(#[source] Failed),
-    /// The server takes no writes at the moment, such as a standby that has not been promoted: try again later.
+    /// The server accepts no writes at the moment, such as a standby that has not been promoted: try again later.
     #[error("the database is read-only")]
     ReadOnly(#[source] Failed),
-    /// Two transactions were in each other's way (deadlock, serialisation): repeat the whole transaction.
+    /// Two transactions conflicted (deadlock, serialisation): repeat the whole transaction.
     #[error("the transaction must be repeated")]
     Conflict(#[source] Failed),
     /// A statement failed: our fault.
     #[error("an SQL statement failed")]
     Database(#[source] Failed),
-    /// The schema could not be brought up to date.
+    /// The migrations failed.
     #[error("migration failed")]
-    Migration(#[source] Box<MigrateError>),
-    /// A row holds what this version cannot read: our fault, or a newer node's.
+    Migration(#[source] Arc<MigrateError>),
+    /// A row contains what this version cannot read: our fault, or written by a newer node.
     #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
         table: &'static str,
@@ -33,16 +36,24 @@ pub enum StoreError {
         row: String,
         found: String,
     },
+    /// What was to be kept cannot be written as JSON: our fault. Nothing is kept in its place.
+    #[error("cannot write {column} of {table} as JSON")]
+    Unwritable {
+        table: &'static str,
+        column: &'static str,
+        #[source]
+        error: Arc<serde_json::Error>,
+    },
 }
 
 impl StoreError {
-    /// What was read or written is being changed by others faster than it can be locked.
+    /// Others change this faster than it can be locked.
     #[track_caller]
     pub(crate) fn contended() -> Self {
         Self::Conflict(Failed::new(sqlx::Error::RowNotFound))
     }
 
-    /// A row holds what this version cannot read.
+    /// A row contains what this version cannot read.
     pub(crate) fn unreadable(
         table: &'static str,
         column: &'static str,
@@ -57,7 +68,7 @@ impl StoreError {
         }
     }
 
-    /// A number that the database kept, as what it stands for.
+    /// A number from the database, as the value that it means.
     pub(crate) fn known<T>(
         read: fn(i16) -> Option<T>,
         number: i16,
@@ -67,20 +78,32 @@ impl StoreError {
         read(number).ok_or_else(|| Self::unreadable(table, column, row, number))
     }
 
+    /// What a column keeps as JSON.
+    pub(crate) fn json_of(
+        value: &impl Serialize,
+        (table, column): (&'static str, &'static str),
+    ) -> Result<Value, Self> {
+        serde_json::to_value(value).map_err(|error| Self::Unwritable {
+            table,
+            column,
+            error: Arc::new(error),
+        })
+    }
+
     /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
     }
 }
 
-/// A statement that failed, and where it stands.
+/// A failed statement, with its location.
 ///
-/// It is shown as its place and the server's message with what finds the cause: SQLSTATE, constraint, table. Of the values that were
-/// given it shows nothing.
-#[derive(Debug)]
+/// It is shown as its location and the server's message, with what helps to find the cause: SQLSTATE, constraint,
+/// table. The values of its arguments are not shown.
+#[derive(Clone, Debug)]
 pub struct Failed {
     location: &'static Location<'static>,
-    error: sqlx::Error,
+    error: Arc<sqlx::Error>,
 }
 
 impl Failed {
@@ -88,18 +111,18 @@ impl Failed {
     fn new(error: sqlx::Error) -> Self {
         Self {
             location: Location::caller(),
-            error,
+            error: Arc::new(error),
         }
     }
 
-    /// The statement's place in the source: file and line of what ran it.
+    /// The statement's location in the source: file and line of its caller.
     fn source_line(&self) -> String {
         let file = self.location.file();
         let file = file.rsplit_once("store/src/").map_or(file, |(_, file)| file);
         format!("{file}:{}", self.location.line())
     }
 
-    /// Whether the server gave the statement up, as it took too long.
+    /// Whether the server cancelled the statement because it took too long.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.database()
             .is_some_and(|error| error.code().as_deref() == Some("57014"))
@@ -132,10 +155,10 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The server's error has been told in full.
+        // The server's error is already complete.
         match self.database() {
             Some(_) => None,
-            None => std::error::Error::source(&self.error),
+            None => std::error::Error::source(&*self.error),
         }
     }
 }
@@ -144,8 +167,8 @@ impl From<sqlx::Error> for StoreError {
     #[track_caller]
     fn from(error: sqlx::Error) -> Self {
         let error = Failed::new(error);
-        match &error.error {
-            // A new session found it so; see `database/server.rs`.
+        match &*error.error {
+            // A new session found this; see `database/server.rs`.
             sqlx::Error::Io(cause) if cause.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(error),
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(error)
@@ -163,7 +186,8 @@ impl From<sqlx::Error> for StoreError {
                 {
                     Self::Unavailable(error)
                 }
-                // A database that takes no connections just now (ALLOW_CONNECTIONS false); no statement is told that.
+                // A database that accepts no connections at the moment (ALLOW_CONNECTIONS false); no statement gets
+                // this error.
                 Some("55000") if is_fatal(&**database) => Self::Unavailable(error),
                 _ => Self::Database(error),
             },
@@ -172,10 +196,28 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// Whether the connection ended with it.
+/// Whether it ended the connection.
 fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     use sqlx::postgres::{PgDatabaseError, PgSeverity};
     error
         .try_downcast_ref::<PgDatabaseError>()
         .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_json_is_not_kept_as_something_else() {
+        let of = ("channels", "options");
+        assert_eq!(StoreError::json_of(&["a"], of).unwrap(), json!(["a"]));
+        let refused = StoreError::json_of(&BTreeMap::from([((1, 2), 3)]), of).unwrap_err();
+        assert_eq!(refused.to_string(), "cannot write options of channels as JSON");
+        assert!(std::error::Error::source(&refused).is_some(), "it says why");
+    }
 }

@@ -1,20 +1,20 @@
 //! The feed of events: read in the order of transactions, never past one that is still open.
 //!
-//! An event carries the number of its transaction. Numbers are given out when transactions begin to write and commits
-//! come in any order, so a reader that simply went by numbers would miss what commits late. It therefore stops below
-//! the oldest transaction that is still open (`pg_snapshot_xmin`): all that lies below has been decided for good, and
-//! whatever commits later has a greater number. A transaction that stays open for long holds the feed up, not wrong.
+//! An event has the number of its transaction. Transactions get their numbers when they begin to write, and commit in
+//! any order, so a reader that only followed the numbers would miss late commits. So it stops below the oldest open
+//! transaction (`pg_snapshot_xmin`): all transactions below have ended, and all that commit later have a greater
+//! number. A transaction that is open for long delays the feed, but loses nothing.
 
 use heddle_domain::Time;
 
 use crate::{Store, StoreError};
 
-/// Where a reader stands: behind the `n`th event of a row.
+/// The position of a reader: after the `n`th event of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventPosition {
     pub xid: u64,
     pub id: i64,
-    /// Of a row that stands for several: how many have been read; 0 stands for all of them.
+    /// If the row contains several events: how many have been read; 0 means all of them.
     pub read: u32,
 }
 
@@ -25,22 +25,22 @@ pub struct EventRow {
     pub id: i64,
     pub kind: String,
     pub at: Time,
-    /// JSON text: an object, or an array of objects that stands for as many events.
+    /// JSON text: an object, or an array of objects, each of which is one event.
     pub data: String,
 }
 
-/// A look at the feed.
+/// A page of the feed.
 #[derive(Clone, Debug)]
 pub struct EventPage {
     pub rows: Vec<EventRow>,
-    /// All below this transaction have been decided.
+    /// All transactions below this one have ended.
     pub settled: u64,
     /// The first transaction that had not begun.
     pub next: u64,
 }
 
 impl Store {
-    /// Events behind a position, of these kinds, at most `limit` rows.
+    /// Events after a position, of these kinds, at most `limit` rows.
     pub async fn events_after(
         &self,
         after: EventPosition,
@@ -51,9 +51,9 @@ impl Store {
             text.parse()
                 .map_err(|_| StoreError::unreadable("events", "xid", row, format!("`{text}`")))
         };
-        // A row of which some have been read is read again.
+        // A row of which some events have been read is read again.
         let id = if after.read > 0 { after.id - 1 } else { after.id };
-        // Bounds and rows in one statement, so of one moment and in one round trip.
+        // Bounds and rows in one statement, so as of one moment and in one round trip.
         let rows = sqlx::query!(
             r#"SELECT b.settled AS "settled!", b.next AS "next!", e.xid AS "xid?", e.id AS "id?", e.kind AS "kind?",
                       e.at AS "at?", e.data AS "data?"

@@ -1,7 +1,7 @@
-//! The only SQL of Heddle: what is kept in Postgres, in folders by subject, one file per noun.
+//! The only SQL of Heddle: what is stored in Postgres, in folders by subject, one file per noun.
 //!
-//! Statements whose correctness rests on locks stand as files of their own under `src/sql/`, each opening with a
-//! locking note. Everything else is an inline `query!`, checked against the schema when it is compiled.
+//! Statements whose correctness depends on locks are separate files in `src/sql/`, each beginning with a locking note.
+//! All others are inline `query!`s, checked against the schema at compile time.
 
 pub mod audit;
 pub mod backfill;
@@ -46,12 +46,12 @@ use transaction::Transactions;
 /// The database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The data plane's sessions.
+    /// The sessions of the data plane.
     pool: Pool,
-    /// Those for what people configure.
+    /// The sessions for what people configure.
     control: Pool,
-    /// Those for lists and pages. Their statements are about all days that are kept, of which a session learns once: few
-    /// sessions that do nothing else know them, and what people look at takes none from the runs.
+    /// The sessions for lists and pages. Their statements are about all days that are kept, and each session has to
+    /// learn these once. So a few sessions do only this, and pages take none from the runs.
     reads: Pool,
     /// The lease's own connection.
     lease: Arc<Alone>,
@@ -62,22 +62,22 @@ pub struct Store {
     _watched: Arc<DropGuard>,
 }
 
-/// How many connections a node's data plane opens at most, unless it is told otherwise.
+/// How many connections a node's data plane opens at most, by default.
 pub const DEFAULT_CONNECTIONS_MAX: u32 = 16;
 
-/// How many it opens at most for what people configure.
+/// How many a node opens at most for what people configure.
 const CONTROL_CONNECTIONS_MAX: u32 = 5;
 
-/// How many it opens at most for lists and pages.
+/// How many a node opens at most for lists and pages.
 const READ_CONNECTIONS_MAX: u32 = 6;
 
-/// Those that stand alone: the lease's, the watch's, the listener's.
+/// The single connections: those of the lease, the watch and the listener.
 const CONNECTIONS_ALONE: u32 = 3;
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
 
 impl Store {
-    /// Opens pools; one connection is made at once, to see whether it can be, the others when they are needed.
+    /// Opens the pools. One connection is opened at once, as a test; the others when they are needed.
     pub async fn connect(url: &str, connections_max: u32) -> Result<Self, StoreError> {
         let connector = Connector::new(url)?;
         let pool = Pool::new(&connector, Plans::ByIndex, connections_max)?;
@@ -101,7 +101,7 @@ impl Store {
         })
     }
 
-    /// Brings the schema up to date. Nodes that start together take turns (an advisory lock).
+    /// Applies migrations. Nodes that start together wait for each other (an advisory lock).
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let mut session = self.connector.connect(Plans::AsUsual).await?;
         session.bound_by(database::MIGRATION_MAX);
@@ -110,22 +110,22 @@ impl Store {
             migrated.map_err(|error| sqlx::Error::Migrate(Box::new(error)))
         });
         match migrated.await {
-            Err(sqlx::Error::Migrate(error)) => Err(StoreError::Migration(error)),
+            Err(sqlx::Error::Migrate(error)) => Err(StoreError::Migration(Arc::from(error))),
             other => Ok(other?),
         }
     }
 
-    /// How many connections this opens at most.
+    /// How many connections this node opens at most.
     pub fn connections_max(&self) -> u32 {
         self.connections_max
     }
 
-    /// For how long the data plane has asked the database without any answer: nothing moves, whatever the lease says.
+    /// How long the data plane has been asking the database without any answer: nothing moves, whatever the lease says.
     pub fn stalled_for(&self) -> Duration {
         self.connector.watch().stalled_for()
     }
 
-    /// Closes all connections that are idle, and the others when they come back. Waits for nobody.
+    /// Closes idle connections, and the others when they are returned. Does not wait.
     pub fn close(&self) {
         self.pool.close();
         self.control.close();

@@ -9,11 +9,11 @@ use crate::{Store, StoreError};
 /// A node as `/v1/nodes` shows it.
 #[derive(Clone, Debug)]
 pub struct NodeRow {
-    /// Who; the same after a restart.
+    /// The node's id; the same after a restart.
     pub id: Uuid,
-    /// The number that fences what it holds; another after a restart.
+    /// The number that fences what it holds; a new one after a restart.
     pub lease: i64,
-    /// Text that only people read.
+    /// Only for people.
     pub name: String,
     /// The address at which it listens, for other nodes and people.
     pub address: String,
@@ -23,15 +23,15 @@ pub struct NodeRow {
     pub state: i16,
     /// Since when it has this lease.
     pub started_at: Time,
-    /// The last sign of life.
+    /// The time of the last heartbeat.
     pub heartbeat_at: Time,
-    /// Until when its lease holds.
+    /// When its lease expires.
     pub expires_at: Time,
-    /// Whether it holds, by the database's clock.
+    /// Whether its lease is valid, by the database's clock.
     pub alive: bool,
-    /// Whether so little of it is left that the node has stopped by itself; it comes back with a new one.
+    /// Whether so little of its lease is left that the node has stopped its work; it continues with a new one.
     pub fenced: bool,
-    /// The last change that it has followed.
+    /// The last change that it has read.
     pub position: i64,
     /// How many attempts it may have in hand.
     pub slots: i32,
@@ -39,7 +39,7 @@ pub struct NodeRow {
     pub in_hand: i32,
 }
 
-/// What a heartbeat answers.
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat {
     /// The time by the clock of the database.
@@ -49,7 +49,7 @@ pub struct Heartbeat {
 }
 
 impl Store {
-    /// Whether the server takes writes: a standby does not, nor a database that somebody made read-only.
+    /// Whether the server accepts writes: a standby does not, nor a database that somebody made read-only.
     pub async fn takes_writes(&self) -> Result<bool, StoreError> {
         let read_only: String = sqlx::query_scalar("SELECT current_setting('transaction_read_only')")
             .fetch_one(&self.pool)
@@ -57,17 +57,17 @@ impl Store {
         Ok(read_only == "off")
     }
 
-    /// Connects for the lease, if it is not connected. What is counted from the time at which a statement was sent is
-    /// counted from after this.
+    /// Connects for the lease, if it is not connected: times that are counted from the sending of a statement begin
+    /// after this.
     pub async fn reach_lease(&self) -> Result<(), StoreError> {
         self.lease.get().await?;
         Ok(())
     }
 
-    /// Registers a node: it gets a new lease, and the former one ends at once, so that what was held under it is taken
-    /// over. A node that starts takes it from whoever has its identity (`former` is `None`); one that was fenced takes it
-    /// from the lease that it knows. So a statement that gave no answer, and is carried out late, takes no newer lease
-    /// away. `None`: the lease that it knows is not the newest ([`Store::lease_of`] tells).
+    /// Registers a node: it gets a new lease, and the former one ends at once, so that its work is taken over. A
+    /// starting node takes the lease from whoever has its identity (`former` is `None`); a fenced node takes it from
+    /// the lease that it knows. So a statement that gave no answer, and is executed late, cannot end a newer lease.
+    /// `None`: the lease that it knows is not the newest ([`Store::lease_of`] returns that).
     #[expect(clippy::too_many_arguments, reason = "each is a column")]
     pub async fn register_node(
         &self,
@@ -113,9 +113,9 @@ impl Store {
             .await?)
     }
 
-    /// Extends a lease; `None` if it is not this process's any more, or no more than `margin` is left of it: what it
-    /// held is lost. A node stops by itself when so much is left, counted from before it sent its last heartbeat. One
-    /// that is carried out later than that comes from a node that has given the lease up, and extends nothing.
+    /// Extends a lease; `None` if it is not this process's any more, or if no more than `margin` is left of it: then it
+    /// is lost. A node stops its work when so much is left, counted from before it sent its last heartbeat. A heartbeat
+    /// that is executed later than that comes from a node that has given up the lease, and extends nothing.
     pub async fn heartbeat(
         &self,
         lease: i64,
@@ -161,7 +161,7 @@ impl Store {
         Ok(())
     }
 
-    /// All nodes that were seen within the last day. They stop by themselves when `margin` is left of their lease.
+    /// All nodes that were seen within the last day. They stop their work when `margin` is left of their lease.
     pub async fn nodes(&self, margin: TimeDelta) -> Result<Vec<NodeRow>, StoreError> {
         Ok(sqlx::query_as!(
             NodeRow,
@@ -183,7 +183,7 @@ impl Store {
             .await?)
     }
 
-    /// Wakes other nodes; carries nothing that decisions depend on.
+    /// Wakes other nodes; no decision depends on it.
     pub async fn notify(&self, channel: &str, payload: &str) -> Result<(), StoreError> {
         sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)
             .fetch_one(&self.pool)

@@ -1,8 +1,8 @@
-//! The past in spans, in which somebody who wants the newest runs looks one after the other until there are enough.
+//! The past in spans: a search for the newest runs reads one after the other until there are enough.
 //!
-//! A statement about a span names its first and its last id as constants, so that its plan is of the days in it and no
-//! others. One about all days costs as much as there are days before it has read a row: making its plan takes five
-//! milliseconds for each sixty.
+//! A statement about a span names its first and its last id as constants, so that its plan is for the days of the span
+//! only. A statement about all days is expensive before it has read a row: making its plan takes five milliseconds for
+//! each sixty days.
 
 use chrono::{DateTime, NaiveTime, TimeDelta};
 use heddle_domain::Time;
@@ -11,19 +11,19 @@ use uuid::Uuid;
 use crate::StoreError;
 use crate::database::PgSession;
 
-/// Begins to read with plans that are made for what is asked for: those that are made once are of all days.
+/// Begins to read with plans that are made for the given values: plans without them would be for all days.
 pub(crate) const BEGIN_ANEW: &str = "BEGIN READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan";
 
-/// Begins to read with plans that the session keeps: for a statement about all days that are kept, whose text leaves the
-/// planner one way only. Making its plan costs more than what it finds.
+/// Begins to read with plans that the session keeps: for a statement about all kept days, whose text leaves the planner
+/// only one plan. Making its plan costs more than its results.
 pub(crate) const BEGIN_KEPT: &str = "BEGIN READ ONLY; SET LOCAL plan_cache_mode = force_generic_plan";
 
-/// The same for what an index has in order.
+/// The same for results in the order of an index.
 pub(crate) const BEGIN_KEPT_IN_ORDER: &str = "BEGIN READ ONLY; SET LOCAL enable_sort = off; \
     SET LOCAL enable_bitmapscan = off; SET LOCAL plan_cache_mode = force_generic_plan";
 
-/// As [`BEGIN_ANEW`] for several statements, which are to see the same moment, and to read what an index has in order: of what the
-/// planner expects little of it would else collect all that there is, and sort it.
+/// As [`BEGIN_ANEW`] for several statements with one snapshot, which read in the order of an index: if the planner
+/// expects few rows, it would otherwise collect and sort all of them.
 pub(crate) const BEGIN_BY_SPANS: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_sort = off; \
     SET LOCAL enable_bitmapscan = off; SET LOCAL plan_cache_mode = force_custom_plan";
 
@@ -34,21 +34,21 @@ pub(crate) struct Span {
     pub(crate) after: Uuid,
 }
 
-/// How many days each span has behind the first one; behind the last of them is all the rest.
-/// Each statement has its price, too: two months are six.
+/// How many days each span after the first has; after the last, all the rest is one. Each statement has its cost too:
+/// two months take six.
 const DAYS: [i64; 4] = [1, 3, 11, 48];
 
-/// What is read of a longer span by a statement whose text does not change has a plan that the session keeps: making one
-/// for each look costs more than leaving out, each time, the days that are not asked for.
+/// For a longer span, a statement whose text does not change uses a plan that the session keeps: making one each time
+/// costs more than skipping, each time, the days that are not needed.
 const PLANNED_ANEW: TimeDelta = TimeDelta::days(4);
 
-/// By so much a clock may be ahead and what is made by it still be of today.
+/// How far a clock may be ahead so that its runs still count as today's.
 const AHEAD: TimeDelta = TimeDelta::hours(1);
 
 impl Span {
-    /// Whether its plan is better kept than made for each look.
+    /// Whether its plan should be kept instead of made each time.
     pub(crate) fn is_long(&self) -> bool {
-        // Today and what is ahead of it are short, though they have no end.
+        // Today and the future are short, though they have no end.
         self.after != Uuid::max()
             && made(self.first)
                 .zip(made(self.after))
@@ -56,15 +56,15 @@ impl Span {
     }
 }
 
-/// Which plans a transaction makes that began by [`BEGIN_BY_SPANS`] and looks into one span after the other.
+/// The plans of a transaction that began by [`BEGIN_BY_SPANS`] and reads one span after the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Planning {
     kept: bool,
 }
 
 impl Planning {
-    /// Has the plans of what is read from this span on kept by the session, if the span is long. A statement's text must
-    /// leave the planner one way only: it knows none of the values then.
+    /// From this span on, lets the session keep plans, if the span is long. A statement's text must leave the planner
+    /// only one plan, because a kept plan does not know the values.
     pub(crate) async fn of(&mut self, session: &mut PgSession, span: Span) -> Result<(), StoreError> {
         if !self.kept && span.is_long() {
             sqlx::raw_sql("SET LOCAL plan_cache_mode = force_generic_plan")
@@ -76,26 +76,26 @@ impl Planning {
     }
 }
 
-/// The first id of an instant's millisecond, as `heddle.uuid_floor` has it.
+/// The first id of an instant's millisecond, as in `heddle.uuid_floor`.
 pub(crate) fn floor(at: Time) -> Uuid {
     let millis = u128::try_from(at.timestamp_millis()).unwrap_or(0);
     Uuid::from_u128(millis << 80)
 }
 
-/// When a run was made, as its id has it.
+/// When a run was created, from its id.
 pub(crate) fn made(id: Uuid) -> Option<Time> {
     DateTime::from_timestamp_millis(i64::try_from(id.as_u128() >> 80).ok()?)
 }
 
-/// The present as the database has it.
+/// The database's time.
 pub(crate) async fn now(session: &mut PgSession) -> Result<Time, StoreError> {
     Ok(sqlx::query_scalar!(r#"SELECT now() AS "now!""#)
         .fetch_one(session)
         .await?)
 }
 
-/// All of the past down to `oldest`, the latest span first. The first one begins with the day of `newest`, and has no end:
-/// what was made by a clock that is ahead stands in it.
+/// All of the past down to `oldest`, the latest span first. The first one begins with the day of `newest`, and has no
+/// end: it includes runs with a clock that is ahead.
 pub(crate) fn spans(newest: Time, oldest: Option<Time>) -> Vec<Span> {
     let today = newest.date_naive().and_time(NaiveTime::MIN).and_utc();
     let mut until = floor(today);
@@ -121,8 +121,8 @@ pub(crate) fn spans(newest: Time, oldest: Option<Time>) -> Vec<Span> {
     spans
 }
 
-/// The same for who looks into each span for each of many groups: what was made by a clock that is far ahead, which is
-/// almost never anything and would be ten looks more for each, comes last.
+/// The same for reading each span for each of many groups: runs with a clock that is far ahead are almost never there,
+/// and would cost ten statements more for each group, so they come last.
 pub(crate) fn spans_of_groups(newest: Time, oldest: Option<Time>) -> Vec<Span> {
     let mut spans = spans(newest, oldest);
     let ahead = newest.checked_add_signed(AHEAD).map_or(Uuid::max(), floor);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(all[3].first, floor(at("2026-11-09T00:00:00Z")));
         let few = spans(now, Some(at("2026-11-23T00:00:00Z")));
         assert_eq!(few, all[..2]);
-        // Ahead of all clocks, and before all of them.
+        // Before all clocks; after all of them.
         assert_eq!(spans(Time::UNIX_EPOCH, None).len(), 1);
         assert!(!spans(Time::MIN_UTC, None).is_empty() && !spans(Time::MAX_UTC, None).is_empty());
         let groups = spans_of_groups(now, None);

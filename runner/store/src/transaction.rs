@@ -1,27 +1,26 @@
-//! Transactions by their names: each is a span, how long it takes is counted, and one that met another transaction is
-//! repeated.
+//! Named transactions: each is a span, its duration is counted, and one that met another transaction is repeated.
 //!
 //! ```text
 //! transaction!(self, control, "put_setting", |tx| { ...; tx.commit().await?; Ok(true) })
 //! ```
 //!
-//! begins a transaction on that pool of the store and runs the block with it. The block answers `Result<_, StoreError>`;
-//! one that ends without a commit has changed nothing. If it met another transaction (a deadlock, a lock that did not come
-//! free in time, a row that changes faster than it can be locked) all of it is done again, a few times: Postgres has undone
-//! what it did. When the database was lost it is not: the commit may have been made, and only its answer lost; whether the
-//! same may be asked once more only the caller knows.
+//! begins a transaction on that pool of the store and runs the block with it. The block returns `Result<_,
+//! StoreError>`; if it ends without a commit, nothing has changed. If it met another transaction (a deadlock, a lock
+//! that was not released in time, a row that changes faster than it can be locked), all of it is repeated, a few times:
+//! Postgres has rolled it back. It is not repeated when the database was lost: the commit may have succeeded, and only
+//! its answer may be lost. Only the caller knows whether a repeat does harm.
 //!
-//! That is for what people configure, and for services that nobody waits for. Transactions of the data plane are repeated
-//! by their group commits, which know what else waits (`heddle_engine`'s `group_commit`), and so are those for which a lock
-//! that does not come free is an answer: they have the name, the span and the time, and are tried once.
+//! This is for what people configure, and for services for which nobody waits. Transactions of the data plane are
+//! repeated by their group commits, which know what else waits (`heddle_engine`'s `group_commit`). Those, and
+//! transactions for which a locked row is an answer, have a name, a span and a duration, and are tried once.
 //!
 //! ```text
 //! transaction!(self, pool, "claim", once, |tx| { ... })                 // or once("BEGIN READ ONLY")
-//! let tx = self.open("completion").await?;      // kept by a value of the caller's, which commits it
+//! let tx = self.open("fan_out").await?;         // kept by a value of the caller's, which commits it
 //! ```
 //!
-//! None is begun otherwise: a test below reads the sources. What it costs to name one is a look into a small map when it
-//! ends; no statement, and no memory but for each name's first.
+//! All transactions begin in this way: a test below reads the sources. A name costs a look-up in a small map at the
+//! end; no statement, and no memory except for the first use of each name.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -34,16 +33,16 @@ use tokio::time::Instant;
 use crate::database::{PgSession, Transaction};
 use crate::{Store, StoreError};
 
-/// How often a transaction is tried that meets others.
+/// How often a transaction that meets others is tried.
 const TRIES_MAX: u32 = 3;
 
-/// The pause before it is tried again, for each time that it was tried.
+/// The pause before it is tried again, times the number of tries so far.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The upper bounds of the histogram's buckets, in seconds.
 const BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// What is counted of a store's transactions. There are as many names as places in the source.
+/// The counts of a store's transactions. There are as many names as places in the source.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     seconds: HistogramVec,
@@ -110,7 +109,7 @@ impl<'s> Tries<'s> {
         tracing::debug_span!("transaction", name = self.name, tried = self.tried)
     }
 
-    /// How long to wait before it is tried once more; `None`: that is how it ended.
+    /// How long to wait before the next try; `None`: this was the last one.
     pub(crate) fn again_after<T>(&mut self, result: &Result<T, StoreError>) -> Option<Duration> {
         self.tried += 1;
         let again = self.tried < TRIES_MAX && matches!(result, Err(StoreError::Conflict(_)));
@@ -118,13 +117,13 @@ impl<'s> Tries<'s> {
         again.then(|| AGAIN_AFTER * self.tried)
     }
 
-    /// It was the only one.
+    /// It is done after one try.
     pub(crate) fn done(self) {
         self.transactions.count(self.name, self.began.elapsed(), false);
     }
 }
 
-/// A transaction that a value of the caller's keeps; one that is dropped before [`Open::commit`] is rolled back.
+/// A transaction that a value of the caller keeps; if it is dropped before [`Open::commit`], it is rolled back.
 #[derive(Debug)]
 pub(crate) struct Open {
     tx: Transaction,
@@ -137,7 +136,7 @@ struct Timed {
     transactions: Arc<Transactions>,
     name: &'static str,
     began: Instant,
-    /// As long as the transaction. Its statements do not stand in it: they belong to whoever has them run.
+    /// As long as the transaction. Its statements are not part of it: they belong to their callers.
     _span: tracing::Span,
 }
 
@@ -148,7 +147,7 @@ impl Drop for Timed {
 }
 
 impl Store {
-    /// Begins a transaction of the data plane by its name, to be kept; see the module's head.
+    /// Begins a named transaction of the data plane, for a value that keeps it; see the module's head.
     pub(crate) async fn open(&self, name: &'static str) -> Result<Open, StoreError> {
         let timed = Timed {
             transactions: self.transactions.clone(),
@@ -187,7 +186,7 @@ impl DerefMut for Open {
     }
 }
 
-/// A transaction by its name; see the module's head.
+/// A named transaction; see the module's head.
 macro_rules! transaction {
     ($store:expr, $pool:ident, $name:literal, |$tx:ident| $body:block) => {{
         let store = $store;

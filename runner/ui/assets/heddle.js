@@ -72,7 +72,9 @@ if (dot) {
 
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
-  if (question && !confirm(question)) { event.preventDefault(); return; }
+  // Nothing is asked about nothing: the answer says what is missing.
+  const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
+  if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
   // A second press of the same button is not a second run.
   if (event.target.method === "post") {
     if (event.target.dataset.sent) { event.preventDefault(); return; }

@@ -11,15 +11,20 @@ function open() {
   htmx.trigger(input, "shown");
 }
 
+// Moves in the palette or in the page's lists; says whether there was somewhere to go.
 function step(by) {
-  const inside = palette.open ? [...palette.querySelectorAll("#found a")] : [...document.querySelectorAll("main tbody tr:has(a)")];
-  if (!inside.length) return;
+  const inside = palette?.open ? [...palette.querySelectorAll("#found a")] : [...document.querySelectorAll("main tbody tr:has(a)")];
+  if (!inside.length) return false;
   const at = inside.findIndex((one) => one.getAttribute("aria-selected") === "true");
+  // At either end the arrows scroll on to what stands there.
+  if (at >= 0 && !inside[at + by]) return false;
   if (at >= 0) inside[at].removeAttribute("aria-selected");
-  const next = inside[Math.min(inside.length - 1, Math.max(0, at + by))];
+  const next = inside[Math.max(0, at + by)];
   next.setAttribute("aria-selected", "true");
-  if (!palette.open) next.querySelector("a").focus({ preventScroll: true });
+  // What a row is about may be named behind something else.
+  if (!palette?.open) (next.querySelector("[data-main]") ?? next.querySelector("a")).focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
+  return true;
 }
 
 if (palette) {
@@ -50,6 +55,10 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "?" && keys) keys.showModal();
   else if (event.key === "j") step(1);
   else if (event.key === "k") step(-1);
+  // What scrolls by itself, and pictures, have arrows of their own.
+  else if (["ArrowDown", "ArrowUp"].includes(event.key) && !event.target.closest("svg, .scroll, .zoom, .grid-scroll, .log-box, summary")) {
+    if (step(event.key === "ArrowDown" ? 1 : -1)) event.preventDefault();
+  }
   else if (event.key === "t") {
     const root = document.documentElement;
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -37,7 +37,7 @@ if (own && !document.cookie.includes("heddle_zone=")) {
     const tag = document.documentElement.lang;
     for (const element of document.querySelectorAll("time[data-at]")) {
       const at = new Date(element.dateTime);
-      const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: element.dataset.at === "s" ? "2-digit" : undefined, timeZone: own }).format(at);
+      const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: element.dataset.at ? "2-digit" : undefined, fractionalSecondDigits: element.dataset.at === "ms" ? 3 : undefined, timeZone: own }).format(at);
       const year = at.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
       const day = new Intl.DateTimeFormat(tag === "en" ? "en-US" : tag, { month: tag === "en" ? "short" : "long", day: "numeric", year, timeZone: own }).format(at);
       element.textContent = `${day} ${clock}`;

@@ -17,13 +17,13 @@ use crate::pages::{self, Answer};
 use crate::words::t;
 use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live};
 
-/// The most that a form may bring; uploads of scripts have the API's own bound.
+/// The maximum bytes of a form; uploads of scripts have the API's own bound.
 const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// The most that an upload may bring.
+/// The maximum bytes of an upload.
 const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
 
-/// What is shorter is not worth compressing.
+/// Shorter answers are not worth compressing.
 const GZIP_FROM_BYTES: usize = 1_024;
 
 /// Nothing inline, nothing from elsewhere, framed by nobody.
@@ -46,7 +46,7 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "pages allow only GET and POST");
     }
-    // Programs that ask for something that is not there want to be told so, not shown a page.
+    // Programs that ask for a missing path get an error, not a page.
     let wants_page = head
         .headers
         .get(header::ACCEPT)
@@ -124,9 +124,9 @@ fn nobody() -> Viewer {
     }
 }
 
-/// A form that could not be done, of a page that has no better place for it: back to where one was, which says why.
+/// A form that failed, on a page without a better place for the error: back to the previous page, which shows it.
 fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
-    let sentence = match trouble.sentence() {
+    let sentence = match trouble.said(ctx) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
         sentence => sentence,
     };
@@ -135,7 +135,7 @@ fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
     see(&to, Some(&said))
 }
 
-/// Where a form without an answer of its own leads back to: the page that it stood on, of this node only.
+/// Where a form without its own answer leads back: to its page, of this node only.
 pub(crate) fn form_home(ctx: &Ctx) -> String {
     let referer = ctx.header("referer").unwrap_or_default();
     let path = url::Url::parse(referer).ok().map(|url| match url.query() {
@@ -146,7 +146,7 @@ pub(crate) fn form_home(ctx: &Ctx) -> String {
         .unwrap_or_else(|| "/".to_owned())
 }
 
-/// What a browser may be shown: characters that control something have no place in a page, whoever wrote them.
+/// The text that a browser may get: control characters are replaced, whoever wrote them.
 pub(crate) fn printable(text: String) -> String {
     let controls = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t');
     if text.contains(controls) {
@@ -257,7 +257,7 @@ fn problem(path: &str) -> Response {
     response
 }
 
-/// An answer that goes on.
+/// An answer that continues.
 pub(crate) fn events(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(stream));
     let fixed = HeaderValue::from_static;

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 struct Asset {
     name: &'static str,
     media: &'static str,
-    /// What its address has in place of the name.
+    /// The name in its address.
     hashed: String,
     plain: &'static [u8],
     gzipped: Bytes,
@@ -69,7 +69,7 @@ pub(crate) fn gzip(bytes: &[u8], level: Compression) -> Bytes {
     encoder.finish().unwrap_or_default().into()
 }
 
-/// Whether a browser takes what is compressed.
+/// Whether a browser accepts compressed answers.
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     headers
         .get(header::ACCEPT_ENCODING)
@@ -110,7 +110,7 @@ pub(crate) fn serve(file: &str, headers: &HeaderMap) -> Option<Response> {
 mod tests {
     use super::*;
 
-    /// What all scripts together may weigh, compressed.
+    /// The maximum compressed size of all scripts together.
     const SCRIPTS_BYTES_MAX: usize = 80_000;
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) fn fill(state: impl Shown) -> String {
     format!("f-{}", state.glyph())
 }
 
-/// Where a time stands on an axis of a width.
+/// The position of a time on an axis with a width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) from: Time,

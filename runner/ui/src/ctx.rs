@@ -1,4 +1,4 @@
-//! What a page's function has at hand: who looks, in which language and zone, what was asked, and the API.
+//! What a page's function needs: the viewer, language and zone, the request, and the API.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -55,10 +55,10 @@ pub(crate) struct Part {
     pub(crate) html: String,
 }
 
-/// What a page's parts depend on, and so when they are made again.
+/// When the parts of a page are made again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Beat {
-    /// Nothing: the page stands as it is.
+    /// Never: the page does not change.
     #[default]
     Still,
     /// Any change in the cluster.
@@ -78,7 +78,7 @@ pub(crate) struct Ctx {
     pub(crate) path: String,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) body: Bytes,
-    /// What the last action said, shown once.
+    /// The message of the last action, shown once.
     pub(crate) said: Option<String>,
     head: Parts,
     parts: Mutex<Vec<Part>>,
@@ -156,7 +156,7 @@ impl Ctx {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether something is looked for: nothing of everything is told apart from nothing that matches.
+    /// Whether there is a filter: an empty list is told apart from a list without matches.
     pub(crate) fn filters(&self) -> bool {
         self.query
             .iter()
@@ -174,7 +174,7 @@ impl Ctx {
         query.finish()
     }
 
-    /// What somebody gave for a parameter, as the API takes it: times of a form have no zone, and are meant in the viewer's.
+    /// A given parameter in the format of the API: times in a form have no zone, and are in the viewer's.
     pub(crate) fn said_for_api(&self, name: &str, value: &str) -> String {
         let value = value.trim();
         let at = matches!(name, "from" | "to")
@@ -219,7 +219,7 @@ impl Ctx {
         &self.head
     }
 
-    /// A part of the page that is kept up to date: what stands in it may change, where it stands may not.
+    /// A part of the page that is kept up to date: its content may change, its position may not.
     pub(crate) fn live(&self, name: &'static str, inside: Markup) -> Markup {
         let text = crate::answer::printable(inside.into_string());
         let shown = html! {
@@ -270,7 +270,7 @@ impl Ctx {
         *request.uri_mut() = target
             .parse()
             .map_err(|_| Trouble::new(400, format!("{target} is not a valid address")))?;
-        // Who asks, and from which page: the API checks both again.
+        // The caller and the page: the API checks both again.
         for name in [
             "host",
             "origin",

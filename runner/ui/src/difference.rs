@@ -1,4 +1,4 @@
-//! What differs between two texts, line by line.
+//! The differences between two texts, line by line.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use imara_diff::{Algorithm, Diff, InternedInput};
 /// Lines that are the same, shown before and after a change.
 const CONTEXT: usize = 3;
 
-/// A line with its end, and in which of the two texts it stands.
+/// A line with its end, and in which of the two texts it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'t> {
     Both(&'t str),
@@ -33,7 +33,7 @@ impl<'t> Hunk<'t> {
         self.lines.push(line);
     }
 
-    /// Shows lines of the first text up to this one, which stand in both.
+    /// Shows lines of the first text up to this one, which are in both.
     fn extend_to(&mut self, end: usize, before: &[&'t str]) {
         for line in &before[self.before.end..end] {
             self.push(Line::Both(line));

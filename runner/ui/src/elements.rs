@@ -1,4 +1,4 @@
-//! What pages are put together of: states, times, spans, buttons that say why not.
+//! The elements of pages: states, times, spans, buttons that say why they are disabled.
 
 use chrono::SecondsFormat;
 use heddle_api::{AssignmentState, AttemptState, ErrorKind, NotificationState, RunState, TaskState, Trigger};
@@ -152,8 +152,8 @@ impl Shown for str {
 
     fn glyph(&self) -> &'static str {
         match self {
-            "succeeded" | "sent" | "completed" | "active" | "enabled" => "succeeded",
-            "running" | "assigned" | "drained" | "sending" => "running",
+            "succeeded" | "sent" | "completed" | "drained" | "active" | "enabled" => "succeeded",
+            "running" | "assigned" | "sending" => "running",
             "ready" | "pending" | "scheduled" => "ready",
             "waiting" => "waiting",
             "retrying" => "retrying",
@@ -205,6 +205,22 @@ pub(crate) fn trigger_word(ctx: &Ctx, trigger: Trigger) -> String {
     t!(ctx, &format!("trigger-{trigger}"))
 }
 
+/// What somebody did, by the audit: its word, if there is one for it.
+pub(crate) fn audit_action(ctx: &Ctx, action: &str) -> String {
+    or_raw(ctx, "action", action)
+}
+
+/// The kind of thing that it was done to.
+pub(crate) fn audit_kind(ctx: &Ctx, kind: &str) -> String {
+    or_raw(ctx, "kind", kind)
+}
+
+fn or_raw(ctx: &Ctx, what: &str, word: &str) -> String {
+    let key = format!("audit-{what}-{word}");
+    let found = t!(ctx, &key);
+    if found == key { word.to_owned() } else { found }
+}
+
 fn iso(at: Time) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
@@ -239,6 +255,13 @@ pub(crate) fn time_exact(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="s" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) } }
 }
 
+/// A moment with its milliseconds: the order of what happened within a second is told.
+pub(crate) fn time_to_the_milli(ctx: &Ctx, at: impl Into<Time>) -> Markup {
+    let at = at.into();
+    let millis = at.timestamp_subsec_millis();
+    html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="ms" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) (format!(".{millis:03}")) } }
+}
+
 /// How long ago, or how long until: said by the script as time goes by, and absolute without one.
 pub(crate) fn ago(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     let at = at.into();
@@ -261,12 +284,19 @@ pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()
 }
 
-/// How long something took; `None`: it goes on, and the script counts.
+/// How long something took; `None`: it goes on, and the script counts, in place of since when that is.
 pub(crate) fn took(ctx: &Ctx, from: impl Into<Time>, to: Option<impl Into<Time>>) -> Markup {
     let (from, to): (Time, Option<Time>) = (from.into(), to.map(Into::into));
     match to {
         Some(to) => html! { span.took { (span::span(ctx.lang, (to - from).num_milliseconds())) } },
-        None => html! { span.took data-since=(iso(from)) { "…" } },
+        None => {
+            let since = t!(
+                ctx,
+                "since-at",
+                at = span::moment(ctx.lang, ctx.zone, from, ctx.now, false)
+            );
+            html! { span.took data-since=(iso(from)) { "… " noscript { (since) } } }
+        }
     }
 }
 
@@ -290,12 +320,12 @@ pub(crate) fn script_link(name: &str) -> Markup {
     html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
 }
 
-/// A button that does something: a form of its own, so that it works without a script.
+/// A button that does something: a separate form, so that it works without a script.
 pub(crate) struct Button<'a> {
     pub(crate) action: String,
     pub(crate) label: String,
     pub(crate) glyph: &'a str,
-    /// What it will do, in a sentence.
+    /// Its effect, in a sentence.
     pub(crate) title: String,
     /// Why it may not.
     pub(crate) refused: Option<String>,

@@ -7,13 +7,13 @@ use crate::elements::prose;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Fields that a form has at most; what is beyond them is written as JSON.
+/// The maximum number of fields of a form; further properties are written as JSON.
 const FIELDS_MAX: usize = 60;
 
-/// What a form's fields begin with.
+/// The prefix of a form's fields.
 const PREFIX: &str = "p.";
 
-/// What one property takes.
+/// The kind of a property's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -42,8 +42,8 @@ fn kind(schema: &Value) -> Kind {
     }
 }
 
-/// The properties of a schema, as fields show them: one that refers to a definition beside it is that definition, with what
-/// it says itself; constants to choose from are an enumeration.
+/// The properties of a schema, as fields show them: a reference to a definition is replaced by the definition, with its
+/// own keywords; alternative constants are an enumeration.
 pub(crate) fn properties(whole: &Value) -> Map<String, Value> {
     let own = whole["properties"].as_object().into_iter().flatten();
     own.map(|(name, schema)| (name.clone(), resolved(schema, whole)))
@@ -121,7 +121,7 @@ pub(crate) fn fields(
     }
 }
 
-/// What was filled in; fields left empty are left out.
+/// The values that were filled in; empty fields are left out.
 pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -> Result<Map<String, Value>, Trouble> {
     let mut params = Map::new();
     for (key, text) in form {

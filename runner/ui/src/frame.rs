@@ -1,4 +1,4 @@
-//! What stands around every page: the rail, where one is, search, who one is, and whether the page is live.
+//! The frame around every page: the rail, the current position, search, the viewer, and whether the page is live.
 
 use heddle_domain::Time;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -20,7 +20,7 @@ pub(crate) struct Page {
     /// The last crumb, if it is a time.
     pub(crate) of_time: Option<Time>,
     pub(crate) body: Markup,
-    /// Seconds after which a browser without scripts looks again.
+    /// The seconds after which a browser without scripts reloads.
     pub(crate) refresh: Option<u32>,
     /// Without the rail: nobody has come in.
     pub(crate) bare: bool,
@@ -68,7 +68,7 @@ pub(crate) const RAIL: [(&str, &str, &str); 10] = [
 
 const GLYPHS: &str = include_str!("../assets/glyphs.svg");
 
-/// What htmx is told: nothing inline, nothing evaluated, no request to elsewhere.
+/// The settings of htmx: nothing inline, nothing evaluated, no request to other hosts.
 const HTMX: &str = r#"{"allowEval":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"allowScriptTags":false,"globalViewTransitions":false}"#;
 
 pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
@@ -182,7 +182,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
                 kbd { "/" }
             }
             @if live {
-                span.live #live role="status" data-state="live" { i {} span { (t!(ctx, "live")) } }
+                span.live #live role="status" data-state="off" { i {} span { (t!(ctx, "live-off")) } }
             }
             @if !ctx.viewer.dev {
                 form.who method="post" action="/sign-out" {
@@ -194,7 +194,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
     }
 }
 
-/// What the last form came to.
+/// The result of the last form.
 fn said(ctx: &Ctx) -> Markup {
     match ctx.said.as_deref().map(|said| (said.strip_prefix('!'), said)) {
         None => html! {},
@@ -221,7 +221,7 @@ fn help(ctx: &Ctx) -> Markup {
     let keys: [(&str, &str); 8] = [
         ("/", "keys-search"),
         ("Ctrl K", "keys-palette"),
-        ("j k", "keys-next"),
+        ("j k ↓ ↑", "keys-next"),
         ("Enter", "keys-open"),
         ("← ↑ → ↓", "keys-grid"),
         ("Esc", "keys-close"),
@@ -254,18 +254,18 @@ pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
     }
 }
 
-/// A page in place of the one that cannot be shown.
+/// A page that replaces one that cannot be shown.
 pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
     let (title, text) = means(ctx, trouble.status);
     let again = matches!(trouble.status, 429 | 503);
-    // A page that stands in for another is not kept up to date part by part.
+    // A replacement page is not kept up to date part by part.
     ctx.take_parts();
     let body = html! {
         section.trouble {
             p.status { (trouble.status) }
             h1 { (title) }
             p { (text) }
-            @if !trouble.sentence().is_empty() { pre.error { (trouble.sentence()) } }
+            @if !trouble.said(ctx).is_empty() { pre.error { (trouble.said(ctx)) } }
             p { a.button href=(ctx.path) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
         }
     };

@@ -1,6 +1,6 @@
-//! Where the nodes of a graph stand: layers from left to right, by `rust-sugiyama`.
+//! The positions of the nodes of a graph: layers from left to right, by `rust-sugiyama`.
 
-/// Where a node stands: its centre.
+/// The position of a node: its centre.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Position {
     pub(crate) x: f64,
@@ -24,10 +24,10 @@ const CAREFUL_EDGES_MAX: usize = 1_500;
 const GAP_ACROSS: f64 = 16.0;
 const GAP_ALONG: f64 = 48.0;
 
-/// How often nodes are drawn towards those that they are linked with, in turn from either side.
+/// How often nodes are moved towards those with which they are linked, from each side in turn.
 const SWEEPS: usize = 12;
 
-/// Up to so many nodes without any edge stand in a column; more are a block, about twice as wide as it is high.
+/// Up to this many nodes without any edge are in a column; more form a block, about twice as wide as it is high.
 const COLUMN_MAX: usize = 8;
 
 /// Lays out a DAG of `count` nodes, each of one size.
@@ -51,7 +51,7 @@ pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height
             linked[*from].1.push(*to);
         }
         let mut top = 0.0_f64;
-        // What does not hang together stands below one another.
+        // Parts without a connection are below one another.
         for part in in_order(count, edges) {
             let mut rows: Vec<Vec<usize>> = Vec::new();
             for node in &part {
@@ -106,7 +106,7 @@ fn in_order(count: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
         rust_sugiyama::from_vertices_and_edges(&vertices, &lines, &config)
     });
     let ordered = parts.into_iter().map(|(mut part, ..)| {
-        // The library's layers lie below one another; here they stand side by side.
+        // The library's layers are below one another; here they are side by side.
         part.sort_by(|(_, (one, _)), (_, (other, _))| one.total_cmp(other));
         part.into_iter().map(|(node, _)| node).collect()
     });
@@ -164,7 +164,7 @@ fn spread(wanted: &[f64], step: f64) -> Vec<f64> {
     even.enumerate().map(|(at, y)| y + at as f64 * step).collect()
 }
 
-/// How many steps each node is behind the first, at most.
+/// The length of the longest path to each node.
 fn layers(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     let mut incoming = vec![0_usize; count];
     let mut outgoing = vec![Vec::new(); count];
@@ -226,7 +226,7 @@ mod tests {
         check(4, &[(0, 1), (0, 2), (1, 3), (2, 3)]);
         // Two parts that do not hang together.
         check(5, &[(0, 1), (2, 3), (2, 4)]);
-        // A long way beside a short one.
+        // A long path next to a short one.
         check(5, &[(0, 1), (1, 2), (2, 3), (0, 3), (3, 4), (0, 4)]);
     }
 
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_picture_is_no_higher_than_its_fullest_layer_needs() {
-        // Twenty-five layers of twenty, each node behind two of the layer before, far from each other.
+        // Twenty-five layers of twenty, each node after two of the layer before, far from each other.
         let edges: Vec<(usize, usize)> = (20..500)
             .flat_map(|node| {
                 let before = (node / 20 - 1) * 20;

@@ -51,7 +51,7 @@ use heddle_engine::Engine;
 pub(crate) use ctx::Ctx;
 pub(crate) use trouble::Trouble;
 
-/// What a caller may do, as far as pages offer it; the API decides.
+/// The rights of a caller, as far as pages offer actions; the API decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Viewer,
@@ -63,7 +63,7 @@ pub enum Role {
     Admin,
 }
 
-/// Who looks at a page.
+/// The viewer of a page.
 #[derive(Clone, Debug)]
 pub struct Viewer {
     /// As the audit names them.
@@ -109,7 +109,8 @@ pub enum Astray {
     NotBegun,
     /// The provider says no, by this code.
     Denied(String),
-    /// What it sent does not hold: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired`, `nonce` or `person`.
+    /// The provider's answer is invalid: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired`, `nonce`
+    /// or `person`.
     Wrong(&'static str),
     /// Nothing gives this person a role.
     NoRole(String),
@@ -117,7 +118,7 @@ pub enum Astray {
     Turned(Turned),
 }
 
-/// Where a browser goes next on its way to a provider and back, and what it is to keep.
+/// Where a browser goes next on its way to a provider and back, and the cookies that it gets.
 #[derive(Clone, Debug)]
 pub struct Onward {
     /// The provider's page, or one of our own.
@@ -125,13 +126,14 @@ pub struct Onward {
     pub cookies: Vec<HeaderValue>,
 }
 
-/// What pages need of the process that they are part of.
+/// What pages need from their process.
 pub trait Host: Send + Sync + 'static {
-    /// Who asks. What it finds out it may leave among the request's extensions for [`Host::call`].
+    /// Authenticates a request. It may leave its result in the request's extensions for [`Host::call`].
     fn admit<'a>(&'a self, parts: &'a mut Parts) -> BoxFuture<'a, Result<Viewer, Turned>>;
-    /// Completes when whoever was admitted with this request is so no more: a revoked token, an ended session.
+    /// Completes when the viewer who was admitted with this request is not admitted any more: a revoked token, an ended
+    /// session.
     fn left(&self, parts: &Parts) -> BoxFuture<'static, ()>;
-    /// What the provider is called that people may sign in with, if there is one.
+    /// The name of the provider with which people may sign in, if there is one.
     fn provider(&self) -> Option<&str>;
     /// Sends a browser to the provider; after that it is to come `to` a page.
     fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>>;

@@ -1,30 +1,29 @@
 //! Keeping open pages up to date.
 //!
-//! A page that has parts which may change opens `/live?at=<its address>&has=<what it has>`. Here the page's function runs
-//! again, for the same viewer, whenever something may have changed, and the parts whose text is another are sent, each as
-//! an event named like the part. What a browser has is known by short hashes, first of its address, later of what was
-//! sent (`id` of the events), so that one that comes back gets what it missed and nothing else.
+//! A page with parts that may change opens `/live?at=<its address>&has=<what it has>`. There the page's function runs
+//! again, for the same viewer, whenever something may have changed, and the changed parts are sent, each as an event
+//! with the part's name. A browser's parts are identified by short hashes, first in its address, later in the `id` of
+//! events, so that one that returns gets only what it missed.
 //!
-//! When something may have changed is looked for by one watcher per node, for as long as any page is open:
+//! One watcher per node checks whether something may have changed, as long as any page is open:
 //!
 //! * twice a second by a fingerprint of the cluster: the newest change and run, and how often the tables that work passes
 //!   through have been written to;
-//! * for pages about runs by one statement a second over all runs that somebody looks at. A run that moves on this node
-//!   rings at once.
+//! * for pages about runs, by one statement a second over all runs that are shown somewhere. A run that changes on this
+//!   node is signalled at once.
 //!
-//! A page is made once for all who look at the same: the same address in the same language, zone and theme with the same
-//! role. Who that is stands in the frame, which is no part of this. So five hundred open pages cost as much as there are
-//! different ones, and nothing while nothing happens. Nobody is given a page that was made before the one they have.
+//! A page is made once for all viewers with the same address, language, zone, theme and role. Their names are in the
+//! frame, which is not part of this. So five hundred open pages cost as much as there are different ones, and nothing
+//! while nothing changes. Nobody gets a page that was made before the one that they have.
 //!
 //! Between two updates of a page is a quarter of a second at least, and after a large one so much more that a page is sent
 //! 64 KiB a second: five hundred pages of which each has a large part that changes all the time are no load for a network.
 //!
-//! A proxy that gathers what it passes on hands out nothing of an answer that does not end. A page that hears nothing asks
-//! for answers that do (`&brief=1`): what has changed until now, and when to ask again, which browsers do by themselves.
+//! A proxy that buffers answers passes on nothing of an answer that does not end. A page that gets nothing asks for
+//! answers that do end (`&brief=1`): the changes until now, and when to ask again, which browsers do by themselves.
 //!
-//! A page ends with what its viewer has shown: a token that is revoked or a session that is ended, on whatever node, is
-//! told by the log of changes ([`crate::Host::left`]); the browser then loads the page anew, is asked to sign in, and is led
-//! back to it.
+//! A page ends with its viewer's token or session: the log of changes reports a revoked token or an ended session, on
+//! any node ([`crate::Host::left`]). The browser then loads the page again, has to sign in, and is led back to it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +46,7 @@ use crate::ctx::{Beat, Part, Theme};
 use crate::words::Lang;
 use crate::{Ctx, Role, Ui, Viewer, answer, pages};
 
-/// Pages that one node keeps up to date; more are told to come back, and stay as they are.
+/// How many pages one node keeps up to date; further ones are told to come back, and do not change.
 const PAGES_MAX: usize = 5_000;
 /// The least between two updates of a page.
 const GAP: Duration = Duration::from_millis(250);
@@ -61,11 +60,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ANYWAY_EVERY: Duration = Duration::from_secs(60);
 /// A page that is made again anyway may be one that somebody else was just given.
 const ANYWAY_AGE: Duration = Duration::from_secs(10);
-/// In every so many looks the runs are looked at that pages are about.
+/// How many checks pass between two checks of runs.
 const RUNS_EVERY: u64 = 2;
 /// How soon a page that could not be made is tried again.
 const AWAY_EVERY: Duration = Duration::from_secs(2);
-/// A comment, so that proxies and browsers know that the connection stands.
+/// A comment, so that proxies and browsers know that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Tells pages that something may have changed.
@@ -115,8 +114,8 @@ impl Pulse {
         receiver
     }
 
-    /// Whether the watcher may end. Decided under the lock under which it is looked for: a page that is opened meanwhile
-    /// either is counted here, or finds no watcher and begins another.
+    /// Whether the watcher may end. Decided under the lock under which a page looks for it: a page that is opened
+    /// meanwhile either is counted here, or finds no watcher and starts another.
     fn is_done(&self, ui: &Ui) -> bool {
         let mut watcher = self.watcher.lock();
         let done = self.open.load(Ordering::Relaxed) == 0 || ui.engine.is_leaving();
@@ -126,7 +125,7 @@ impl Pulse {
         done
     }
 
-    /// Listens to a run for a page that was made at `made`; what changed before is not told.
+    /// Listens to a run for a page that was made at `made`; earlier changes are not reported.
     fn listen_to(&self, run: Uuid, made: Instant) -> watch::Receiver<Instant> {
         let mut runs = self.runs.lock();
         let mut told = runs.entry(run).or_insert_with(|| watch::channel(made).0).subscribe();
@@ -137,8 +136,8 @@ impl Pulse {
         told
     }
 
-    /// Tells those who look at runs that have changed. A run that is looked at for the first time counts as changed: it may
-    /// have moved between its page and this look.
+    /// Signals the pages of runs that have changed. A run that is checked for the first time counts as changed: it may
+    /// have changed between its page and this check.
     async fn look_at_runs(&self, ui: &Ui, marks: &mut HashMap<Uuid, Option<String>>) {
         let asked: Vec<Uuid> = {
             let mut runs = self.runs.lock();
@@ -178,7 +177,7 @@ impl Pulse {
     }
 }
 
-/// What makes two pages the same.
+/// The key by which two pages are the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Looks {
     target: String,
@@ -228,8 +227,8 @@ impl Ready {
 }
 
 impl Shown {
-    /// The page as it was at `due` or later; made only if nobody else has made it since. That it could not be made holds for
-    /// all who waited, too: else each of them would wait for the database in turn.
+    /// The page as of `due` or later; it is made only if nobody else has made it since. An error counts for all who
+    /// waited, too: otherwise each of them would wait for the database in turn.
     async fn since(self: &Arc<Self>, due: Instant, make: impl Future<Output = What>) -> Arc<Made> {
         let mut last = self.0.lock().await;
         if let Some(made) = last.as_ref().filter(|made| made.begun >= due) {
@@ -240,7 +239,7 @@ impl Shown {
             begun,
             what: make.await,
         });
-        // Each who looks holds it once.
+        // Each viewer holds it once.
         *last = (Arc::strong_count(self) > 1).then(|| made.clone());
         made
     }
@@ -271,7 +270,7 @@ fn hash(text: &str) -> String {
         .collect()
 }
 
-/// What a page has, as it stands in an address.
+/// The parts that a page has, in the format for an address.
 pub(crate) fn has(parts: &[Part]) -> String {
     let all: Vec<String> = parts
         .iter()
@@ -287,8 +286,8 @@ fn parse_has(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A part as an event, its id aside. Lines end at `\r` as well, as those of HTML do: what stands in a page must not end one
-/// for us.
+/// A part as an event, without its id. Lines end at `\r` as well, as those of HTML do: a text in a page must not end a
+/// line of ours.
 fn event(name: &str, html: &str) -> Bytes {
     let mut event = format!("event: {name}\n");
     for line in html.replace("\r\n", "\n").split(['\n', '\r']) {
@@ -392,7 +391,7 @@ async fn parts_of(ctx: &Ctx) -> What {
     }
 }
 
-/// The changes of a page, for as long as somebody looks at it.
+/// The changes of a page, as long as it is open.
 pub(crate) async fn stream(ctx: Ctx) -> Response {
     let Some(open) = Open::new(&ctx.ui) else {
         let mut response = Response::new("too many pages are open; close some of them".into());
@@ -442,11 +441,11 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
     }))
 }
 
-/// What goes to one browser.
+/// The stream to one browser.
 struct Stream {
     again: Again,
     pulse: watch::Receiver<Instant>,
-    /// Completes when whoever looks may do so no more.
+    /// Completes when the viewer may not look any more.
     left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,
     /// How long the next update has to wait.
@@ -456,7 +455,7 @@ struct Stream {
     run: Option<(Uuid, watch::Receiver<Instant>)>,
     /// When the page was looked at last.
     made: Option<Instant>,
-    /// It ends when what has changed until now has been told.
+    /// It ends when the changes until now have been sent.
     brief: bool,
     over: bool,
 }
@@ -471,7 +470,7 @@ impl Stream {
             if self.over || told || self.again.open.0.engine.is_leaving() {
                 return None;
             }
-            // What is shown first is made now: nobody goes back to what was before the page that they have.
+            // The first answer is made now: nobody goes back to a state before the page that they have.
             let mut due = Instant::now();
             if let Some(made) = self.made {
                 let (ui, pulse, run, beat) = (&self.again.ui, &mut self.pulse, &mut self.run, self.beat);
@@ -624,15 +623,15 @@ mod tests {
             What::Parts(Vec::new(), Beat::Cluster)
         };
         let changed = Instant::now();
-        // Five hundred who hear of one change.
+        // Five hundred pages are signalled by one change.
         let all = futures::future::join_all((0..500).map(|_| shown.since(changed, make()))).await;
         assert_eq!(made.get(), 1);
         assert!(all.iter().all(|one| one.begun >= changed));
-        // What changes while a page is made is not in it.
+        // A change while a page is being made is not in it.
         let later = Instant::now();
         assert!(shown.since(later, make()).await.begun >= later);
         assert_eq!(made.get(), 2);
-        // And whoever heard of the first only is given the newer one.
+        // And a page that only knew of the first change gets the newer one.
         assert!(shown.since(changed, make()).await.begun >= later);
         assert_eq!(made.get(), 2);
         // Nothing is kept for the one who is left.
@@ -654,7 +653,7 @@ mod tests {
         let due = Instant::now();
         let all = futures::future::join_all((0..500).map(|_| shown.since(due, fail()))).await;
         assert!(tried.get() == 1 && all.iter().all(|one| matches!(one.what, What::Away)));
-        // Whoever asks later tries anew.
+        // A later request tries again.
         let now = shown.since(Instant::now(), async { What::Gone }).await;
         assert!(matches!(now.what, What::Gone));
     }

@@ -40,7 +40,7 @@ pub(crate) fn in_zone(zone: Tz, text: &str) -> Option<Time> {
         .iter()
         .find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
         .or_else(|| Some(text.parse::<NaiveDate>().ok()?.and_time(NaiveTime::MIN)))?;
-    // In the hour that a change of clocks leaves out there is nothing: what is meant is what comes first after it.
+    // A time in the hour that a change of clocks skips means the first instant after it.
     let known = zone.from_local_datetime(&at).earliest();
     let later = || zone.from_local_datetime(&(at + TimeDelta::hours(1))).earliest();
     known.or_else(later).map(|at| at.to_utc())

@@ -1,4 +1,4 @@
-//! What keeps a page from being shown, or a form from being done.
+//! Why a page cannot be shown, or a form was refused.
 
 use std::ops::Deref;
 
@@ -6,6 +6,9 @@ use heddle_api::{Problem, ProblemFault};
 use heddle_domain::Chain;
 use heddle_engine::EngineError;
 use heddle_store::StoreError;
+
+use crate::words::Lang;
+use crate::{Ctx, yaml};
 
 /// A problem: the API's, or one of the pages.
 #[derive(Clone, Debug)]
@@ -49,9 +52,89 @@ impl Trouble {
         Self(Problem { status, ..problem })
     }
 
-    /// All of it in a line or more.
+    /// All of it in a line or more, as the API says it.
     pub(crate) fn sentence(&self) -> String {
         self.lines().join("\n")
+    }
+
+    /// The same for people: a field by its label in place of a pointer.
+    pub(crate) fn said(&self, ctx: &Ctx) -> String {
+        self.told(ctx.lang, None)
+    }
+
+    /// The same of a text that somebody wrote, with the lines that are meant.
+    pub(crate) fn said_of(&self, ctx: &Ctx, text: &str) -> String {
+        self.told(ctx.lang, Some(text))
+    }
+
+    fn told(&self, lang: Lang, text: Option<&str>) -> String {
+        // What is not about a place is said once, whatever else is.
+        let placed = |fault: &&ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
+        if !self.errors.iter().any(|fault| placed(&fault)) {
+            return self.sentence();
+        }
+        let mut lines = self.lines();
+        lines.truncate(lines.len() - self.errors.len());
+        lines.extend(self.errors.iter().map(|fault| {
+            let found = || text.and_then(|text| yaml::line_of(text, &fault.pointer));
+            let line = fault.line.map(i64::from).or_else(found);
+            let line = line.map(|n| lang.t("line-n", &[("n", n.into())]));
+            let label = label(lang, &fault.pointer, text.is_some());
+            let place: Vec<String> = line.into_iter().chain(label).collect();
+            match place.is_empty() {
+                true => fault.detail.clone(),
+                false => format!("{}: {}", place.join(", "), fault.detail),
+            }
+        }));
+        lines.join("\n")
+    }
+}
+
+/// Fields of forms, and the keys of their labels.
+const LABELS: [(&str, &str); 22] = [
+    ("from", "from"),
+    ("to", "to"),
+    ("step", "step"),
+    ("order", "order"),
+    ("max_active", "max-active"),
+    ("on_existing", "existing-runs"),
+    ("params", "params-json"),
+    ("task_params", "task-params-json"),
+    ("logical_time", "logical-time"),
+    ("key", "key"),
+    ("priority", "priority"),
+    ("name", "name"),
+    ("role", "role"),
+    ("slots", "slots"),
+    ("state", "state"),
+    ("trigger", "trigger"),
+    ("reason", "reason"),
+    ("day", "day"),
+    ("sender", "sender"),
+    ("receiver", "receiver"),
+    ("timeout", "timeout"),
+    ("version", "version"),
+];
+
+/// What a pointer points to: the label of a form's field, what it is called in the params, or its path in a text.
+fn label(lang: Lang, pointer: &str, in_text: bool) -> Option<String> {
+    let parts: Vec<String> = pointer
+        .split('/')
+        .skip(1)
+        .map(|part| part.replace("~1", "/").replace("~0", "~"))
+        .collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    match parts.as_slice() {
+        [] => None,
+        path if in_text => Some(path.join(".")),
+        // What a form is about as a whole needs no name.
+        ["filter"] => None,
+        [one] | ["filter", one] => Some(match LABELS.iter().find(|(name, _)| name == one) {
+            Some((_, key)) => lang.t(key, &[]),
+            None => (*one).to_owned(),
+        }),
+        ["params" | "task_params", rest @ ..] => Some(rest.join(".")),
+        path => Some(path.join(".")),
     }
 }
 
@@ -77,5 +160,50 @@ impl From<EngineError> for Trouble {
                 Self::new(500, "")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(detail: &str, errors: &[(&str, &str)]) -> Trouble {
+        let errors = errors.iter().map(|(pointer, detail)| ProblemFault {
+            pointer: (*pointer).into(),
+            detail: (*detail).into(),
+            ..ProblemFault::default()
+        });
+        Trouble(Problem {
+            status: 422,
+            detail: detail.into(),
+            errors: errors.collect(),
+            ..Problem::default()
+        })
+    }
+
+    #[test]
+    fn a_field_is_called_what_its_form_calls_it() {
+        for (trouble, said) in [
+            (of("a name must", &[("", "a name must")]), "a name must"),
+            (of("/from: too late", &[("/from", "too late")]), "From: too late"),
+            (of("/params/n: no", &[("/params/n", "no")]), "n: no"),
+            (of("/filter: empty", &[("/filter", "empty")]), "empty"),
+            (
+                of("/a~1b: no (and 1 more)", &[("/a~1b", "no"), ("/tasks/x", "no")]),
+                "a/b: no\ntasks.x: no",
+            ),
+            (of("it is bad", &[("/to", "no")]), "it is bad\nTo: no"),
+            (of("it is bad", &[]), "it is bad"),
+        ] {
+            assert_eq!(trouble.told(Lang::En, None), said);
+        }
+        assert_eq!(of("/from: x", &[("/from", "x")]).told(Lang::Zh, None), "从: x");
+    }
+
+    #[test]
+    fn a_text_has_lines() {
+        let trouble = of("/tasks/b/script: no", &[("/tasks/b/script", "no")]);
+        let text = "tasks:\n  a:\n    script: x\n  b:\n    script: y\n";
+        assert_eq!(trouble.told(Lang::En, Some(text)), "line 5, tasks.b.script: no");
     }
 }

@@ -26,7 +26,7 @@ fn bundle(tag: &str, text: &str) -> Bundle {
         Err((resource, _)) => resource,
     };
     let mut bundle = FluentBundle::new_concurrent(tag.parse().into_iter().collect());
-    // Names stand in <bdi> where they are shown; marks would be in the way of titles and attributes.
+    // Names are in <bdi> where they are shown; marks would disturb titles and attributes.
     bundle.set_use_isolating(false);
     bundle.add_resource_overriding(resource);
     bundle
@@ -53,7 +53,7 @@ impl Lang {
         }
     }
 
-    /// What it calls itself.
+    /// Its own name for itself.
     pub(crate) fn own_name(self) -> &'static str {
         match self {
             Self::En => "English",
@@ -108,7 +108,7 @@ impl Lang {
     }
 }
 
-/// What stands in a message's gap.
+/// The value for a message's gap.
 pub(crate) enum Arg {
     Text(String),
     Number(i64),
@@ -222,7 +222,7 @@ mod tests {
             .filter(|key| !key.is_empty() && !written.contains_key(*key))
             .collect();
         assert!(missing.is_empty(), "nobody has written {missing:?}");
-        // What is put together of a state or a like word.
+        // Keys that are made of a state or a similar word.
         for state in heddle_domain::state::TaskState::ALL {
             assert!(written.contains_key(&format!("state-{}", state.as_str())), "{state}");
         }

@@ -1,4 +1,4 @@
-//! A spec as people write it, with its words told apart; and what differs between two.
+//! A spec as people write it, with highlighted words; and the differences between two.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -10,7 +10,7 @@ pub(crate) fn text(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
 }
 
-/// YAML with keys, strings, numbers and comments told apart. A line is read by itself: enough for what is shown.
+/// YAML with highlighted keys, strings, numbers and comments. Each line is read separately: enough for display.
 pub(crate) fn highlighted(text: &str) -> Markup {
     html! {
         pre.code {
@@ -49,6 +49,55 @@ fn value(text: &str) -> Markup {
     html! { span class=(class) { (text) } }
 }
 
+/// The line, from 1, of what a pointer points to in a text of block style; of what is not there, the line of what it would
+/// be in.
+pub(crate) fn line_of(text: &str, pointer: &str) -> Option<i64> {
+    let lines: Vec<&str> = text.lines().collect();
+    let (mut from, mut until, mut found) = (0, lines.len(), None);
+    for part in pointer.split('/').skip(1) {
+        let part = part.replace("~1", "/").replace("~0", "~");
+        let Some(line) = child(&lines, from, until, &part) else {
+            break;
+        };
+        let depth = depth(lines[line]);
+        from = line + 1;
+        // It ends where something begins that stands no deeper; lists may stand as deep as their key.
+        until = (from..until)
+            .find(|n| !is_blank(lines[*n]) && self::depth(lines[*n]) <= depth && !is_item(lines[*n], depth))
+            .unwrap_or(until);
+        found = Some(line as i64 + 1);
+    }
+    found
+}
+
+fn is_blank(line: &str) -> bool {
+    let line = line.trim_start();
+    line.is_empty() || line.starts_with('#')
+}
+
+fn depth(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+fn is_item(line: &str, at: usize) -> bool {
+    depth(line) == at && line.trim_start().starts_with("- ")
+}
+
+/// The line of a key, or of an item by its number, among those between two lines that stand least deep.
+fn child(lines: &[&str], from: usize, until: usize, part: &str) -> Option<usize> {
+    let inside = || (from..until).filter(move |n| !is_blank(lines[*n]));
+    let least = inside().map(|n| depth(lines[n])).min()?;
+    let mut own = inside().filter(|n| depth(lines[*n]) == least);
+    let first = own.clone().next()?;
+    match part.parse::<usize>() {
+        Ok(number) if is_item(lines[first], least) => own.nth(number),
+        _ => own.find(|n| {
+            let key = lines[*n].trim_start().split_once(':').map_or("", |(key, _)| key);
+            key.trim_matches(|quote| matches!(quote, '"' | '\'' | ' ')) == part
+        }),
+    }
+}
+
 /// The difference of two texts, line by line.
 pub(crate) fn difference(before: &str, after: &str) -> Markup {
     html! {
@@ -84,6 +133,24 @@ mod tests {
             shown.contains("&lt;script&gt;") && shown.contains(r#"<span class="comment"># c</span>"#),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn a_pointer_has_a_line() {
+        let text = "# a group\ndescription: x\n\ntasks:\n  a:\n    script: x\n  \"b/c\":\n    depends_on:\n    - a\n    - z\n    pools: {x: 1}\n";
+        for (pointer, line) in [
+            ("", None),
+            ("/none", None),
+            ("/tasks", Some(4)),
+            ("/tasks/a/script", Some(6)),
+            ("/tasks/b~1c", Some(7)),
+            ("/tasks/b~1c/depends_on/1", Some(10)),
+            ("/tasks/b~1c/pools/x", Some(11)),
+            ("/tasks/a/queue", Some(5)),
+        ] {
+            assert_eq!(line_of(text, pointer), line, "{pointer}");
+        }
+        assert_eq!(line_of("{\"tasks\": {}}", "/tasks/a"), None);
     }
 
     #[test]

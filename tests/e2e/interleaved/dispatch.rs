@@ -1,4 +1,4 @@
-//! Pull dispatch: looks, takes, ends; and notifications on their way.
+//! Pull dispatch: look-ups, takes, ends; and notifications that are being sent.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {
     .await
     .expect("an audience");
     if of_task {
-        // The attempt stands, and no node has it.
+        // The attempt is running, and no node has it.
         sql.batch_execute(&format!(
             "INSERT INTO heddle.running VALUES ('{}', 0, -1, 1, 0, now())",
             run(1)
@@ -110,7 +110,7 @@ fn end(store: &Store, uids: &'static [&'static str]) -> JoinHandle<usize> {
     })
 }
 
-/// `user_facts`: what a user holds is seen as it was committed last, whoever is ending it, and nobody is waited for.
+/// `user_facts`: returns a user's hold as last committed, even if somebody is ending it, and waits for nobody.
 #[tokio::test]
 async fn looks() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -128,8 +128,8 @@ async fn looks() {
     assert_eq!(held().await, None);
 }
 
-/// `hold_users`: of two takes for one user the later waits, and gets nothing if the user holds something then; users come in
-/// their order, so that nobody is held up behind one who is waited for.
+/// `hold_users`: of two takes for one user, the later waits, and gets nothing if the user then holds something. Users
+/// are locked in order, so that nobody is blocked by a user who is waited for.
 #[tokio::test]
 async fn takes_of_one_user() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -140,7 +140,7 @@ async fn takes_of_one_user() {
         first.batch_execute(&holds(offer, &["a"])).await.unwrap();
         let second = take(&store, offer, &["b", "a"]);
         waiting(&sql, 1).await;
-        // The later one waits for `a` before it has taken `b`: this would else wait for it.
+        // The later one waits for `a` before it has taken `b`: otherwise this would wait for it.
         let third = unhindered(take(&store, offer, &["b"])).await.unwrap();
         assert_eq!(third, [Verdict::Given]);
         match commits {
@@ -218,8 +218,8 @@ async fn ends_of_holds() {
     assert_eq!(count(&sql, "occurrences WHERE completed = 2").await, 1);
 }
 
-/// `close_offers`: who completes the last share of a task run's offer sees the shares that were completed before; of two who
-/// close it at once the later waits, and finds it closed.
+/// `close_offers`: whoever completes the last part of a task run's offer sees the parts that were completed before. Of
+/// two who close it at once, the later waits, and finds it closed.
 #[tokio::test]
 async fn ends_of_offers() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -230,7 +230,7 @@ async fn ends_of_offers() {
     ))
     .await
     .unwrap();
-    // Both are under way at once: they wait for the occurrence's row. Whoever is the last of them sees both shares.
+    // Both run at once: they wait for the occurrence's row. The later one sees both parts.
     let holder = other.transaction().await.unwrap();
     holder
         .batch_execute("SELECT FROM heddle.occurrences FOR UPDATE")

@@ -1,4 +1,4 @@
-//! Scheduled messages: they come in, are claimed and ended, and looked at.
+//! Scheduled messages: ingest, claims, ends, and look-ups.
 
 use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::Clock;
@@ -130,7 +130,8 @@ impl Drained {
         )
     }
 
-    /// A claim of another node's: the turn, the frontier of a slice behind its first message, and that in hand.
+    /// Another node's claim: the topic's lock, the frontier of a slice after its first message, and that message in
+    /// hand.
     pub(super) fn claims_first(&self, slice: i64, first: Uuid) -> String {
         let bucket = heddle_domain::message::bucket_in(first);
         format!(
@@ -165,7 +166,7 @@ impl Drained {
         })
     }
 
-    /// Takes these keys, each for a message of its own; the transaction, and how many of them are new.
+    /// Takes these keys, each for a separate message; returns the transaction, and how many of them are new.
     fn take_keys(&self, keys: &[&str]) -> JoinHandle<(MessageIngest, usize)> {
         let (store, topic) = (self.store.clone(), self.topic);
         let keyed = |(key, nth): (&&str, u64)| NewMessage {
@@ -194,8 +195,8 @@ impl Drained {
     }
 }
 
-/// `message_lock`, `message_work`, `messages_of_day`: claims of one topic take turns, and the later sees how far the earlier has
-/// come and what it has in hand.
+/// `message_lock`, `message_work`, `messages_of_day`: claims of one topic wait for each other, and the later sees how
+/// far the earlier has come and what it has in hand.
 #[tokio::test]
 async fn claims_of_a_day() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;
@@ -206,7 +207,7 @@ async fn claims_of_a_day() {
     waiting(&sql, 1).await;
     first.commit().await.unwrap();
     assert_eq!(second.await.unwrap().unwrap(), ids[1..]);
-    // That makes two in hand, which is all that a node has of a topic.
+    // That makes two in hand, the maximum of a node for a topic.
     let full = drained
         .store
         .next_batch(drained.topic, None, Some(&drained.terms(2)))
@@ -230,7 +231,8 @@ async fn claims_of_instants() {
     assert_eq!(count(&sql, "message_slices WHERE state = 1").await, 2);
 }
 
-/// `message_advance`: a frontier and the batch of what it has passed come to be at once, or neither does.
+/// `message_advance`: a frontier and the batch of the messages that it has passed become visible together, or neither
+/// does.
 #[tokio::test]
 async fn frontiers_and_batches() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;
@@ -262,8 +264,8 @@ async fn frontiers_and_batches() {
     assert_eq!(untouched().await, (0, 2));
 }
 
-/// `message_finish`: a batch that was sent is recorded beside a claim, but not beside a cancel; of two who have the batch the
-/// later waits, and counts nothing if the earlier has taken it.
+/// `message_finish`: a batch that was sent is recorded concurrently with a claim, but not with a cancel. Of two who
+/// have the batch, the later waits, and counts nothing if the earlier has taken it.
 #[tokio::test]
 async fn ends_of_batches() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;
@@ -298,7 +300,7 @@ async fn ends_of_batches() {
     assert_eq!(count(&sql, &format!("{sent}2")).await, 1);
 }
 
-/// `message_keys`: a key that somebody has taken and not committed is waited for; it is new if that came to nothing.
+/// `message_keys`: waits for a key that somebody has taken and not committed; it is new if that was rolled back.
 #[tokio::test]
 async fn keys() {
     let (_world, drained, sql, _) = Drained::set_up().await;
@@ -317,8 +319,8 @@ async fn keys() {
     assert_eq!(count(&sql, "message_keys").await, 1);
 }
 
-/// `message_keys`: keys are taken in one order, whatever the order of the messages: who waits for one has none of those that
-/// come behind it, so that nobody waits in a circle.
+/// `message_keys`: keys are taken in one order, whatever the order of the messages: whoever waits for one has no later
+/// key, so that there is no deadlock.
 #[tokio::test]
 async fn the_order_of_keys() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;
@@ -342,7 +344,7 @@ async fn the_order_of_keys() {
     assert_eq!(both.await.unwrap().1, 2);
 }
 
-/// `message_directory`: two transactions that bring messages of one bucket add up.
+/// `message_directory`: the counts of two transactions with messages of one bucket add up.
 #[tokio::test]
 async fn counts_of_buckets() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;
@@ -363,8 +365,8 @@ async fn counts_of_buckets() {
     assert_eq!(count(&sql, "message_buckets WHERE total = 6").await, 1);
 }
 
-/// `messages_search`, `messages_named`, `messages_to`: whoever looks at messages waits for nobody, and sees them as they were
-/// committed last.
+/// `messages_search`, `messages_named`, `messages_to`: look-ups of messages wait for nobody, and see them as last
+/// committed.
 #[tokio::test]
 async fn looks() {
     let (_world, drained, _, mut other) = Drained::set_up().await;

@@ -1,5 +1,5 @@
-//! Statements whose correctness rests on locks, each with a second connection that comes in between. No node is run here:
-//! the store does what nodes do, side by side, and whoever has to wait is seen to wait by Postgres itself.
+//! Statements whose correctness depends on locks, each with a second connection that intervenes. No node runs here: the
+//! store does what nodes do, concurrently, and Postgres itself shows which connection waits.
 //!
 //! A test names the statements that it is about, files of `runner/store/src/sql`, in its comment: a statement with a locking
 //! note that none of them names fails a test of `runner/cli/tests/architecture.rs`.
@@ -46,8 +46,8 @@ async fn store(world: &World) -> Store {
     Store::connect(world.url(), 4).await.expect("a store")
 }
 
-/// What most tests begin with: the store under test, a connection that looks on, and one that comes in between. The database
-/// goes with the world, so a test keeps that until its end.
+/// What most tests begin with: the store under test, a connection that observes, and one that intervenes. The database
+/// is dropped with the world, so a test keeps that until its end.
 async fn set_up() -> (World, Store, Client, Client) {
     let world = World::new().await;
     let store = store(&world).await;
@@ -56,7 +56,10 @@ async fn set_up() -> (World, Store, Client, Client) {
 }
 
 async fn begin(store: &Store, lease: i64) -> Completion {
-    store.completion(lease, Arc::new(Wall)).await.expect("a transaction")
+    store
+        .completion("test", lease, Arc::new(Wall))
+        .await
+        .expect("a transaction")
 }
 
 /// A lease of one hour.
@@ -109,7 +112,7 @@ async fn under_way(sql: &Client, runs: &[u128], lease: i64) {
     }
 }
 
-/// A run that goes on as it stands, to be changed.
+/// A live run without changes; tests change a field.
 fn going(number: u128) -> RunWrite {
     RunWrite {
         run: run(number),
@@ -130,7 +133,7 @@ fn going(number: u128) -> RunWrite {
     }
 }
 
-/// A run to be made, which begins at once, to be changed.
+/// A run to be created, which begins at once; tests change a field.
 fn new_run(number: u128, group_id: i64) -> NewRun {
     let now = Wall.now();
     NewRun {
@@ -190,7 +193,7 @@ async fn waiting(sql: &Client, many: i64) {
     .await;
 }
 
-/// What waits for nobody: it would wait for ever, for the test holds what it would wait for.
+/// For work that must wait for nobody: otherwise it would wait for ever, because the test holds the lock.
 async fn unhindered<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it waits for nobody")
 }

@@ -1,4 +1,4 @@
-//! Leases of nodes, gates of groups, what is repeated.
+//! Leases of nodes, gates of groups, and repeated transactions.
 
 use chrono::TimeDelta;
 use heddle_store::change::By;
@@ -50,8 +50,8 @@ async fn leases() {
     assert_eq!(claim(&two, new, 1).await, [2]);
 }
 
-/// `take_turnstiles`: a group's gate is held until the end of the transaction, the gates of other groups are not; whoever
-/// comes next sees what was decided there.
+/// `take_turnstiles`: a group's gate is held until the end of the transaction, the gates of other groups are not. The
+/// next one sees what was decided there.
 #[tokio::test]
 async fn gates() {
     let (_world, store, sql, _) = set_up().await;
@@ -95,7 +95,8 @@ async fn gates() {
     assert_eq!(third.gates(&[other], 10).await.unwrap()[0].waiting.len(), 1);
 }
 
-/// What people change is tried again when it met another transaction, and how long each try took is counted.
+/// A transaction of people's changes is tried again when it met another transaction, and the duration of each try is
+/// counted.
 #[tokio::test]
 async fn repeated() {
     let (_world, store, sql, _) = set_up().await;

@@ -26,8 +26,8 @@ fn admit(store: &Store) -> tokio::task::JoinHandle<u64> {
     tokio::spawn(async move { store.admit_pooled().await.expect("an answer") })
 }
 
-/// `count_holds`: admissions take turns, and the later sees what the earlier has given out; what is ending holds its slots
-/// until its end is committed.
+/// `count_holds`: admissions wait for each other, and the later sees what the earlier has given out. An attempt that is
+/// ending holds its slots until its end is committed.
 #[tokio::test]
 async fn slots_are_counted() {
     let (_world, store, sql, mut other) = set_up().await;

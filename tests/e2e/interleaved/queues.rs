@@ -67,8 +67,8 @@ fn numbers(claims: &QueueClaims) -> Vec<u128> {
     claims.claimed.iter().map(|one| one.claim.run.0.as_u128()).collect()
 }
 
-/// `queue_put`: two writers that read the same head of a queue do not wait for each other and share its turn; whoever moves the
-/// same run waits for the one that has put it there, and sees where that left it.
+/// `queue_put`: two writers that read the same head of a queue do not wait for each other, and may write the same
+/// `turn`. A writer that moves the same run waits for the one that has put it there, and sees the result.
 #[tokio::test]
 async fn what_is_put() {
     let (_world, store, sql, mut other) = set_up().await;

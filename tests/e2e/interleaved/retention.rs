@@ -4,12 +4,13 @@ use chrono::NaiveDate;
 use heddle_domain::retention::{GroupRetention, Retention};
 use heddle_domain::{Clock, Span};
 use heddle_store::Store;
+use heddle_store::change::By;
 use heddle_store::live::LogRow;
 use heddle_store::retention::{Day, Dropped, RunRules};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Wall, begin, count, first, set_up, unhindered};
+use super::{Wall, begin, count, first, group, set_up, unhindered, waiting};
 
 /// A day of long ago that has its partitions, and one that has none.
 const KEPT_APART: &str = "2020-01-01";
@@ -75,8 +76,8 @@ impl Remove {
     }
 }
 
-/// `due_runs`, `due_runs_default`, `due_runs_of`: a run that somebody has, to restart it or to remove it, is passed over, and
-/// nobody waits; what is live again is not removed, what was only looked at is.
+/// `due_runs`, `due_runs_default`, `due_runs_of`: a run that somebody has locked, to restart it or to remove it, is
+/// skipped, and nobody waits. A run that is live again is not removed; one that was only read is.
 #[tokio::test]
 async fn runs_that_somebody_has() {
     for remove in [Remove::OfDay, Remove::ByDefault, Remove::OfGroup] {
@@ -142,8 +143,8 @@ async fn logs_of_runs_that_somebody_has() {
     assert_eq!((count(&sql, "logs").await, count(&sql, &kept).await), (1, 1));
 }
 
-/// `day_needed`: a day that nobody seemed to need is looked at once more by whoever has its tables alone; a run that has come
-/// back by then keeps it. While somebody writes to the tables the day is left for later.
+/// `day_needed`: a day that seems unneeded is checked again by whoever has locked its tables exclusively; a run that
+/// has come back by then keeps it. While somebody writes to the tables, the day is left for later.
 #[tokio::test]
 async fn days_that_are_needed_after_all() {
     let (_world, store, sql, _) = set_up().await;
@@ -163,4 +164,35 @@ async fn days_that_are_needed_after_all() {
     sql.batch_execute("DELETE FROM heddle.runs_live").await.unwrap();
     assert_eq!(store.drop_run_day(&rules, day, now).await.unwrap(), Dropped::Gone);
     assert_eq!(count(&sql, "runs_done").await, 0);
+}
+
+/// A run that somebody has is waited for by who deletes it: one that was restarted is not deleted, one that was only looked at
+/// is.
+#[tokio::test]
+async fn runs_that_are_deleted() {
+    let (_world, store, sql, _) = set_up().await;
+    let [restarted, looked_at, _] = ended(&sql, KEPT_APART).await;
+    let group = group(&sql, "g").await;
+    let of_group = "UPDATE heddle.runs_done SET group_id = $1";
+    assert_eq!(sql.execute(of_group, &[&group]).await.unwrap(), 3);
+    for (run, restarts) in [(restarted, true), (looked_at, false)] {
+        let run = heddle_domain::id::RunId(run);
+        let mut restart = begin(&store, 7).await;
+        restart.lock_one(run, true).await.unwrap();
+        let deleting = store.clone();
+        let deleting = tokio::spawn(async move {
+            let by = By {
+                actor: "test",
+                at: Wall.now(),
+            };
+            deleting.delete_run(by, run).await.expect("an answer")
+        });
+        waiting(&sql, 1).await;
+        match restarts {
+            true => restart.commit().await.unwrap(),
+            false => drop(restart),
+        }
+        assert_eq!(deleting.await.unwrap(), !restarts);
+    }
+    assert_eq!((count(&sql, "runs_done").await, count(&sql, "runs_live").await), (1, 1));
 }

@@ -76,7 +76,7 @@ async fn claims() {
     claimer.rollback().await.unwrap();
     let (one, two) = tokio::join!(claim(&store, lease, 1), claim(&store, lease, 1));
     let mut both = [one, two].concat();
-    // The second may have come while the first held the front, and have found it locked; what is left it gets now.
+    // The second may have come while the first had locked the front; it gets the rest now.
     both.extend(claim(&store, lease, 4).await);
     both.sort_unstable();
     assert_eq!(both, [1, 2]);
@@ -88,8 +88,8 @@ async fn claims() {
     assert_eq!(count(&sql, "ready").await, 1);
 }
 
-/// `lock_ended`: runs are locked before any attempt is taken, in the order of their ids, and what is written is dated behind
-/// the locks; of two who report one attempt the second waits, and finds it gone if the first has committed.
+/// `lock_ended`: runs are locked before any attempt is taken, in the order of their ids, and what is written is dated
+/// after the locks. Of two who report one attempt, the second waits, and finds it gone if the first has committed.
 #[tokio::test]
 async fn outcomes() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -104,7 +104,7 @@ async fn outcomes() {
         })
     };
 
-    // Somebody holds the run that comes first: the one behind it is not locked yet, nor is any attempt taken.
+    // Somebody holds the first run: the next one is not locked yet, and no attempt is taken.
     let holder = other.transaction().await.unwrap();
     let hold = format!("SELECT FROM heddle.runs_live WHERE id = '{}' FOR UPDATE", run(1));
     holder.execute(&hold, &[]).await.unwrap();
@@ -125,14 +125,14 @@ async fn outcomes() {
     assert_eq!((locked.runs.len(), locked.owned.len()), (2, 2));
     assert!(completion.now() >= released, "what it writes is dated behind the locks");
 
-    // It gives up: whoever waits gets what it had taken.
+    // It is rolled back: the one that waits gets what it had taken.
     let second = report(&[1]);
     waiting(&sql, 1).await;
     drop(completion);
     let (completion, locked) = second.await.unwrap();
     assert_eq!(locked.owned.len(), 1);
 
-    // It commits: whoever waits finds the run, but nothing that is its own to end.
+    // It commits: the one that waits finds the run, but nothing of its own to end.
     let zombie = report(&[1]);
     waiting(&sql, 1).await;
     completion.commit().await.unwrap();
@@ -141,8 +141,8 @@ async fn outcomes() {
     assert_eq!(count(&sql, "running").await, 1);
 }
 
-/// `complete_single_task`: the run is locked before its attempt is taken; of two who end one run, one does, and what is written
-/// is written once.
+/// `complete_single_task`: the run is locked before its attempt is taken. Of two who end one run, one does, and all is
+/// written once.
 #[tokio::test]
 async fn ends_of_runs() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -178,8 +178,8 @@ async fn ends_of_runs() {
     assert_eq!(rows, [0, 0, 1, 1]);
 }
 
-/// `finish_runs`: who comes to end a run that is being ended waits, and ends nothing; a schedule that counts from the end and
-/// that its group changes at this moment is waited for, and stands as the group has it then.
+/// `finish_runs`: whoever ends a run that is being ended waits, and ends nothing. If the group of a schedule that
+/// counts from the end is being changed, the end waits for that, and the schedule is as the group then has it.
 #[tokio::test]
 async fn ends_of_locked_runs() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -222,8 +222,8 @@ async fn ends_of_locked_runs() {
     assert_eq!(count(&sql, counted).await, 2);
 }
 
-/// `interrupt`: what is being claimed at this moment is waited for, and stopped where it went; whoever is about to report what
-/// is stopped waits for the run, and finds that it is not its own any more.
+/// `interrupt`: waits for a claim in progress, and stops the attempt where that has put it. Whoever is about to report
+/// a stopped attempt waits for the run, and finds that it is not its own any more.
 #[tokio::test]
 async fn interrupts() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -268,7 +268,7 @@ async fn interrupts() {
     assert_eq!((count(&sql, "running").await, count(&sql, stopped).await), (0, 2));
 }
 
-/// Runs under way, each with a timer that is due.
+/// Live runs, each with a due timer.
 async fn with_timers(sql: &Client, runs: &[u128]) {
     under_way(sql, runs, 7).await;
     for number in runs {
@@ -291,7 +291,7 @@ fn inbox(store: &Store, locks: u128) -> tokio::task::JoinHandle<(Completion, usi
     })
 }
 
-/// Waits until so many timers are due that nobody has in hand.
+/// Waits until this many timers are due that nobody has locked.
 async fn due_timers(sql: &Client, many: i64) {
     let free = "SELECT count(*) FROM (SELECT FROM heddle.timers WHERE due_at <= now() FOR UPDATE SKIP LOCKED) AS free";
     eventually("free timers", async || {
@@ -301,8 +301,8 @@ async fn due_timers(sql: &Client, many: i64) {
     .await;
 }
 
-/// `take_timers`, `drop_timers`: nobody waits for a timer. Who holds a run leaves one that is being taken; it goes with whoever
-/// takes it, and, if that is given up, with the next look.
+/// `take_timers`, `drop_timers`: nobody waits for a timer. A transaction that holds a run skips a timer that is being
+/// taken; it is deleted by whoever takes it, or, if that is rolled back, by the next tick.
 #[tokio::test]
 async fn timers_that_are_being_taken() {
     let (_world, store, sql, _) = set_up().await;
@@ -346,8 +346,8 @@ async fn timers_that_are_being_taken() {
     assert_eq!(count(&sql, "timers").await, 0, "nothing stays behind");
 }
 
-/// `put_timers`: who sets a timer where an old one is being taken gives up instead of waiting; where nobody takes it, the new
-/// one takes its place.
+/// `put_timers`: a transaction that sets a timer where an old one is being taken is rolled back instead of waiting. If
+/// nobody takes it, the new one replaces it.
 #[tokio::test]
 async fn timers_in_the_place_of_others() {
     let (_world, store, sql, _) = set_up().await;
@@ -431,8 +431,8 @@ async fn runs_that_are_given_up() {
     assert_eq!(second.await.unwrap().1, None, "it was reported");
 }
 
-/// `make_ready`: who moves a run waits for who is moving it, and sees where that left it; a node whose lease has gone in the
-/// meantime is handed nothing.
+/// `make_ready`: whoever moves a run waits for another one that is moving it, and sees the result. A node whose lease
+/// has been lost in the meantime gets nothing.
 #[tokio::test]
 async fn what_becomes_ready() {
     let (_world, store, sql, _) = set_up().await;
@@ -481,7 +481,8 @@ async fn what_becomes_ready() {
 }
 
 /// `create_runs`: of two that make a run of one key, or for one instant, the later waits; it makes none if the earlier has
-/// made one, and else begins after it had to wait. A node without a lease makes runs and is handed nothing of them.
+/// made one, and else begins after it had to wait. An instant whose run is gone is free, for one of them. A node without a
+/// lease makes runs and is handed nothing of them.
 #[tokio::test]
 async fn runs_that_may_be_there() {
     let (_world, store, sql, _) = set_up().await;
@@ -533,6 +534,22 @@ async fn runs_that_may_be_there() {
     first.commit().await.unwrap();
     assert_eq!(second.await.unwrap().1, Created::Exists(run(4)));
 
+    let gone = format!("DELETE FROM heddle.runs_live WHERE id = '{}'", run(4));
+    assert_eq!(sql.execute(&gone, &[]).await.unwrap(), 1);
+    for commits in [false, true] {
+        let (first, created) = making(of_instant(7)).await.unwrap();
+        assert!(matches!(created, Created::Made { .. }), "{created:?}");
+        let second = making(of_instant(8));
+        waiting(&sql, 1).await;
+        match commits {
+            true => first.commit().await.unwrap(),
+            false => drop(first),
+        }
+        let (_, created) = second.await.unwrap();
+        assert_eq!(created == Created::Exists(run(7)), commits, "{created:?}");
+    }
+    assert_eq!(count(&sql, &format!("run_instants WHERE run = '{}'", run(7))).await, 1);
+
     let mut row = ReadyRow::new(super::first(), 1, None);
     let room = Room {
         free: 1,
@@ -547,4 +564,32 @@ async fn runs_that_may_be_there() {
     let created = store.create_runs(&[&handed], 77, &Wall).await.unwrap().remove(0);
     assert!(matches!(created, Created::Made { handed: false, .. }), "{created:?}");
     assert_eq!((count(&sql, "running").await, count(&sql, "ready").await), (0, 2));
+}
+
+/// A control that waits for a run finds it where it went meanwhile: among the ended, or back among the living.
+#[tokio::test]
+async fn runs_that_move_while_a_control_waits() {
+    let (_world, store, sql, mut other) = set_up().await;
+    under_way(&sql, &[1], 7).await;
+    let columns = "id, group_id, revision_id, trigger, priority, logical_time, interval_start, interval_end, params,
+                   created_at, started_at, progress";
+    let ends = format!(
+        "WITH gone AS (DELETE FROM heddle.runs_live RETURNING *)
+         INSERT INTO heddle.runs_done ({columns}, state, finished_at) SELECT {columns}, 4, now() FROM gone"
+    );
+    let restarts = format!(
+        "WITH gone AS (DELETE FROM heddle.runs_done RETURNING *)
+         INSERT INTO heddle.runs_live ({columns}, state) SELECT {columns}, 1 FROM gone"
+    );
+    for (moves, found, live) in [(&ends, RunState::Failed, 0), (&restarts, RunState::Running, 1)] {
+        let moving = other.transaction().await.unwrap();
+        assert_eq!(moving.execute(moves, &[]).await.unwrap(), 1);
+        let mut control = begin(&store, 7).await;
+        let looking = tokio::spawn(async move { control.lock_one(run(1), false).await });
+        waiting(&sql, 1).await;
+        moving.commit().await.unwrap();
+        let locked = looking.await.unwrap().expect("an answer").expect("a run");
+        assert_eq!(locked.state, found);
+        assert_eq!(count(&sql, "runs_live").await, live);
+    }
 }

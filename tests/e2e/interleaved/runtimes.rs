@@ -44,7 +44,7 @@ async fn three_versions(sql: &Client) -> i64 {
     found.expect("it").get(0)
 }
 
-/// Whoever puts a version into use waits for a retirement of its runtime that has begun.
+/// Putting a version into use waits for a retirement of its runtime that has begun.
 #[tokio::test]
 async fn uses_beside_a_retirement() {
     let world = World::new().await;
@@ -93,7 +93,7 @@ async fn uses_beside_a_retirement() {
         ),
         (
             "a topic that names it",
-            Box::pin(async { matches!(store.put_topic(by(), topic, &[]).await, Ok(TopicPut::Done(_))) }),
+            Box::pin(async { matches!(store.put_topic(by(), topic, &[], None).await, Ok(TopicPut::Done(_))) }),
         ),
         (
             "an activation",

@@ -26,8 +26,8 @@ async fn due(sql: &Client, group: i64, names: &[&str]) {
     }
 }
 
-/// `take_schedules`: what another node is firing is passed over, not waited for; a change of the group waits for whoever is
-/// firing, and what it has changed is not due any more.
+/// `take_schedules`: a schedule that another node is firing is skipped, not waited for. A change of the group waits for
+/// the node that is firing, and schedules that it has changed are not due any more.
 #[tokio::test]
 async fn firings() {
     let (world, store, sql, mut other) = set_up().await;
@@ -52,8 +52,8 @@ async fn firings() {
     assert_eq!(taken.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["held"]);
 }
 
-/// `move_schedules`: the end of a run that a delay is to be counted from is waited for; if it has ended then, the delay is
-/// counted from now, else from its end.
+/// `move_schedules`: waits for the end of the run from which a delay counts. If it had ended, the delay counts from
+/// now; otherwise from its end.
 #[tokio::test]
 async fn delays() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -132,8 +132,8 @@ fn is_of(number: u128) -> String {
     )
 }
 
-/// `register_instants`: an instant that somebody is taking is waited for; what came meanwhile stays, and one that stands is
-/// taken over only if it still is that run's which was seen there.
+/// `register_instants`: waits for an instant that somebody is registering. What was registered meanwhile stays, and an
+/// existing one is taken over only if it still belongs to the run that was read.
 #[tokio::test]
 async fn instants() {
     let (_world, store, sql, mut other) = set_up().await;
@@ -169,7 +169,7 @@ async fn instants() {
         }
         assert_eq!(registering.await.unwrap(), got, "day {day}");
     }
-    // It was another run's when it was looked at.
+    // It belonged to another run when it was read.
     for (day, commits, got) in [(3, false, 1), (4, true, 0)] {
         sql.execute(&is_of(1), &[&group, &instant(day)]).await.unwrap();
         let taker = other.transaction().await.unwrap();
@@ -196,7 +196,7 @@ async fn instants() {
     );
 }
 
-/// A step to a day's instant, as it would be made by who believes that the backfill stands like this.
+/// A step to a day's instant, of a node that expects the backfill to be like this.
 fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task::JoinHandle<Option<(bool, Time)>> {
     let (store, row) = (store.clone(), row.clone());
     tokio::spawn(async move {
@@ -209,8 +209,9 @@ fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task
     })
 }
 
-/// `step_backfill`: who has the backfill is not waited for; who is taking the instant is. Nothing is done if the backfill has
-/// moved, one of its runs is active, or the instant is somebody's; and the run is made after whatever was waited for.
+/// `step_backfill`: does not wait for a locked backfill; waits for whoever is registering the instant. Nothing is done
+/// if the backfill has advanced, one of its runs is active, or the instant is taken; and the run is created after all
+/// waits.
 #[tokio::test]
 async fn steps() {
     let (_world, store, sql, mut other) = set_up().await;

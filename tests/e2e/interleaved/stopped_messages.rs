@@ -1,4 +1,4 @@
-//! Cancels of scheduled messages: claims and cancels of a topic take turns.
+//! Cancels of scheduled messages: claims and cancels of a topic wait for each other.
 
 use heddle_domain::Clock;
 use heddle_store::change::By;
@@ -59,8 +59,8 @@ async fn retried(drained: &Drained, sql: &Client, ids: &[Uuid], due: &str) {
     }
 }
 
-/// `message_cancel_bucket`, `message_cancel_reading`, `message_state`: a cancel waits for the claim that is under way, and does
-/// not touch what that has taken, but for marking that it is not to be tried again.
+/// `message_cancel_bucket`, `message_cancel_reading`, `message_state`: a cancel waits for a claim in progress, and does
+/// not change what that has taken, except that it marks it as not to be retried.
 #[tokio::test]
 async fn cancels_beside_a_claim() {
     for filter in [BUCKET, RECEIVER] {
@@ -82,8 +82,8 @@ async fn cancels_beside_a_claim() {
     }
 }
 
-/// `message_cancel_day`: a day's cancel waits for ingest that is under way, and counts what that has brought; and for a claim,
-/// and does not count what that has taken.
+/// `message_cancel_day`: a day's cancel waits for open ingest, and counts its messages; and for a claim, and does not
+/// count what that has taken.
 #[tokio::test]
 async fn cancels_of_a_day() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;
@@ -114,7 +114,7 @@ async fn cancels_of_a_day() {
     assert_eq!(count(&sql, "message_slices WHERE state = 2").await, 2);
 }
 
-/// `message_cancel_retries`: a retry that is being claimed is waited for; it is in hand if that is committed, else cancelled.
+/// `message_cancel_retries`: waits for a claim of the retry; it is in hand if that is committed, otherwise cancelled.
 #[tokio::test]
 async fn cancels_of_retries() {
     for (commits, cancelled, state) in [(true, 0, 3), (false, 1, 1)] {
@@ -140,7 +140,7 @@ async fn cancels_of_retries() {
     }
 }
 
-/// `message_retries`: a claim of retries waits for the cancel that is under way, and does not get what that has taken.
+/// `message_retries`: a claim of retries waits for a cancel in progress, and does not get what that has taken.
 #[tokio::test]
 async fn claims_of_retries() {
     let (_world, drained, sql, mut other) = Drained::set_up().await;

@@ -182,7 +182,7 @@ async fn what_is_tried_again() {
     );
 }
 
-/// A receiver's messages are found, and cancelled, wherever they lie and however they stand; others are not touched.
+/// A receiver's messages are found, and cancelled, in any bucket and any state; others are not touched.
 #[tokio::test]
 async fn by_receiver() {
     let (world, node) = World::with_node().await;

@@ -292,7 +292,7 @@ async fn what_a_consumer_enqueues() {
     assert_eq!(node.all("/v1/runs?group=posted&trigger=task").await.len(), 3);
 }
 
-/// What a consumer writes and nobody can keep fails its own batch, and holds up nothing behind it.
+/// Effects that cannot be stored fail their own batch, and delay no later one.
 #[tokio::test]
 async fn what_nobody_can_keep() {
     let (_world, node) = World::with_node().await;

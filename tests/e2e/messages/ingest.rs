@@ -1,4 +1,4 @@
-//! Messages come in: objects, arrays, streams, and what is wrong with them.
+//! Ingest of messages: objects, arrays, streams, and their errors.
 
 use heddle_tests::{Node, World, eventually};
 use reqwest::Method;
@@ -168,8 +168,8 @@ async fn what_is_wrong_is_said() {
     assert_eq!(only_day(&node, "days").await.1["total"], 4);
 }
 
-/// What editors and shells make of lines is read: a mark of the byte order, carriage returns, a last line without an end.
-/// What is compressed is refused as such; an instant that is past is due now, however long ago.
+/// Variants of lines by editors and shells are accepted: a byte order mark, carriage returns, a last line without an
+/// end. Compressed bodies are refused as such; a past instant is due now, however long ago.
 #[tokio::test]
 async fn how_bodies_are_written() {
     let (world, node) = World::with_node().await;
@@ -219,7 +219,7 @@ async fn how_bodies_are_written() {
     assert_eq!(dues, past.map(|due| due.replace('Z', ".000000Z")));
 }
 
-/// A key stands for one message within its day, whoever sends it, and however often.
+/// A key means one message within its day, whoever sends it, and however often.
 #[tokio::test]
 async fn keys_stand_once_a_day() {
     let world = World::new().await;
@@ -334,8 +334,8 @@ async fn streams_at_once() {
     assert_eq!(ids, 24_000);
 }
 
-/// What trickles in without a pause is committed all the same, and is not kept in a transaction that idles: the server
-/// would end it after 6 s, and what came before would be gone.
+/// A stream that trickles without a pause is committed all the same, and not kept in an idle transaction: the server
+/// would end it after 6 s, and all before would be lost.
 #[tokio::test]
 async fn a_stream_that_trickles() {
     const BLOCK: usize = 6_000;

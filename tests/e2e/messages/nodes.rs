@@ -1,4 +1,4 @@
-//! What nodes that die leave behind is sent by others: nothing is lost, and little is sent twice.
+//! Batches of dead nodes are sent by others: nothing is lost, and little is sent twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,8 +15,8 @@ const MESSAGES_DEFAULT: u64 = 40_000;
 /// How long that may take.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Three nodes drain a topic and are killed one after the other: every message arrives, with the id that it was given,
-/// and those that arrive twice are at most one batch for each lane that was lost.
+/// Three nodes drain a topic and are killed one after the other: every message arrives, with its id, and those that
+/// arrive twice are at most one batch for each lost drainer.
 #[tokio::test]
 async fn three_nodes_with_kills() {
     const BATCH: u64 = 250;
@@ -83,8 +83,8 @@ async fn three_nodes_with_kills() {
     assert_eq!(left, 0);
 }
 
-/// A batch that was handed to a script when its node died is handed out again, with the same ids; one node at a time
-/// has one batch, so one batch is repeated and no more.
+/// A batch that a script had when its node died is sent again, with the same ids; one node at a time has one batch, so
+/// only one batch is repeated.
 #[tokio::test]
 async fn one_batch_is_repeated() {
     let world = World::new().await;
@@ -151,8 +151,8 @@ async fn a_zombie_records_nothing() {
     );
 }
 
-/// All connections are cut in the middle of a drain, again and again: what was in hand is recorded or handed out again, and
-/// what was claimed without an answer is not forgotten.
+/// All connections are cut in the middle of a drain, again and again: batches in hand are recorded or sent again, and
+/// those that were claimed without an answer are not forgotten.
 #[tokio::test]
 async fn connections_are_cut() {
     const BATCH: i64 = 20;

@@ -46,7 +46,7 @@ async fn workers_send_batches() {
     .await;
     let messages: Vec<Value> = (0..30).map(|n| due_now(n, json!({"n": n}))).collect();
     let answer = send(&node, "outgoing", &messages).await;
-    // Two runs of one moment stand in the queue in one order or the other.
+    // Two runs of one moment may be in the queue in either order.
     let (one, other) = (claim(&node, "30s").await, claim(&node, "30s").await);
     let (first, second) = if ids(&one).len() == 20 {
         (one, other)
@@ -77,7 +77,8 @@ async fn workers_send_batches() {
     assert_eq!(count(&node, "outgoing", "sent").await, 30);
 }
 
-/// What a worker says that cannot be read is refused, and loses nothing: neither is it taken for sent, nor is the claim over.
+/// An unreadable answer of a worker is refused, and loses nothing: its messages do not count as sent, and the claim is
+/// not over.
 #[tokio::test]
 async fn what_cannot_be_read_is_refused() {
     let (_world, node) = World::with_node().await;
@@ -140,8 +141,8 @@ async fn workers_and_nodes_are_lost() {
     assert_eq!(counts, (9, 1), "without retries, what failed is given up");
 }
 
-/// A batch is what a run's params can carry, whatever stands around the payloads, however long they are once they are
-/// written out, and although retries come together from many batches. What no run can carry fails alone.
+/// A batch fits into a run's params, whatever the payloads, however long they become when they are written out, and
+/// although retries come from many batches. A message that fits into no run fails alone.
 #[tokio::test]
 async fn batches_are_cut_for_their_runs() {
     let (_world, node) = World::with_node().await;

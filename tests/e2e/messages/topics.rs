@@ -231,7 +231,7 @@ async fn on_the_command_line() {
     let (code, said) = heddle(&node, &["topic", "day", "t", &day, "--watch", "-o", "json"]);
     let found: Value = serde_json::from_str(&said).expect("JSON and nothing else");
     assert_eq!((code, &found["state"]), (0, &json!("drained")));
-    // The group behind a topic that goes to a queue belongs to the topic, and is not exported beside it.
+    // The group of a topic that sends to a queue belongs to the topic, and is not exported separately.
     put_topic(&node, "q", json!({"queue": "q"})).await;
     let exported = heddle(&node, &["export", "--all"]).1;
     assert!(

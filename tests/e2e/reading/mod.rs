@@ -1,6 +1,6 @@
-//! What lists and pages read does not grow with what is kept. No node is run: a history is written by SQL, analysed, and
-//! Postgres counts the entries of indexes and the rows of tables that each question touches, planned as a node's sessions
-//! plan. Whatever plan it is that reads a whole history, it is found by what it reads.
+//! The rows that lists and pages read do not grow with what is kept. No node runs: SQL writes a history, it is
+//! analysed, and Postgres counts the entries of indexes and the rows of tables that each query reads, planned as in a
+//! node's sessions. Any plan that reads a whole history is found by its counts.
 
 mod pages;
 mod runs;
@@ -17,11 +17,13 @@ const RUNS: i64 = 24_000;
 /// So many are shown.
 const SHOWN: i64 = 20;
 
-/// What a list may read: what it shows, a look into each day for each thing that is looked for, and some more.
+/// The maximum that a list may read: what it shows, a look-up in each day for each thing that is searched for, and some
+/// more.
 const READ_MAX: i64 = 1_500;
 
-/// Half of all runs are of a group that has not run for three weeks: who believes in shares of a whole looks for its runs
-/// among all others'. The others are of three hundred groups. A few runs failed, a few were cancelled long ago.
+/// Half of all runs belong to a group that has not run for three weeks: a planner that only knows shares of the whole
+/// would search for its runs among all others. The others belong to three hundred groups. A few runs failed, a few were
+/// cancelled long ago.
 const HISTORY: &str = "
     SET search_path = public;
     SELECT heddle.make_partitions((now() AT TIME ZONE 'UTC')::date - 41, 41);
@@ -39,17 +41,18 @@ const HISTORY: &str = "
                 CASE WHEN n % 100 = 1 THEN 4 WHEN n < 4000 AND n % 100 = 3 THEN 5 ELSE 3 END AS state
            FROM generate_series(0, 23999) AS n;
     INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
-                                  interval_end, params, key, labels, created_at, started_at, progress, finished_at)
+                                  interval_end, params, key, labels, source, created_at, started_at, progress,
+                                  finished_at)
          SELECT heddle.uuid_v7(d.at), g.id, g.revision_id, d.state, CASE WHEN d.n % 4000 = 5 THEN 2 ELSE 1 END, 0, d.at,
                 d.at, d.at, '{}', CASE WHEN d.n % 10 = 0 THEN 'k-' || d.n END,
                 CASE WHEN d.n % 10 = 4 THEN jsonb_build_object('team', 'a', 'customer', 'c' || d.n / 10 % 100) END,
+                CASE WHEN d.n % 400 = 2 THEN '00000000-0000-7000-8000-000000000001'::uuid END,
                 d.at, d.at, '\\x00', d.at + interval '1 second'
            FROM drawn d JOIN heddle.groups g ON g.name = d.name ORDER BY d.n;
     INSERT INTO heddle.run_keys (group_id, key, run) SELECT group_id, key, id FROM heddle.runs_done WHERE key IS NOT NULL;
     ANALYZE heddle.runs_done; ANALYZE heddle.run_keys; ANALYZE heddle.groups; ANALYZE heddle.revisions;";
 
-/// Writes the history, and more, by a session that ends with it: what that one has read is not told later, in the middle of
-/// what is measured.
+/// Writes the history, and more, in a session of its own: its counts are then not reported later, during a measurement.
 async fn history(world: &World, sql: &Client, more: &str) {
     let writer = world.sql().await;
     let own: i32 = writer
@@ -148,7 +151,7 @@ async fn the_indexes_are_made_again_after_they_were_interrupted() {
         .collect()
     };
     assert_eq!(wrong().await, Vec::<String>::new());
-    // One is missing, one was only begun, one has come to some days.
+    // One is missing, one was only begun, one exists for some days.
     sql.batch_execute(
         "DROP INDEX heddle.runs_done_ill, heddle.runs_done_group_ill, heddle.runs_done_long, heddle.run_keys_key;
          DROP VIEW heddle.look_back;

@@ -1,6 +1,7 @@
 //! Lists of runs.
 
 use heddle_domain::id::RunId;
+use heddle_domain::state::{RunState, Trigger};
 use heddle_store::Store;
 use heddle_store::run::RunFilter;
 use heddle_tests::World;
@@ -19,14 +20,14 @@ fn of(groups: &[&str]) -> RunFilter {
     }
 }
 
-fn in_states(states: &[i16]) -> RunFilter {
+fn in_states(states: &[RunState]) -> RunFilter {
     RunFilter {
         states: states.to_vec(),
         ..RunFilter::default()
     }
 }
 
-fn triggered_by(trigger: i16) -> RunFilter {
+fn triggered_by(trigger: Trigger) -> RunFilter {
     RunFilter {
         triggers: vec![trigger],
         ..RunFilter::default()
@@ -61,6 +62,16 @@ fn with_script(script: &str) -> RunFilter {
     }
 }
 
+fn made_by(source: u128) -> RunFilter {
+    RunFilter {
+        source: Some(Uuid::from_u128(source)),
+        ..RunFilter::default()
+    }
+}
+
+/// The backfill that made some runs of the history.
+const BACKFILL: u128 = 0x7000_8000_0000_0000_0001;
+
 /// The first runs of a hot view of three days.
 fn hot(filter: RunFilter) -> RunFilter {
     RunFilter {
@@ -73,7 +84,7 @@ fn hot(filter: RunFilter) -> RunFilter {
 fn lists() -> Vec<(&'static str, RunFilter, usize, i64)> {
     let page = SHOWN as usize;
     let failed_of_idle = RunFilter {
-        states: vec![4],
+        states: vec![RunState::Failed],
         ..of(&["idle"])
     };
     let behind_a_cursor = RunFilter {
@@ -86,13 +97,43 @@ fn lists() -> Vec<(&'static str, RunFilter, usize, i64)> {
         ("a group that is idle", of(&["idle"]), page, 0),
         ("three groups", of(&["g001", "g002", "idle"]), page, 0),
         ("no group of that name", of(&["nobody"]), 0, 0),
-        ("failed", in_states(&[4]), page, 0),
-        ("cancelled", in_states(&[5]), page, 0),
-        ("failed or under way", in_states(&[1, 4]), page, 0),
+        ("failed", in_states(&[RunState::Failed]), page, 0),
+        ("cancelled", in_states(&[RunState::Cancelled]), page, 0),
+        (
+            "failed or under way",
+            in_states(&[RunState::Running, RunState::Failed]),
+            page,
+            0,
+        ),
         ("failed of a group without", failed_of_idle, 0, 0),
-        ("under way", in_states(&[0, 1, 2]), 0, 0),
+        (
+            "under way",
+            in_states(&[RunState::Waiting, RunState::Running, RunState::Paused]),
+            0,
+            0,
+        ),
         ("a key", keyed("k-12340"), 1, 0),
         ("a key of none", keyed("k-1"), 0, 0),
+        ("a backfill", made_by(BACKFILL), page, 0),
+        ("a backfill of none", made_by(1), 0, 0),
+        (
+            "failed of a backfill",
+            RunFilter {
+                states: vec![RunState::Failed],
+                ..made_by(BACKFILL)
+            },
+            0,
+            0,
+        ),
+        (
+            "a backfill, a group",
+            RunFilter {
+                groups: words(&["idle"]),
+                ..made_by(BACKFILL)
+            },
+            page,
+            0,
+        ),
         ("a queue", with_queue("letters"), page, 0),
         ("a queue of none", with_queue("nobody"), 0, 0),
         // Some of its revisions are found first, and of each run that is looked at its own.
@@ -102,7 +143,7 @@ fn lists() -> Vec<(&'static str, RunFilter, usize, i64)> {
         ("a label of many", labelled("team", None), page, 0),
         ("a label of nobody", labelled("customer", Some("nobody")), 0, 2_000),
         // There are six; an answer looks at ten thousand runs.
-        ("a trigger that is rare", triggered_by(2), 2, 10_000),
+        ("a trigger that is rare", triggered_by(Trigger::Backfill), 2, 10_000),
         ("a script of one", with_script("fib"), page, 0),
         ("behind a cursor", behind_a_cursor, page, 0),
         ("hot, a group that is idle", hot(of(&["idle"])), 0, 0),
@@ -137,15 +178,15 @@ async fn lists_of_runs_read_what_they_show() {
 fn searches() -> Vec<(RunFilter, i64, &'static str)> {
     let c5 = || labelled("customer", Some("c5"));
     let under_way = RunFilter {
-        states: vec![1],
+        states: vec![RunState::Running],
         ..c5()
     };
     let of_a_team = RunFilter {
-        triggers: vec![1],
+        triggers: vec![Trigger::Schedule],
         ..labelled("team", None)
     };
     let failed = RunFilter {
-        states: vec![4],
+        states: vec![RunState::Failed],
         ..with_script("echo")
     };
     let both = RunFilter {
@@ -171,7 +212,7 @@ fn searches() -> Vec<(RunFilter, i64, &'static str)> {
             "labels @> '{\"batch\": \"noon\"}'",
         ),
         (of_a_team, 500, "labels ? 'team' AND trigger = 1"),
-        (triggered_by(2), 3, "trigger = 2"),
+        (triggered_by(Trigger::Backfill), 3, "trigger = 2"),
         (
             failed,
             100,
@@ -187,7 +228,11 @@ fn searches() -> Vec<(RunFilter, i64, &'static str)> {
             100,
             "logical_time BETWEEN now() - interval '20 days' AND now() - interval '19 days'",
         ),
-        (in_states(&[1, 5]), 50, "state IN (1, 5)"),
+        (
+            in_states(&[RunState::Running, RunState::Cancelled]),
+            50,
+            "state IN (1, 5)",
+        ),
         (
             of(&["idle", "g003"]),
             500,
@@ -311,7 +356,7 @@ async fn days_of_long_ago_are_not_looked_into() {
     // (Days that are made ahead are looked into first, and the names of what is found are looked up.)
     for (what, filter, most) in [
         ("all", RunFilter::default(), 45),
-        ("failed", in_states(&[4]), 45),
+        ("failed", in_states(&[RunState::Failed]), 45),
         ("a group", of(&["g001"]), 45),
     ] {
         let (_, looks, runs) = looked(&world, &sql, async |store| {

@@ -9,7 +9,7 @@ use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
-use heddle_domain::topic::{Topic, TopicSpec};
+use heddle_domain::topic::{GROUP_PREFIX, Topic, TopicSpec};
 use heddle_ui::difference::patch;
 use serde_json::{Map, Value, json};
 
@@ -19,9 +19,6 @@ use crate::exit::{NO, usage};
 use crate::output::{self, Format, yaml};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
-
-/// What the names of groups begin with that Heddle keeps for topics that go to queues.
-pub(super) const TOPIC_GROUPS: &str = "_topic-";
 
 const FILES_HELP: &str = "Files contain YAML (or JSON) documents, separated by `---`, of this form:
 
@@ -330,7 +327,7 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
         let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
         for group in groups {
             // Those that Heddle keeps for its topics come with these.
-            let Some(name) = name_of(&group).filter(|name| !name.starts_with(TOPIC_GROUPS)) else {
+            let Some(name) = name_of(&group).filter(|name| !name.starts_with(GROUP_PREFIX)) else {
                 continue;
             };
             things.push((Kind::Group, session.client.get_named("groups", &name).await?));

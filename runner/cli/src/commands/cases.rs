@@ -17,7 +17,7 @@ use crate::document;
 use crate::exit::usage;
 use crate::output::Format;
 
-/// What a case says is there, in place of a server.
+/// The values that a case gives, instead of a server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doubles {
     pub upstream: Map<String, Value>,
@@ -78,7 +78,7 @@ impl Case {
     }
 }
 
-/// What is to come of it; what is not named may be anything.
+/// The expected results; what is not named may be anything.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Expect {
@@ -95,7 +95,7 @@ struct Expect {
     /// Texts of which each must be a part of some line of the log.
     #[serde(default)]
     log: Vec<String>,
-    /// What was recorded need not be asked for.
+    /// Recorded exchanges need not be used.
     #[serde(default)]
     unasked: bool,
 }

@@ -82,7 +82,7 @@ pub struct AssignmentFilter {
     /// Only of this offer
     #[arg(long)]
     pub offer: Option<String>,
-    /// Only in this state: assigned, completed, failed, revoked, expired
+    /// Only in these states, with commas: assigned, completed, failed, revoked, expired
     #[arg(long)]
     pub state: Option<String>,
     /// From this time, RFC 3339

@@ -29,17 +29,15 @@ use crate::output::{self, Format};
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a compiler may take: whoever waits for it can interrupt it. Go's 4 MB take seconds, minutes on a machine that
-/// is busy with other things.
+/// How long a compiler may take; the user can interrupt it. Go's 4 MB take seconds, or minutes on a busy machine.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
 /// What a connection may give, and how often it is opened.
 const MAX_ROWS: u32 = 10_000;
 const MAX_CONNECTIONS: u32 = 4;
-/// How often files are looked at for changes.
+/// How often files are checked for changes.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// The services of an attempt that has no server behind it: it can log and report progress, and finds what a test case
-/// says is there.
+/// The services of an attempt without a server: it can log and report progress, and gets the values of a test case.
 struct Terminal {
     doubles: Doubles,
     stage: Stage,
@@ -106,7 +104,7 @@ impl HostServices for Terminal {
     }
 }
 
-/// What is there in place of the time, of chance and of the world; and how much of the world there is.
+/// The substitutes for time, chance and the world; and how much of the real world is reachable.
 #[derive(Default)]
 pub(super) struct Stage {
     pub rehearsal: Rehearsal,
@@ -154,7 +152,8 @@ pub(super) struct Loaded {
     schema: Option<Schema>,
 }
 
-/// Where compiled interpreters are kept from one command to the next: CPython's takes ten seconds to compile.
+/// The directory in which compiled interpreters are kept from one command to the next: CPython's takes ten seconds to
+/// compile.
 fn interpreter_dir() -> Option<PathBuf> {
     Some(super::tools::cache_dir()?.join("interpreters"))
 }
@@ -392,7 +391,7 @@ pub(super) fn timeout_of(text: Option<&str>) -> Result<Duration> {
     }
 }
 
-/// Compiles and runs a file: once, or if no params are given and there are test cases beside it, by these.
+/// Compiles and runs a file: once, or, if no params are given and there are test cases next to it, with these.
 pub(crate) async fn test(out: Format, file: &str, params: &Params, timeout: Option<&str>) -> Result<ExitCode> {
     let timeout = timeout_of(timeout)?;
     let cases = cases::beside(file).filter(|_| !params.is_given());

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result};
+use heddle_domain::topic::GROUP_PREFIX;
 use serde_json::{Value, json};
 
-use super::apply::{TOPIC_GROUPS, name_of};
+use super::apply::name_of;
 use crate::document::{Document, Kind};
 use crate::exit::usage;
 use crate::output::plain;
@@ -15,7 +16,8 @@ use crate::session::{MAX_LISTED, Session};
 /// How often what was refused is tried again: of groups, those that others are detached from first make room for these.
 const ROUNDS_MAX: usize = 20;
 
-/// What would go: of each kind that the files have, all that they do not name. In the order in which it can go.
+/// What would be deleted: for each kind in the files, all objects that they do not name, in an order in which they can
+/// be deleted.
 pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result<Vec<(Kind, String)>> {
     let kinds: BTreeSet<Kind> = documents.iter().map(|document| document.kind).collect();
     let mut surplus = Vec::new();
@@ -29,7 +31,7 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
         for item in items {
             // Offers of runs' tasks go with their runs, groups that Heddle keeps for its topics with these.
             let own = kind == Kind::Offer && !item["run"].is_null();
-            let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(TOPIC_GROUPS)) else {
+            let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(GROUP_PREFIX)) else {
                 continue;
             };
             let kept = documents
@@ -63,7 +65,7 @@ pub(super) fn agreed(surplus: &[(Kind, String)], yes: bool) -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Deletes; answers what became of each, and whether anything was refused.
+/// Deletes; returns the result for each, and whether anything was refused.
 pub(super) async fn delete(session: &Session, surplus: Vec<(Kind, String)>) -> Result<(Vec<Value>, bool)> {
     let mut results = Vec::new();
     let mut left = surplus;

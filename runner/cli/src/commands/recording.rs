@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use heddle_domain::state::tells_of_no_grant;
+use heddle_sandbox::outbound::ALLOW_PRIVATE;
 use heddle_sandbox::{Exchanges, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -108,7 +109,8 @@ fn bytes_of(body: Option<&RawValue>, base64: Option<&str>) -> Result<Option<Byte
     }
 }
 
-/// A body as it is kept: JSON as it came but for white space around it, other text in quotes, anything else as base64.
+/// A body as it is recorded: JSON as it came without white space around it, other text in quotes, anything else as
+/// base64.
 fn kept_body(body: &[u8]) -> (Option<Box<RawValue>>, Option<String>) {
     if body.is_empty() {
         return (None, None);
@@ -127,7 +129,7 @@ fn kept_body(body: &[u8]) -> (Option<Box<RawValue>>, Option<String>) {
     }
 }
 
-/// An address without what is never sent as a part of it: who asks, and a place in a page.
+/// An address without the parts that are never sent: user, password and fragment.
 fn address(url: &str) -> String {
     match Url::parse(url) {
         Ok(mut url) => {
@@ -187,7 +189,7 @@ impl HttpExchange {
         })
     }
 
-    /// What is kept of a request. Its headers are not: they hold who asks, and nobody compares them.
+    /// The recorded part of a request. Headers are not recorded: they contain credentials, and nobody compares them.
     pub fn kept(request: &WebRequest, answer: &Result<WebAnswer, String>) -> Self {
         let (body, body_base64) = kept_body(&request.body);
         let (answer, error) = match answer {
@@ -234,7 +236,7 @@ impl HttpExchange {
     }
 }
 
-/// A cookie whose value is nobody's: it stands for a session.
+/// A cookie without its value, which would be a session's.
 fn without_value(cookie: &str) -> String {
     let (pair, attributes) = cookie.split_once(';').unwrap_or((cookie, ""));
     let name = pair.split_once('=').map_or("cookie", |(name, _)| name);
@@ -324,7 +326,7 @@ impl Statement {
     }
 }
 
-/// What was recorded, to be asked for: each once, those that are alike in their order.
+/// The recorded exchanges, to be replayed: each once, equal ones in their order.
 pub(super) struct Replay {
     requests: Vec<Request>,
     statements: Vec<Statement>,
@@ -359,7 +361,7 @@ impl Replay {
         })
     }
 
-    /// What was asked and not recorded; and, unless that may be, the other way round.
+    /// Requests that were not recorded; and, unless that is allowed, recorded ones that were not used.
     pub fn faults(&self, may_be_unasked: bool) -> Vec<String> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut faults = asked.missing.clone();
@@ -456,7 +458,7 @@ pub(super) struct Recorder {
 pub(super) struct Kept {
     pub http: Vec<HttpExchange>,
     pub sql: Vec<SqlExchange>,
-    /// What was not let out, and why.
+    /// What was not sent, and why.
     pub refused: Vec<String>,
 }
 
@@ -466,9 +468,10 @@ impl Recorder {
     }
 }
 
-/// Whether it is this command that did not allow it.
+/// Whether this command refused it. A recording contains requests and answers as the script sees them, so only the text of
+/// the refusal is known here.
 fn is_refused(error: &str) -> bool {
-    tells_of_no_grant(error) || error.contains("`--allow-private`")
+    tells_of_no_grant(error) || error.contains(ALLOW_PRIVATE)
 }
 
 impl Exchanges for Recorder {

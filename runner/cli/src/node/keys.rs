@@ -85,8 +85,8 @@ pub(super) fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: 
     Ok(id)
 }
 
-/// What secrets are sealed with: as configured, else kept in the data directory. What opens besides: keys that were
-/// configured as former ones, and the one in the data directory.
+/// The keys of secrets. The one that seals: as configured, or kept in the data directory. Those that only open:
+/// configured former ones, and the one in the data directory.
 pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
     let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
     let path = config.data_dir.join("secrets.key");
@@ -124,8 +124,8 @@ fn read_key(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Refuses to start with keys that do not open what is there: scripts would fail one by one, long after whoever made
-/// the mistake has gone home.
+/// Refuses to start with keys that do not open the stored secrets: otherwise scripts would fail one by one, long after
+/// the mistake was made.
 pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
     let foreign = store.foreign_seals(keys).await.context("cannot read secrets")?;
     let Some(first) = foreign.first() else { return Ok(()) };

@@ -113,8 +113,8 @@ pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<
     })
 }
 
-/// What links begin with unless it is configured. A node that listens on all addresses has none that others could use:
-/// the best that it knows of itself is its host's name.
+/// The beginning of links unless it is configured. If a node listens on all addresses, none of them is known to be
+/// reachable for others: the best guess is its host's name.
 fn own_url(address: SocketAddr, host: &str) -> String {
     if !address.ip().to_canonical().is_unspecified() {
         return format!("http://{address}");

@@ -151,6 +151,6 @@ fn a_hold_ends_once() {
     }
     for state in AssignmentState::ALL {
         assert_eq!(AssignmentState::from_number(state.number()), Some(state));
-        assert_eq!(AssignmentState::parse(state.as_str()), Some(state));
+        assert_eq!(state.as_str().parse(), Ok(state));
     }
 }

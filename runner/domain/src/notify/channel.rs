@@ -1,7 +1,7 @@
-//! A channel as people write it: where messages go, what is secret of it, and what is wrong with it.
+//! A channel as people write it: its target, its secret parts, and its checks.
 //!
-//! What is secret never comes back: [`ChannelSpec::shown`] is what the API answers, and [`ChannelSpec::complete`] takes
-//! what was left out, or given as it was shown, from what is kept.
+//! Secret parts are never returned: the API answers with [`ChannelSpec::shown`], and [`ChannelSpec::complete`] takes
+//! parts that were left out, or given as they were shown, from the stored channel.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,9 @@ use crate::{Faults, Span};
 pub const VALUE_MAX_BYTES: usize = 16 * 1024;
 /// How many bytes a template of a channel may have.
 pub const TEMPLATE_MAX_BYTES: usize = 16 * 1024;
-/// What stands for the secret part of a chat robot's address.
+/// Replaces the secret part of a chat robot's address.
 const HIDDEN: &str = "/…";
-/// What a Standard Webhooks secret begins with.
+/// The beginning of a Standard Webhooks secret.
 pub const SECRET_PREFIX: &str = "whsec_";
 
 /// The kind of a channel: how its messages are sent.
@@ -69,7 +69,7 @@ impl ChannelKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// Whether it is a chat's robot: whoever knows its URL may speak through it.
+    /// Whether it is a chat's robot: anybody who knows its URL can send through it.
     pub fn is_chat(self) -> bool {
         !matches!(self, Self::Email | Self::Webhook)
     }
@@ -161,23 +161,23 @@ pub struct ChannelSpec {
     pub digest_every: Option<Span>,
 }
 
-/// What of a channel is secret; kept encrypted.
+/// The secret parts of a channel; stored encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChannelSecrets {
-    /// The URL of a chat robot: whoever knows it can send messages.
+    /// The URL of a chat robot: anybody who knows it can send messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// What messages are signed with.
+    /// The key with which messages are signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
-    /// Of the mail server.
+    /// The password for the mail server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
 }
 
 impl ChannelSpec {
-    /// How much it takes of what is told by an event's rules, or by scripts themselves.
+    /// How many messages it accepts from an event's rules, or from scripts.
     pub fn pace(&self, by_script: bool) -> Pace {
         let default = if by_script { SCRIPT_BURST_DEFAULT } else { BURST_DEFAULT };
         Pace {
@@ -193,7 +193,7 @@ impl ChannelSpec {
         }
     }
 
-    /// What may be shown of it: nothing of it is secret.
+    /// The spec without its secret parts.
     pub fn shown(&self) -> Self {
         let mut shown = self.clone();
         shown.secret = None;
@@ -206,7 +206,7 @@ impl ChannelSpec {
         shown
     }
 
-    /// What of it is secret.
+    /// Its secret parts.
     pub fn secrets(&self) -> ChannelSecrets {
         ChannelSecrets {
             url: self.url.clone().filter(|_| self.kind.is_some_and(ChannelKind::is_chat)),
@@ -215,7 +215,7 @@ impl ChannelSpec {
         }
     }
 
-    /// What was shown, with what is secret put back.
+    /// The shown spec, with its secret parts restored.
     pub fn with_secrets(mut self, secrets: ChannelSecrets) -> Self {
         if secrets.url.is_some() {
             self.url = secrets.url;
@@ -227,21 +227,18 @@ impl ChannelSpec {
         self
     }
 
-    /// Takes from what is kept what was left out, or given as it is shown. A password goes to no other server than the
-    /// one that it was given for; an empty secret stands for none.
+    /// Takes parts that were left out, or given as they are shown, from the stored channel. A password is sent to no
+    /// other server than the one for which it was given; an empty secret means none.
     pub fn complete(mut self, kept: Option<&Self>) -> Self {
-        if let Some(kept) = kept.filter(|kept| kept.kind == self.kind) {
-            if self.url.is_none() || self.url == kept.shown().url {
+        if let Some(kept) = kept {
+            let takes = self.takes_of(kept);
+            if takes.url {
                 self.url.clone_from(&kept.url);
             }
-            if self.secret.is_none() {
+            if takes.secret {
                 self.secret.clone_from(&kept.secret);
             }
-            if let (Some(smtp), Some(kept)) = (&mut self.smtp, &kept.smtp)
-                && smtp.password.is_none()
-                && (&smtp.host, smtp.port(), smtp.tls, &smtp.username)
-                    == (&kept.host, kept.port(), kept.tls, &kept.username)
-            {
+            if let (true, Some(smtp), Some(kept)) = (takes.password, &mut self.smtp, &kept.smtp) {
                 smtp.password.clone_from(&kept.password);
             }
         }
@@ -250,6 +247,44 @@ impl ChannelSpec {
             smtp.password = smtp.password.take().filter(|password| !password.is_empty());
         }
         self
+    }
+
+    /// What of what is secret it would [take](Self::complete) from what is kept, of which only what is shown can be read: that
+    /// has to be given anew.
+    pub fn lost(&self, shown: &Self) -> Result<(), Faults> {
+        let takes = self.takes_of(shown);
+        let is_email = self.kind == Some(ChannelKind::Email);
+        let mut faults = Faults::default();
+        for (pointer, lost, or) in [
+            ("/url", takes.url && self.kind.is_some_and(ChannelKind::is_chat), ""),
+            ("/secret", takes.secret && !is_email, ", or \"\" for none"),
+            ("/smtp/password", takes.password, ", or \"\" for none"),
+        ] {
+            if lost {
+                faults.add(pointer, format!("the kept value cannot be decrypted; give a value{or}"));
+            }
+        }
+        faults.or(())
+    }
+
+    /// What is left out, or given as it is shown, and can be taken from what is kept.
+    fn takes_of(&self, kept: &Self) -> Takes {
+        if self.kind != kept.kind {
+            return Takes::default();
+        }
+        let password = match (&self.smtp, &kept.smtp) {
+            (Some(smtp), Some(kept)) => {
+                smtp.password.is_none()
+                    && (&smtp.host, smtp.port(), smtp.tls, &smtp.username)
+                        == (&kept.host, kept.port(), kept.tls, &kept.username)
+            }
+            _ => false,
+        };
+        Takes {
+            url: self.url.is_none() || self.url == kept.shown().url,
+            secret: self.secret.is_none(),
+            password,
+        }
     }
 
     /// Whether mails can go out by it: from whom, to whom, and by which server; else what is missing, and whatever else is
@@ -278,7 +313,7 @@ impl ChannelSpec {
         Err(faults)
     }
 
-    /// What is wrong with it, when it is complete.
+    /// Its errors, when it is complete.
     pub fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::default();
         let Some(kind) = self.kind else {
@@ -423,7 +458,7 @@ pub fn check_http_url(text: &str) -> Result<Url, String> {
     if text.len() > VALUE_MAX_BYTES {
         return Err(format!("a URL must have at most {VALUE_MAX_BYTES} bytes"));
     }
-    // The parser takes line breaks and tabs out, but what is kept and shown is the text.
+    // The parser removes line breaks and tabs, but the text is stored and shown.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err("a URL must not contain spaces, line breaks or other control characters".into());
     }
@@ -450,6 +485,14 @@ fn is_webhook_secret(secret: &str) -> bool {
         && digits
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
+}
+
+/// What of a channel is taken from the one that is kept.
+#[derive(Default)]
+struct Takes {
+    url: bool,
+    secret: bool,
+    password: bool,
 }
 
 fn host_only(url: &str) -> String {

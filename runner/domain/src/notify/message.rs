@@ -1,4 +1,4 @@
-//! What a notification says: facts, and the subject and text made of them.
+//! The content of a notification: facts, and the subject and text made of them.
 //!
 //! Facts are kept with the notification; subject and text follow from them alone, so that a try that is repeated says the
 //! same. A channel's own templates see the facts, and `subject` and `text` as Heddle would have put them.
@@ -16,11 +16,11 @@ use crate::template::{Scope, Templates};
 
 pub const SUBJECT_MAX_CHARS: usize = 200;
 pub const TEXT_MAX_BYTES: usize = 32 * 1024;
-/// How many of the last lines of a log are told.
+/// How many of the last lines of a log a message contains.
 pub const LOG_LINES_MAX: usize = 20;
-/// How much of a line, or of an error in a list, is told.
+/// How many characters of a line, or of an error in a list, a message contains.
 pub const LINE_MAX_CHARS: usize = 400;
-/// How much of an error is told.
+/// How many characters of an error a message contains.
 pub const ERROR_MAX_CHARS: usize = 2_000;
 
 /// One of the events of a combined notification.
@@ -253,8 +253,8 @@ impl Facts {
         }
     }
 
-    /// What is sent: as the channel's templates have it where it has some. A template that fails says why instead, and
-    /// Heddle's own words stand below: nobody goes without the message for it.
+    /// The message: by the channel's templates, where it has some. A template that fails is replaced by its error and
+    /// Heddle's own text: nobody misses a message because of it.
     pub fn message(&self, subject: Option<&str>, text: Option<&str>) -> Message {
         let mut message = Message {
             subject: self.subject(),
@@ -297,7 +297,7 @@ impl Facts {
     }
 }
 
-/// What a template may name of the facts.
+/// The names of facts in templates.
 const NAMES: [&str; 20] = [
     "event",
     "at",
@@ -425,7 +425,7 @@ mod tests {
         );
         assert_eq!(message.subject, "[nightly] failed");
         assert_eq!(message.text, "first;last; nightly failed: no such table");
-        // What only fails on some facts does not keep the message back.
+        // A template that fails only for some facts does not prevent the message.
         let message = facts.message(None, Some("{{ task.nothing.there }}"));
         assert!(message.text.contains("no such"), "{}", message.text);
         assert!(check_template("{{ group }}").is_ok());

@@ -1,4 +1,4 @@
-//! Which moves of a run somebody wants to hear of, and who that is.
+//! Of which changes of a run somebody wants to be told, and who that is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::state::{RunState, TaskState};
 /// How many failed tasks a notice of a run's failure names as told before.
 const COVERS_MAX: usize = 1_000;
 
-/// What anybody is told of a revision's runs: computed once, looked at for each outcome.
+/// Who is told what of a revision's runs: computed once, used for each outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriptions {
     group: u16,
@@ -39,7 +39,7 @@ impl Subscriptions {
         Self { group, tasks, anywhere }
     }
 
-    /// Whether anybody is told of anything.
+    /// Whether anybody is told anything.
     pub fn any(&self) -> bool {
         self.anywhere != 0
     }
@@ -60,10 +60,10 @@ impl Subscriptions {
     }
 }
 
-/// Something happened that somebody wants to hear of.
+/// An event of which somebody wants to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What; `None`: whoever submitted the run is called back.
+    /// The event; `None`: the callback of the run.
     pub event: Option<NotifyEvent>,
     /// The task that it is about; `None`: the run.
     pub task: Option<TaskIndex>,
@@ -72,10 +72,10 @@ pub struct Notice {
     /// The attempt that comes next, of [`NotifyEvent::Retrying`].
     pub attempt: Option<u32>,
     pub due: Option<Time>,
-    /// The run's message, of the same moment, says this too: who gets that one is not told this as well.
+    /// The run's message, from the same moment, includes this: recipients of that one do not get this too.
     pub with_run: bool,
-    /// Of a run's failure: tasks that had failed, and been told of, before. Who was told is not told of the run; so where
-    /// [`Notice::with_run`] leaves a task's failure to the run's message, they stand here too.
+    /// For a run's failure: tasks that had failed before, and were told. Recipients of those are not told of the run;
+    /// so tasks whose failure [`Notice::with_run`] leaves to the run's message are listed here too.
     pub covers: Vec<TaskIndex>,
 }
 
@@ -110,29 +110,29 @@ pub struct Moves<'a> {
     /// Retries that are due later.
     pub retries: &'a [(Time, AttemptKey)],
     pub finished: Option<RunState>,
-    /// How it stands now.
+    /// The progress now.
     pub progress: &'a Progress,
-    /// Whoever submitted it waits to be called back.
+    /// The run has a callback.
     pub callback: bool,
 }
 
-/// What there is to be told of a run's moves.
+/// The notices about the changes of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Telling {
     /// In the order in which they happened.
     pub notices: Vec<Notice>,
-    /// What has failed now (a task, or `None`: the run) and whose recovery somebody wants to hear of.
+    /// What has failed now (a task, or `None`: the run), if somebody wants to be told of its recovery.
     pub troubled: Vec<Option<TaskIndex>>,
 }
 
 impl Telling {
-    /// Whether there is nothing to be told, now or later.
+    /// Whether there is nothing to tell, now or later.
     pub fn is_empty(&self) -> bool {
         self.notices.is_empty() && self.troubled.is_empty()
     }
 }
 
-/// What there is to be told of a run's moves.
+/// The notices about the changes of a run.
 ///
 /// A recovery is only possible here: whether there was a failure before is known where notices are written.
 pub fn notices(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Telling {
@@ -150,7 +150,7 @@ pub fn notices(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) ->
     telling
 }
 
-/// What the run's own message says of a task, if both come to the same end at the same moment.
+/// What the run's own message includes of a task, if both end alike at the same moment.
 ///
 /// A run that has failed names the one task that it failed of, its first failure; of any other task that failed, also
 /// with it, nobody would learn from it. A run that has succeeded says nothing of its tasks, and which of them came last is
@@ -242,7 +242,7 @@ fn tell_run(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, telli
     }
 }
 
-/// Tasks that had failed, and been told of, before the run failed of it.
+/// Tasks that had failed, and were told, before the run failed because of them.
 fn announced_before(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Vec<TaskIndex> {
     let now = |task| moves.settled.iter().any(|&(settled, _)| settled == task);
     plan.tasks
@@ -265,7 +265,7 @@ fn announced_before(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_
 pub enum Reach {
     /// Mail to these addresses, unless a rule names others.
     Mail(Vec<String>),
-    /// Whoever is there: a room, or the receiver of a webhook.
+    /// A room, or the receiver of a webhook: no addresses.
     Channel,
 }
 
@@ -287,7 +287,7 @@ impl Targets {
                     for address in addresses {
                         self.mail(name.as_str(), address);
                     }
-                    // Told to nobody is not told: it is made, fails, and says so.
+                    // A notification without recipients is created, fails, and says why.
                     if addresses.is_empty() && rules.to.is_empty() {
                         self.channels.insert(name.as_str().to_owned());
                     }
@@ -324,8 +324,8 @@ impl Targets {
     }
 }
 
-/// The channel that addresses in a rule's `to` are told through: one that the rule names itself, else the one named
-/// `email`, else the first by name. Without any the answer is `email`, which then is not there.
+/// The channel for addresses in a rule's `to`: one that the rule names itself, or the one named `email`, or the first
+/// by name. Without any channel the result is `email`, which then does not exist.
 pub fn default_mail(channels: &BTreeMap<String, Reach>) -> &str {
     const PREFERRED: &str = "email";
     let is_mail = |name: &str| matches!(channels.get(name), Some(Reach::Mail(_)));
@@ -339,8 +339,8 @@ pub fn default_mail(channels: &BTreeMap<String, Reach>) -> &str {
         .unwrap_or(PREFERRED)
 }
 
-/// Who is told of a notice: the group's rule and the task's merged, each address once; less those who are told of the
-/// same thing by another notice.
+/// The recipients of a notice: those of the group's rule and of the task's, each address once, without those who are
+/// told of the same by another notice.
 pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Reach>) -> Targets {
     use NotifyEvent::{
         DeadlineMissed, Failed, QueueStalled, Recovered, Retrying, ScheduleMissed, Skipped, Started, Succeeded,
@@ -359,7 +359,7 @@ pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Re
         rules.for_each(|rules| targets.add(rules, channels, fallback));
         targets
     };
-    // Of the run: less those who were told of the task that it failed of.
+    // For the run: without those who were told of the task because of which it failed.
     let of_run = || {
         let mut targets = merged(&mut of_group().into_iter());
         targets.remove(&merged(&mut notice.covers.iter().filter_map(|&task| named(task))));

@@ -1,17 +1,17 @@
 //! Keeping a storm of events from becoming a storm of messages.
 //!
 //! For each group, event, channel and set of recipients there is a window. The first [`Pace::burst`] events of a window
-//! are told one by one; what comes after them is gathered into one digest that is sent when the window ends. A window
-//! that had a digest is followed at once by one in which nothing is told by itself, so a group that goes on failing makes
-//! one message per [`Pace::every`]; a window in which nothing had to be gathered ends the storm.
+//! are told one by one; later ones are gathered into one digest, which is sent when the window ends. A window with a
+//! digest is directly followed by one in which all events are gathered, so a group that continues to fail causes one
+//! message per [`Pace::every`]. A window without a digest ends the storm.
 //!
-//! Nothing is lost by it: a digest counts everything that it stands for.
+//! Nothing is lost: a digest counts all its events.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// Events told one by one before a digest is made, unless the channel says otherwise.
+/// How many events are told one by one before a digest, unless the channel says otherwise.
 pub const BURST_DEFAULT: u32 = 5;
 /// The same for what scripts say themselves: each text is another.
 pub const SCRIPT_BURST_DEFAULT: u32 = 100;
@@ -21,13 +21,13 @@ pub const BURST_MAX: u32 = 1_000_000;
 pub const EVERY_DEFAULT: Duration = Duration::from_secs(300);
 /// The bounds of what a channel may ask for.
 pub const EVERY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
-/// How many of the events that a digest stands for it lists.
+/// How many of its events a digest lists.
 pub const LISTED_MAX: usize = 50;
 
-/// How much a channel takes.
+/// How many messages a channel accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Events told one by one in a window.
+    /// How many events of a window are told one by one.
     pub burst: u32,
     /// How long a window is.
     pub every: Duration,
@@ -37,18 +37,18 @@ pub struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<D> {
     pub opened_at: Time,
-    /// Events told one by one in it.
+    /// How many of its events were told one by one.
     pub told: u32,
     /// The digest that gathers the others, if there are any.
     pub digest: Option<D>,
 }
 
-/// What becomes of an event.
+/// What happens with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<D> {
-    /// It is told by itself.
+    /// It is told alone.
     Tell,
-    /// It joins this digest, if that is still open, else a new one that is sent then.
+    /// It joins this digest, if that is still open; otherwise a new one that is sent then.
     Gather(Option<D>, Time),
 }
 
@@ -91,7 +91,7 @@ mod tests {
         Time::from_timestamp(seconds, 0).unwrap()
     }
 
-    /// What becomes of events at these seconds: `.` is told by itself, a number names the digest.
+    /// What happens with events at these seconds: `.` is told alone, a number names the digest.
     fn check(seconds: &[i64], expect: &str) {
         let mut window = None;
         let mut digests = 0;

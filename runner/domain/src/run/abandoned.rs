@@ -1,14 +1,14 @@
 //! The progress of a run that is given up: nothing can be recorded of it any more, or its own progress cannot be read.
 //!
-//! It is made of what the history knows. A task whose last attempt succeeded has succeeded; the task that the run is
-//! given up for has failed; whatever else is not known for certain is cancelled. So the run shows what it has done,
-//! and a restart goes on from there: it runs the rest again, under numbers that no attempt has carried.
+//! It is made from the history. A task whose last attempt succeeded has succeeded; the task because of which the run is
+//! given up has failed; all else that is not certain is cancelled. So the run shows what it has done, and a restart
+//! continues from there: it runs the rest again, under numbers that no attempt has had.
 
 use super::{AttemptKey, Detail, Failure, Progress, SkipCause};
 use crate::plan::Plan;
 use crate::state::{ErrorKind, TaskState};
 
-/// What the history knows of an attempt.
+/// An attempt in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub at: AttemptKey,
@@ -17,7 +17,7 @@ pub struct Past {
 }
 
 impl Progress {
-    /// Of a run that is given up for the sake of an attempt; `past` is its history, in any order.
+    /// For a run that is given up because of an attempt; `past` is its history, in any order.
     pub fn abandoned(plan: &Plan, past: &[Past], failed: AttemptKey, why: &str) -> Self {
         let mut progress = Self::new(plan);
         for state in &mut progress.states {

@@ -1,13 +1,57 @@
-//! What operators do: cancel, override, retry-now, clear, restart.
+//! Controls of operators: cancel, override, retry now, clear, restart; and which control a run allows in which state.
 //!
-//! Each takes back what followed from the states that it changes, and lets the rules speak again. What was decided by
-//! a task run itself, or by hand, stands.
+//! Each takes back what followed from the states that it changes, and applies the rules again. What a task run's own
+//! outcome, or an operator, has decided stays.
 
 use super::machine::Machine;
 use super::{Refused, SkipCause, TaskKey};
 use crate::plan::TaskIndex;
-use crate::spec::{OnFailure, may_override_to};
+use crate::spec::OnFailure;
 use crate::state::{ErrorKind, RunState, TaskState};
+
+/// A control of a run as a whole: the state of the run decides whether it is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Ends it and what runs in it.
+    Cancel,
+    /// It starts nothing new.
+    Pause,
+    /// Whatever was paused goes on.
+    Resume,
+    /// Goes on where it failed.
+    Restart,
+    /// Runs a task run of it again.
+    Clear,
+    /// Forgets it.
+    Delete,
+    /// Sets its state.
+    Override,
+    /// Makes a new run like it.
+    Rerun,
+}
+
+impl Control {
+    /// Whether a run in this state allows it. This is the only place that says so: the state machine, which decides, and
+    /// all who want to know it before ask here.
+    pub fn is_allowed(self, state: RunState) -> bool {
+        match self {
+            Self::Cancel => !state.is_final(),
+            Self::Pause => matches!(state, RunState::Waiting | RunState::Running),
+            Self::Resume => state == RunState::Paused,
+            Self::Restart => matches!(state, RunState::Failed | RunState::Cancelled),
+            Self::Clear | Self::Delete => state.is_final(),
+            Self::Override | Self::Rerun => true,
+        }
+    }
+
+    /// The refusal, if a run in this state does not allow it.
+    pub fn check(self, state: RunState) -> Result<(), Refused> {
+        match self.is_allowed(state) {
+            true => Ok(()),
+            false => Err(Refused::RunState(state)),
+        }
+    }
+}
 
 impl Machine<'_> {
     pub(super) fn cancel(&mut self, withdrawn: &[TaskKey]) {
@@ -37,7 +81,7 @@ impl Machine<'_> {
 
     pub(super) fn override_state(&mut self, key: TaskKey, state: TaskState) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if !may_override_to(state) {
+        if !TaskState::OVERRIDES.contains(&state) {
             return Err(Refused::TaskState(state));
         }
         if key.item.is_none() && state == TaskState::Skipped {
@@ -90,13 +134,13 @@ impl Machine<'_> {
             self.note_failure(key, ErrorKind::Failed, "set to failed by hand");
         }
         let task = self.progress.task(key.task);
-        // What was set by hand stands, whatever the items say.
+        // An override stays, whatever the items do.
         if made_by_items || !task.is_settled() {
             self.reopen_map(key.task, task, false);
         }
     }
 
-    /// An item of a mapped task has changed by hand.
+    /// An item of a mapped task was overridden.
     fn reopen_map(&mut self, task: TaskIndex, state: TaskState, fresh: bool) {
         if state.is_settled() {
             self.set(TaskKey::whole(task), TaskState::Ready);
@@ -123,7 +167,7 @@ impl Machine<'_> {
             _ => return Err(Refused::TaskState(before)),
         }
         if key.item.is_some() && !matches!(task, TaskState::Ready | TaskState::Failed) {
-            // Set by hand.
+            // It was overridden.
             return Err(Refused::TaskState(task));
         }
         self.reopen_run(key.task);
@@ -146,23 +190,21 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Runs a task run of an ended run again, and with `downstream` all that depends on it, whatever came of them. What
-    /// never ran because of it is asked again in any case: that it did not is only what the rules made of it.
+    /// Runs a task run of an ended run again, and with `downstream` all that depends on it, whatever their states. Task
+    /// runs that never ran because of it are decided again in any case: only the rules had decided that.
     pub(super) fn clear(&mut self, key: TaskKey, downstream: bool, output_bytes: u64) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
-        if !self.state.is_final() {
-            return Err(Refused::RunState(*self.state));
-        }
+        Control::Clear.check(*self.state)?;
         let task = self.progress.task(key.task);
         if key.item.is_some() && task != TaskState::Cancelled && !self.progress.is_made_by_items(key.task) {
-            // Set by hand: the items do not make it up any more.
+            // It was overridden: the items do not determine it any more.
             return Err(Refused::TaskState(task));
         }
         let cleared = self.plan.cleared(key.task, downstream);
         let was_cancelled = *self.state == RunState::Cancelled;
         let was_told = self.progress.failure(self.plan);
         self.reopen_run(key.task);
-        // Of a run that was cancelled as a whole only what is named goes on: all else is for `restart`.
+        // If the run was cancelled as a whole, only what is named continues: the rest is for `restart`.
         self.lift_due = !was_cancelled;
         if was_told.is_some_and(|failure| cleared.contains(&failure.task)) {
             self.progress.take_back_error();
@@ -213,7 +255,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn restart(&mut self) -> Result<(), Refused> {
-        self.require(&[RunState::Failed, RunState::Cancelled])?;
+        Control::Restart.check(*self.state)?;
         *self.state = self.reopened();
         self.progress.stopping = false;
         self.progress.take_back_error();
@@ -250,7 +292,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A task's failure is being dealt with: the run goes on, and what was said of that failure is taken back.
+    /// A task's failure is being repaired: the run continues, and its error about that failure is removed.
     fn reopen_run(&mut self, task: TaskIndex) {
         if self.state.is_final() {
             *self.state = self.reopened();
@@ -266,7 +308,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What `on_failure: stop` or `fail_fast` cancelled goes on where no failure is left that it was cancelled for.
+    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone.
     pub(super) fn lift(&mut self) {
         let count = self.plan.tasks.len() as TaskIndex;
         if self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task)) {

@@ -8,15 +8,15 @@
 //! form n   0x80 0x00 n, then a body      nothing yet; refused by name
 //! ```
 //!
-//! `base` is [`Base`] in postcard, which is not self-describing: its fields are for ever what they are. What came later
-//! stands behind it in sections, each of them a tag and its bytes. A build that does not know sections stops reading
-//! where `base` ends, and one that does not know a section's tag passes over it. So nodes of yesterday and of today work
-//! on the same runs, in any order of upgrading and going back, and no row has to be rewritten. What yesterday's node
-//! writes anew comes without sections; each of them says what that means.
+//! `base` is [`Base`] in postcard, which is not self-describing: its fields never change. Additions follow it in
+//! sections, each of them a tag and its bytes. A build that does not know sections stops reading at the end of `base`,
+//! and one that does not know a section's tag skips it. So nodes of the previous and of the current version work on the
+//! same runs, in any order of upgrades and downgrades, and no row has to be rewritten. A row that an older node writes
+//! has no sections; each section says what that means.
 //!
 //! `0x80 0x00` is zero in a longer form than postcard's encoder ever chooses, and a `base` begins with a length: no row
-//! of form 1 or 2 begins so, whatever it holds. A change that cannot be an addition takes the next number there. As
-//! with the schema, the release that first reads a form comes before the one that first writes it.
+//! of form 1 or 2 begins like this, whatever its content. A change that cannot be an addition gets the next number
+//! there. As with the schema, the release that first reads a form precedes the one that first writes it.
 //!
 //! `golden/` holds bytes of each form as the build wrote them that introduced it. Never change one of them.
 
@@ -28,7 +28,7 @@ use super::{Detail, Failure, MapProgress, Progress, TaskStateByte};
 use crate::plan::TaskIndex;
 use crate::state::ErrorKind;
 
-/// What a form with a number begins with.
+/// The beginning of a form with a number.
 const NUMBERED: [u8; 2] = [0x80, 0x00];
 
 /// The section that holds the failure of which the run's error tells. Where it is missing, the error's text has to do.
@@ -37,7 +37,7 @@ const FAILURE: u8 = 1;
 /// Why bytes are no progress.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Of a newer build.
+    /// From a newer build.
     #[error("the run's progress has format {0}, which this version of Heddle does not support")]
     Unknown(u8),
     /// No version of Heddle has written such bytes.
@@ -48,7 +48,7 @@ pub enum FormatError {
     Unwritable(#[source] postcard::Error),
 }
 
-/// What the first build wrote. Fields are neither added nor changed: postcard has no names and no ends of structs.
+/// The format of the first build. Fields are neither added nor changed: postcard has no names and no ends of structs.
 #[derive(Serialize)]
 struct Base<'a> {
     states: &'a [TaskStateByte],
@@ -130,8 +130,8 @@ impl Progress {
     }
 }
 
-/// What the text of a run's error tells where nothing else is kept of its failure: the name of the task, and the word of
-/// the kind. `task extract: trap: ...`, or `task extract item 3: trap: ...`; names have neither spaces nor colons.
+/// The failure in the text of a run's error, if nothing else is stored of it: the name of the task, and the name of the
+/// kind. `task extract: trap: ...`, or `task extract item 3: trap: ...`; names have neither spaces nor colons.
 pub(super) fn failure_in_text(error: &str) -> Option<(&str, ErrorKind)> {
     let said = error.strip_prefix("task ")?;
     let name = said.split([':', ' ']).next()?;

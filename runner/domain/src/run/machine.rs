@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{
-    ATTEMPTS_MAX, Actions, AttemptKey, Detail, Event, Failure, Outcome, Progress, Refused, SkipCause, TaskKey,
+    ATTEMPTS_MAX, Actions, AttemptKey, Control, Detail, Event, Failure, Outcome, Progress, Refused, SkipCause, TaskKey,
 };
 use crate::Time;
 use crate::plan::{Plan, PlanTask, TaskIndex};
@@ -11,7 +11,7 @@ use crate::retry;
 use crate::spec::{OnFailure, TriggerRule};
 use crate::state::{ErrorKind, RunState, TaskState};
 
-/// How much of a message a run keeps as its error.
+/// How many characters of a message a run keeps as its error.
 const ERROR_CHARS_MAX: usize = 500;
 
 pub(super) struct Machine<'a> {
@@ -29,15 +29,15 @@ pub(super) struct Machine<'a> {
     failing: BTreeSet<TaskIndex>,
     /// A task has failed that stops the run.
     stop_due: bool,
-    /// A failure is being dealt with by hand.
+    /// An operator is repairing a failure.
     pub(super) lift_due: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
-    /// What reopens waits for its turn.
+    /// A reopened run waits for its turn.
     in_turn: bool,
 }
 
-/// What a dependency's state means to its dependants.
+/// The meaning of a dependency's state for its dependants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Open,
@@ -82,7 +82,9 @@ impl<'a> Machine<'a> {
         }
         match event {
             Event::Start => {
-                self.require(&[RunState::Waiting, RunState::Running])?;
+                if !matches!(*self.state, RunState::Waiting | RunState::Running) {
+                    return Err(Refused::RunState(*self.state));
+                }
                 self.actions.started = *self.state == RunState::Waiting && !self.has_begun();
                 *self.state = RunState::Running;
                 self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
@@ -112,7 +114,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Pause { withdrawn } => {
-                self.require(&[RunState::Waiting, RunState::Running])?;
+                Control::Pause.check(*self.state)?;
                 *self.state = RunState::Paused;
                 for &key in withdrawn {
                     if self.get(key) == Some(TaskState::Ready) {
@@ -122,7 +124,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Resume { waits } => {
-                self.require(&[RunState::Paused])?;
+                Control::Resume.check(*self.state)?;
                 if *waits {
                     *self.state = RunState::Waiting;
                 } else {
@@ -132,7 +134,7 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             Event::Cancel { withdrawn } => {
-                self.require(&[RunState::Waiting, RunState::Running, RunState::Paused])?;
+                Control::Cancel.check(*self.state)?;
                 self.cancel(withdrawn);
                 Ok(())
             }
@@ -159,7 +161,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What was held back while the run was paused, or waited for its turn once more.
+    /// Makes ready what was held back while the run was paused, or waited for its turn again.
     fn release(&mut self) {
         for key in self.progress.in_state(TaskState::Paused) {
             self.make_ready(key);
@@ -183,7 +185,7 @@ impl<'a> Machine<'a> {
             || self.progress.states.iter().any(|state| !untouched.contains(state))
     }
 
-    /// Whether the run waits to begin, and not to go on.
+    /// Whether the run waits to begin, and not to continue.
     pub(super) fn is_new(&self) -> bool {
         *self.state == RunState::Waiting && !self.has_begun()
     }
@@ -192,7 +194,7 @@ impl<'a> Machine<'a> {
     pub(super) fn finish(mut self) -> Actions {
         self.follow();
         let progress = &*self.progress;
-        // What became ready, or settled, and then something else within this one decision.
+        // A task run may become ready, or settled, and then something else within one decision.
         let stands =
             |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
         self.actions.ready.retain(|at| stands(at, TaskState::Ready));
@@ -216,7 +218,7 @@ impl<'a> Machine<'a> {
             return RunState::Cancelled;
         }
         if let Some(task) = (0..count).find(|&task| self.is_failure(task)) {
-            // The failure that was told of may have been dealt with, and this one stands.
+            // The failure in the run's error may have been repaired, and this one remains.
             self.note_failure(TaskKey::whole(task), ErrorKind::Failed, "failed");
             return RunState::Failed;
         }
@@ -245,7 +247,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Follows what has moved until nothing does. Failures come first, so that nothing starts beside them.
+    /// Applies the consequences until nothing changes. Failures come first, so that nothing starts after them.
     fn follow(&mut self) {
         loop {
             if std::mem::take(&mut self.stop_due) {
@@ -262,14 +264,6 @@ impl<'a> Machine<'a> {
             } else {
                 return;
             }
-        }
-    }
-
-    pub(super) fn require(&self, allowed: &[RunState]) -> Result<(), Refused> {
-        if allowed.contains(self.state) {
-            Ok(())
-        } else {
-            Err(Refused::RunState(*self.state))
         }
     }
 
@@ -310,7 +304,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Whether an outcome is that of the attempt under way.
+    /// Whether an outcome is that of the current attempt.
     fn is_current(&self, at: AttemptKey) -> bool {
         !self.state.is_final()
             && self.get(at.key) == Some(TaskState::Ready)
@@ -344,7 +338,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A task run may be worked on, unless the run is paused, waits for its turn, or is stopping.
+    /// Makes a task run ready, unless the run is paused, waits for its turn, or is stopping.
     pub(super) fn make_ready(&mut self, key: TaskKey) {
         let attempt = self.progress.attempt(key);
         if self.progress.stopping {
@@ -487,7 +481,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Takes back whatever stands for an unsettled task run: a ready row, a running attempt, a timer.
+    /// Takes back all that an unsettled task run has: a ready row, a running attempt, a timer.
     pub(super) fn forget(&mut self, key: TaskKey, state: TaskState) {
         match state {
             TaskState::Ready => {
@@ -500,7 +494,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// `on_failure: stop`: what has not started never will; what runs goes on.
+    /// `on_failure: stop`: what has not started never starts; what is running continues.
     fn stop(&mut self) {
         self.progress.stopping = true;
         self.actions.withdraw = true;
@@ -539,7 +533,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What the dependencies' states make of a pending task; `None` while it still depends.
+    /// The state that the dependencies give to a pending task; `None` while it is still open.
     fn verdict(&self, task: TaskIndex) -> Option<TaskState> {
         let plan = self.task(task);
         if plan.depends_on.is_empty() {
@@ -554,7 +548,7 @@ impl<'a> Machine<'a> {
                 Meaning::Failed => failed += 1,
             }
         }
-        // What may be said early comes first, then `open`, then what needs all dependencies settled.
+        // Rules that can be decided early come first, then `open`, then those that need all dependencies settled.
         match plan.rule {
             TriggerRule::Always => Some(TaskState::Ready),
             TriggerRule::AllSuccess | TriggerRule::NoneFailed | TriggerRule::NoneFailedMinOneSuccess if failed > 0 => {

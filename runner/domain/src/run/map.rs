@@ -1,11 +1,11 @@
-//! Mapped tasks: an item is a task run like any other, but for its place in the map.
+//! Mapped tasks: an item is a task run like any other, except for its slot in the map.
 //!
 //! # The story
 //!
-//! The task becomes ready and is claimed like any other; that attempt only finds the items ([`Event::Expanded`]). From
-//! then on the task itself has no row anywhere: it is `ready` for as long as its items are under way. As many items
-//! as `concurrency` has places are ready at once. An item that waits for a retry gives its place up, and takes the
-//! next free one when it is due. The task is settled with its last item.
+//! The task becomes ready and is claimed like any other; that attempt only computes the items ([`Event::Expanded`]).
+//! From then on the task itself has no row: it is `ready` as long as its items are not settled. At most `concurrency`
+//! items are ready at once. An item that waits for a retry gives its slot up, and takes the next free one when it is
+//! due. The task is settled with its last item.
 //!
 //! [`Event::Expanded`]: super::Event::Expanded
 
@@ -135,7 +135,7 @@ impl MapProgress {
         of_items.max().unwrap_or(0).max(self.base.saturating_add(1))
     }
 
-    /// What an override to `succeeded` gives the item for an output.
+    /// The output of an item after an override to `succeeded`.
     pub(super) fn add_null(&mut self) {
         self.output_bytes = self.output_bytes.saturating_add(NULL_BYTES);
     }
@@ -161,7 +161,7 @@ impl Machine<'_> {
         self.moved.insert(task);
     }
 
-    /// Settles a mapped task all of whose items are settled, else starts the next items.
+    /// Settles a mapped task if all its items are settled; otherwise starts the next items.
     pub(super) fn map_moved(&mut self, task: TaskIndex) {
         let key = TaskKey::whole(task);
         let Some(map) = self.progress.maps.get(&task) else {
@@ -193,7 +193,7 @@ impl Machine<'_> {
         }
     }
 
-    /// An item is due again: at once if there is a place, else with the next that is free.
+    /// An item is due again: it starts at once if there is a free slot, otherwise with the next free one.
     pub(super) fn item_again(&mut self, task: TaskIndex, item: u32) {
         let bound = self.task(task).concurrency;
         let Some(map) = self.progress.maps.get_mut(&task) else {

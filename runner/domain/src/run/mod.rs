@@ -1,4 +1,4 @@
-//! How a run moves: [`decide`] takes what is known of a run and what has happened, and says what follows.
+//! How a run progresses: [`decide`] takes what is known of a run and what has happened, and returns what follows.
 //!
 //! # Data flow
 //!
@@ -8,13 +8,13 @@
 //!
 //! # Invariants
 //!
-//! * `Ready` in the progress means "a row in *ready* or in *running* stands for it"; which of the two, only those
-//!   tables know, so that a claim need not touch the run.
+//! * `Ready` in the progress means "there is a row in *ready* or in *running*"; only those tables know which, so that a
+//!   claim need not write the run.
 //! * An attempt's number is `used + 1`; an outcome with any other number is stale and changes nothing.
 //! * A task is settled once; only restart, override, clear and retry-now open it again. A number that an attempt may have
 //!   carried is never given out again, so an outcome from before cannot settle what was opened after.
-//! * Outcomes that were gathered together are all taken in before any of them has consequences: whether an item's
-//!   success counts does not depend on its place beside the failure that cancels the rest.
+//! * All outcomes of a batch are applied before any of them has consequences: whether an item's success counts does not
+//!   depend on its position relative to the failure that cancels the rest.
 //! * Every decision is a function of its arguments: the same events in the same order give the same actions.
 //! * When a decision ends with no task unsettled, it says that the run has ended, with its state.
 //!
@@ -29,6 +29,7 @@ mod map;
 mod tests;
 
 pub use abandoned::Past;
+pub use control::Control;
 pub use format::FormatError;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,12 +89,12 @@ impl AttemptKey {
     }
 }
 
-/// How far a run has come; kept with it as one value, in the forms that [`format`] tells of.
+/// The progress of a run; stored with it as one value, in the formats of [`format`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// A state per task, in the plan's order.
     states: Vec<TaskStateByte>,
-    /// What there is to tell beyond the state, for the few tasks that have it.
+    /// Details besides the state, for the few tasks that have them.
     details: BTreeMap<TaskIndex, Detail>,
     /// Mapped tasks that have been expanded.
     maps: BTreeMap<TaskIndex, MapProgress>,
@@ -101,15 +102,15 @@ pub struct Progress {
     stopping: bool,
     /// The first failure, for people.
     error: Option<String>,
-    /// Which failure `error` tells of, if that is known. Not if a node of the first build wrote it.
+    /// The failure in `error`, if it is known. It is not if a node of the first build wrote it.
     failure: Option<Failure>,
 }
 
-/// The failure that a run's error tells of.
+/// The failure in a run's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub task: TaskIndex,
-    /// Of which of its items.
+    /// The item that failed.
     pub item: Option<u32>,
     pub kind: ErrorKind,
 }
@@ -147,7 +148,7 @@ struct MapProgress {
     next: u32,
     /// Items before `next` that are to be started again as soon as there is room.
     again: BTreeSet<u32>,
-    /// Items that hold one of the task's `concurrency` places: ready or paused.
+    /// Items that hold one of the task's `concurrency` slots: ready or paused.
     open: u32,
     unsettled: u32,
     failed: u32,
@@ -175,7 +176,7 @@ pub enum Event {
     Due(AttemptKey),
     /// Start nothing new. `withdrawn` was ready and has been taken back.
     Pause { withdrawn: Vec<TaskKey> },
-    /// Go on. `waits`: the run still waits for upstreams or its turn.
+    /// Resume. `waits`: the run still waits for upstreams or its turn.
     Resume {
         /// As the store knows.
         waits: bool,
@@ -186,9 +187,9 @@ pub enum Event {
     Withdrawn(Vec<TaskKey>),
     /// An operator sets a task run's state: succeeded, failed or skipped.
     Override { key: TaskKey, state: TaskState },
-    /// An operator wants a failed or retrying task run tried at once.
+    /// An operator wants a failed or retrying task run to be tried at once.
     RetryNow(TaskKey),
-    /// An operator wants a task run of an ended run to run again, whatever came of it.
+    /// An operator wants a task run of an ended run to run again, whatever its state.
     Clear {
         key: TaskKey,
         /// Whether everything that depends on it, directly or indirectly, runs again as well.
@@ -196,14 +197,14 @@ pub enum Event {
         /// Length of the JSON text that an item which had succeeded gave to the joined output.
         output_bytes: u64,
     },
-    /// An operator wants an ended run to go on from where it failed.
+    /// An operator wants an ended run to continue from where it failed.
     Restart,
-    /// A run that the events behind this one reopen waits for its turn first: nothing of it starts before
+    /// If the events after this one reopen the run, it waits for its turn first: nothing of it starts before
     /// [`Event::Start`].
     TakeTurn,
 }
 
-/// How an attempt ended, as far as the run's way depends on it.
+/// How an attempt ended, as far as the run depends on it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// With an output of so many bytes.
@@ -214,13 +215,13 @@ pub enum Outcome {
     /// The script or `when` said that there is nothing to do.
     Skipped,
     Failed {
-        /// What kind; `fatal` and `invalid` are never tried again.
+        /// The kind; `fatal` and `invalid` are never retried.
         kind: ErrorKind,
         /// The error message that people read.
         message: String,
         /// The next attempt starts no earlier than after this duration.
         retry_after: Option<Duration>,
-        /// Never tried again whatever the kind.
+        /// It is never retried, whatever the kind.
         fatal: bool,
     },
     /// Its node or worker is gone: tried again, `max_lost` times at most.
@@ -229,8 +230,8 @@ pub enum Outcome {
     Released,
 }
 
-/// What follows. To be carried out in this order: `drop_timers` before `timers`, `interrupt` before `ready` (one task
-/// run may stand in both).
+/// The consequences. To be carried out in this order: `drop_timers` before `timers`, `interrupt` before `ready` (one
+/// task run may be in both).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
     /// The run waited before, and has begun.
@@ -254,8 +255,8 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// What follows from a second decision upon the same run within one transaction: both are carried out as one. Where
-    /// only one can be meant (how the run ended, whether more is to be withdrawn) the later one is.
+    /// Adds the consequences of a second decision on the same run within one transaction: both are carried out as one.
+    /// Where only one value is possible (how the run ended, whether more is to be withdrawn), the later one counts.
     pub fn and_then(&mut self, later: Self) {
         // Named one by one, so that a new field does not compile before it is thought of here.
         let Self {
@@ -301,7 +302,7 @@ pub const JOINED_OUTPUT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// How many attempts a task run may have: what an attempt's number can tell apart.
 pub const ATTEMPTS_MAX: u32 = i32::MAX as u32;
 
-/// What happened to a run, decided upon. `bits` gives random bits for jitter.
+/// Decides on events of a run. `bits` returns random bits for jitter.
 ///
 /// When an event is refused, `state` and `progress` may hold what came before it in `events`: drop them.
 pub fn decide(
@@ -328,7 +329,7 @@ impl Progress {
         }
     }
 
-    /// A task's state. [`TaskState::Ready`] stands for running as well.
+    /// A task's state. [`TaskState::Ready`] includes running.
     pub fn task(&self, task: TaskIndex) -> TaskState {
         self.states
             .get(task as usize)
@@ -364,7 +365,7 @@ impl Progress {
         used.saturating_add(1)
     }
 
-    /// What a mapped task failed of that none of its attempts tells: failed items, or too large an output.
+    /// Why a mapped task failed, if none of its attempts tells: failed items, or too large an output.
     pub fn map_failure(&self, task: TaskIndex) -> Option<(ErrorKind, String)> {
         match self.maps.get(&task)?.end() {
             map::End::Failed(kind, message) if self.task(task) == TaskState::Failed => Some((kind, message)),
@@ -372,7 +373,7 @@ impl Progress {
         }
     }
 
-    /// Whether a mapped task is settled as its items make it, and not by hand.
+    /// Whether a mapped task's state comes from its items, and not from an override.
     fn is_made_by_items(&self, task: TaskIndex) -> bool {
         let made = self
             .maps
@@ -396,7 +397,7 @@ impl Progress {
         self.error.as_deref()
     }
 
-    /// The failure that [`Progress::error`] tells of.
+    /// The failure in [`Progress::error`].
     pub fn failure(&self, plan: &Plan) -> Option<Failure> {
         self.failure.or_else(|| {
             let (name, kind) = format::failure_in_text(self.error()?)?;

@@ -174,7 +174,7 @@ fn a_stop_cancels_what_has_not_started() {
         .stale("d", 1)
         .play("ok b")
         .shows("a=failed b=succeeded c=cancelled d=cancelled e=cancelled r=cancelled run=failed");
-    // What is lost or failed in the meantime does not come again.
+    // What is lost or failed in the meantime does not return.
     World::start(stopping(dag("a; b: retry; c: retry")))
         .play("claim *; fail a; lose b; fail c")
         .shows("a=failed b=cancelled c=failed run=failed");
@@ -182,7 +182,7 @@ fn a_stop_cancels_what_has_not_started() {
     World::start(stopping(dag("a: allow; b; c: a b")))
         .play("fail a; ok b; ok c")
         .shows("a=failed b=succeeded c=succeeded run=succeeded");
-    // Nothing else is under way: the same decision ends the run.
+    // Nothing else is running: the same decision ends the run.
     let mut world = World::start(stopping(dag("a; b: a")));
     world.play("claim a");
     let at = AttemptKey {
@@ -275,7 +275,7 @@ fn lost_attempts_use_up_no_retry_and_are_bounded() {
     let mut group = dag("a: retry");
     group["tasks"]["a"]["max_lost"] = json!(0);
     World::start(group).play("lose a").shows("a=failed run=failed");
-    // What is given back is counted nowhere.
+    // An attempt that is given back is not counted.
     let many = ["release a"; 20].join(";");
     check("a", &format!("{many}; ok a"), "a=succeeded run=succeeded");
 }
@@ -304,7 +304,7 @@ fn stale_outcomes_are_refused() {
     let events = [ended(Outcome::Lost), ended(Outcome::Succeeded { output_bytes: 1 })];
     assert_eq!(world.deliver(&events).unwrap().accepted, [true, false]);
     world.shows("a=ready b=ready run=running");
-    // Of task runs that there are none of.
+    // Of task runs that do not exist.
     let nowhere = TaskKey { task: 9, item: None };
     let at = AttemptKey {
         key: nowhere,
@@ -338,7 +338,7 @@ fn what_one_batch_takes_back_is_not_carried_out() {
         key,
         state: TaskState::Succeeded,
     };
-    // Ready, and then set by hand.
+    // Ready, and then overridden.
     let mut world = World::start(dag("a: retry"));
     world.play("fail a").timers.clear();
     let actions = world.deliver(&[Event::Due(at(2)), succeeded.clone()]).unwrap();
@@ -352,7 +352,7 @@ fn what_one_batch_takes_back_is_not_carried_out() {
     };
     let actions = world.deliver(&[ended.clone(), Event::RetryNow(key)]).unwrap();
     assert_eq!((actions.ready, actions.timers), (vec![at(2)], vec![]));
-    // Failed, and then set by hand: what its failure led to is seen, and taken back.
+    // Failed, and then overridden: the consequences of its failure are found, and taken back.
     let mut world = World::start(stopping(dag("a; b: a; c: b")));
     world.play("claim a").running.clear();
     let actions = world.deliver(&[ended, succeeded]).unwrap();
@@ -470,7 +470,7 @@ fn a_chain_of_ten_thousand() {
         tasks.insert(format!("t{index}"), json!({"depends_on": before}));
     }
     let mut world = World::of(plan(json!({"tasks": tasks})));
-    // All of it fails at once, and comes back at once.
+    // All of it fails at the same time, and is retried at the same time.
     let mut bits = || 0;
     let first = AttemptKey {
         key: world.key("t0"),
@@ -533,7 +533,7 @@ fn the_page_about_it_names_every_state() {
     }
 }
 
-/// What two decisions of one transaction ask for is carried out together: nothing of either is lost.
+/// The consequences of two decisions of one transaction are carried out together: nothing of either is lost.
 #[test]
 fn a_second_decision_adds_to_the_first() {
     let key = |task| TaskKey { task, item: None };

@@ -38,7 +38,7 @@ impl Gap {
 }
 
 impl Calendar {
-    /// A calendar of these; leave out what is disabled.
+    /// A calendar of these; leave out disabled ones.
     pub fn new(schedules: impl IntoIterator<Item = Schedule>) -> Self {
         let schedules: Vec<Schedule> = schedules.into_iter().collect();
         Self {
@@ -52,7 +52,7 @@ impl Calendar {
         self.schedules.is_empty()
     }
 
-    /// Whether some schedule's instants can be told for any time (cron, every, daily).
+    /// Whether some schedule's instants can be computed for any time (cron, every, daily).
     pub fn has_grid(&self) -> bool {
         self.schedules.iter().any(Schedule::has_grid)
     }
@@ -107,8 +107,8 @@ impl Calendar {
             .any(|schedule| schedule.has_grid() && schedule.within(at, Some(at)) == Some(at))
     }
 
-    /// How many instants [`Calendar::instants`] has between two, both included; `Err`: more than `max`, with the number
-    /// itself, or, where several schedules share instants, one that it is at least.
+    /// How many instants [`Calendar::instants`] has between two, inclusive; `Err`: more than `max`, with their number,
+    /// or, if several schedules share instants, with a lower bound.
     pub fn count(&self, from: Time, to: Time, max: u64) -> Result<u64, u64> {
         let counts: Vec<u64> = self
             .schedules

@@ -15,8 +15,8 @@ use crate::Time;
 
 const DAY: TimeDelta = TimeDelta::days(1);
 
-/// How many instants a day may have to be walked whatever there are in all. One with more, on which the clock changes,
-/// counts by its length once it is clear that there are too many: so frequent a schedule is spread evenly.
+/// How many instants of a day are enumerated, however many there are in all. A day with more, on which the clock
+/// changes, counts by its length when it is clear that there are too many: so frequent a schedule is spread evenly.
 const EXACT_MAX: u64 = 3_600;
 
 impl Schedule {

@@ -3,8 +3,8 @@
 //! An expression is read ([`text`]) into one set of numbers per field and the rules of its days; the days of a month
 //! are worked out a month at a time. What clock changes do to local times is [`super::recurrence`]'s business.
 //!
-//! This is our own since no library takes what people bring from elsewhere (`L-3`, `L-5W`, Quartz' weekdays). Tests
-//! compare it with croner where that can follow.
+//! This is our own, because no library accepts the expressions of other schedulers (`L-3`, `L-5W`, Quartz' weekdays).
+//! Tests compare it with croner where that accepts them.
 
 mod text;
 
@@ -30,7 +30,7 @@ pub(crate) struct Cron {
     every_time: bool,
 }
 
-/// What the field of days of the month says; bit n is day n.
+/// The field of days of the month; bit n is day n.
 #[derive(Clone, Debug, Default)]
 struct MonthDays {
     /// Nothing is asked of it.
@@ -44,7 +44,7 @@ struct MonthDays {
     nearest_before_last: u64,
 }
 
-/// What the field of weekdays says; bit 0 is Sunday.
+/// The field of weekdays; bit 0 is Sunday.
 #[derive(Clone, Debug, Default)]
 struct Weekdays {
     /// Nothing is asked of it.

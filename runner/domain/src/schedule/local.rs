@@ -38,8 +38,8 @@ pub fn parse_moment(text: &str, zone: Tz) -> Result<Time, String> {
     parse_within(text, zone, YEARS)
 }
 
-/// The same, of four digits of a year: for what is compared with the clock and never reckoned with by the calendar.
-/// People write `9999-12-31` for never.
+/// The same, with any year of four digits: for times that are only compared with the clock, and never used for calendar
+/// arithmetic. People write `9999-12-31` for never.
 pub fn parse_far_moment(text: &str, zone: Tz) -> Result<Time, String> {
     parse_within(text, zone, 1..=9_999)
 }
@@ -82,7 +82,7 @@ fn no_moment(text: &str) -> String {
     )
 }
 
-/// What an instant's wall clock shows.
+/// An instant's local time.
 pub fn wall_clock(zone: Tz, instant: Time) -> NaiveDateTime {
     let offset = zone.offset_from_utc_datetime(&instant.naive_utc()).fix();
     instant

@@ -1,8 +1,8 @@
 //! From wall clock times that recur to instants: what clock changes do.
 //!
-//! A local time that the clock skips happens at the first instant after the gap. One that it shows twice happens once
-//! (the first time) if it is a fixed time of day, and both times if it comes from a wildcard. So a schedule of every
-//! 15 minutes goes on through the repeated hour, and one of 01:30 does not run twice.
+//! A local time that the clock skips happens at the first instant after the gap. One that the clock shows twice happens
+//! once (the first time) if it is a fixed time of day, and both times if it comes from a wildcard. So a schedule of
+//! every 15 minutes continues through the repeated hour, and one of 01:30 does not run twice.
 
 use chrono::{DateTime, NaiveDateTime, TimeDelta};
 use chrono_tz::Tz;
@@ -22,7 +22,7 @@ pub(crate) trait Recurrence {
 
 const SECOND: TimeDelta = TimeDelta::seconds(1);
 
-/// Where an instant stands in a stretch that the clock shows twice.
+/// The position of an instant in an interval that the clock shows twice.
 struct Fold {
     second_time: bool,
     from: NaiveDateTime,

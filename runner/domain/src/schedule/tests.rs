@@ -474,7 +474,7 @@ const CRONS: [&str; 10] = [
 ];
 const ORACLE_MINUTES: i64 = 3 * 24 * 60;
 
-/// Which of the minutes from `from` on are instants, by the words of the rule, looking at each minute for itself.
+/// The minutes from `from` on that are instants, by the definition of the rule, checking each minute alone.
 fn oracle(cron: &Cron, zone: Tz, from: Time) -> Vec<Time> {
     let matches = |local: NaiveDateTime| cron.previous(local) == Some(local);
     let mut found = Vec::new();
@@ -574,7 +574,7 @@ fn counts_without_listing() {
     );
 }
 
-/// What a calendar remembers of data intervals changes none of them.
+/// The calendar's memory of data intervals changes none of them.
 #[test]
 fn data_intervals_do_not_depend_on_what_was_asked_before() {
     for (zone, from) in ZONES {

@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-/// How many changes are told; a schema that is another one altogether is not read line by line.
+/// How many changes are reported; a completely different schema is not read line by line.
 pub const CHANGES_MAX: usize = 100;
 /// How deep fields within fields are compared.
 const DEPTH_MAX: usize = 8;
 /// Longer values are cut where they are shown.
 const VALUE_CHARS_MAX: usize = 60;
 
-/// What became of a field.
+/// The change of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// It is new; whether it has to be given.
@@ -23,7 +23,7 @@ pub enum Change {
     Required,
     /// It may be left out now.
     Optional,
-    /// What a keyword (`type`, `minimum`, `default`, `description`, ...) says of it is another thing; `None`: nothing.
+    /// A keyword of it (`type`, `minimum`, `default`, `description`, ...) has another value; `None`: it is absent.
     Keyword {
         keyword: String,
         from: Option<Value>,
@@ -36,7 +36,7 @@ pub enum Change {
 pub struct SchemaChange {
     /// Its name; within an object `outer.inner`, within a list `list[]`. Empty: the params as a whole.
     pub field: String,
-    /// What became of it.
+    /// The change.
     pub change: Change,
 }
 
@@ -106,7 +106,7 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
     };
     let empty = Map::new();
     let (was, is) = (object(old).unwrap_or(&empty), object(new).unwrap_or(&empty));
-    // What is looked at field by field; anything else is a keyword like others.
+    // These are compared field by field; all else is a keyword like others.
     let has_fields = depth < DEPTH_MAX && (properties(old).is_some() || properties(new).is_some());
     let has_items = depth < DEPTH_MAX
         && [was, is]
@@ -117,7 +117,7 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
         "items" => has_items,
         // That params are an object everybody knows, whether it is said or not.
         "type" => field.is_empty(),
-        // What the schema itself is called.
+        // The name of the schema itself.
         "$schema" | "title" | "$id" => true,
         _ => false,
     };
@@ -268,7 +268,7 @@ mod tests {
         let found = changes(&deep.0, &deep.1);
         assert_eq!(found.len(), 1);
         assert!(found[0].to_string().chars().count() < 300);
-        // Of a list that was a choice of schemas before.
+        // For a list that was a choice of schemas before.
         let tuple = json!({"properties": {"a": {"items": [{"type": "string"}]}}});
         let list = json!({"properties": {"a": {"items": {"type": "string"}}}});
         assert_eq!(said(&tuple, &list).len(), 1);

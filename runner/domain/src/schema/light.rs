@@ -1,10 +1,11 @@
-//! Schemas that are checked in place: those whose cost is bounded by their size times the value's, whatever they say.
+//! Schemas that are checked in place: those whose cost is bounded by their size times the value's, whatever their
+//! content.
 //!
-//! This is no reckoning of what a schema comes to. It is a short list of keywords, each of which looks at a place of the
-//! value once and costs what its own text and that place take; a schema with anything else, with more than a few
-//! hundred lines when its references are written out, or with references that go around, is not light, and is computed
-//! where that is bounded from outside ([`crate::bounded`]). What is missing here costs a schema some hundred
-//! microseconds a check, and nothing else; so if in doubt, a keyword stays out.
+//! This does not estimate the cost of a schema. It is a short list of keywords, each of which reads a position in the
+//! value once and costs no more than its own text and that position. A schema with any other keyword, with more than a
+//! few hundred lines when its references are written out, or with circular references, is not light, and is computed
+//! with bounds from outside ([`crate::bounded`]). That only costs some hundred microseconds a check; so if in doubt, a
+//! keyword is not on the list.
 
 use serde_json::{Map, Value};
 
@@ -12,11 +13,12 @@ use serde_json::{Map, Value};
 const WEIGHT_MAX: u64 = 2_000;
 /// How deep they lie in one another, references followed.
 const DEPTH_MAX: usize = 32;
-/// The largest product of a schema's weight and a value's places that is checked in place: some milliseconds' work.
+/// The largest product of a schema's weight and the number of a value's positions that is checked in place: some
+/// milliseconds of work.
 const PRODUCT_MAX: u64 = 100_000;
-/// So much of a text counts as one place.
+/// This many bytes of a text count as one position.
 const TEXT_BYTES: usize = 64;
-/// What a pattern counts, and how long it may be.
+/// The weight of a pattern, and its maximum length.
 const PATTERN_WEIGHT: u64 = 20;
 const PATTERN_MAX_BYTES: usize = 64;
 
@@ -91,12 +93,12 @@ pub(super) fn weight(schema: &Value) -> Option<u64> {
     Some(WEIGHT_MAX - weigher.left)
 }
 
-/// Whether a value is small enough for a schema of this weight to be checked in place.
+/// Whether a value is small enough to be checked in place by a schema of this weight.
 pub(super) fn is_small(value: &Value, weight: u64) -> bool {
     take_places(value, &mut (PRODUCT_MAX / weight.max(1))).is_some()
 }
 
-/// Takes the places of a value from what is left.
+/// Subtracts the positions in a value from the rest.
 fn take_places(value: &Value, left: &mut u64) -> Option<()> {
     let mut take = |count: usize| -> Option<()> {
         *left = left.checked_sub(count as u64)?;
@@ -173,7 +175,7 @@ impl<'s> Weigher<'s> {
         }
     }
 
-    /// Where a reference leads to that names one of the definitions, as generators of schemas write it.
+    /// The target of a reference to one of the definitions, in the form that generators of schemas write.
     fn target(&self, reference: &str) -> Option<&'s Value> {
         ["$defs", "definitions"].into_iter().find_map(|keyword| {
             let name = reference.strip_prefix("#/")?.strip_prefix(keyword)?.strip_prefix('/')?;
@@ -184,8 +186,8 @@ impl<'s> Weigher<'s> {
     }
 }
 
-/// Whether a pattern is a row of characters and classes, each perhaps repeated: without groups there is nothing to nest,
-/// nor anything to go back to.
+/// Whether a pattern is a sequence of characters and classes, each perhaps repeated: without groups there is no nesting
+/// and no backtracking over them.
 fn is_plain_pattern(pattern: &str) -> bool {
     let plain = |char: char| char.is_ascii_alphanumeric() || " _-:./@,^$+*?[]\\".contains(char);
     let escaped = |window: &[u8]| window[0] != b'\\' || matches!(window[1], b'd' | b'w' | b's' | b'.' | b'-' | b'/');

@@ -1,8 +1,8 @@
-//! What the references of a schema lead to, without leaving it.
+//! The targets of a schema's references, without leaving the schema.
 //!
-//! A subschema with an `$id` is a resource with an address of its own, against which the references within it are
-//! resolved (JSON Schema 2020-12, core, 8.2 and 9.3). All addresses and anchors are collected once; an address that is
-//! none of them is outside, and nothing outside is ever looked at.
+//! A subschema with an `$id` is a resource with its own address, against which its references are resolved (JSON Schema
+//! 2020-12, core, 8.2 and 9.3). All addresses and anchors are collected once; any other address is outside, and nothing
+//! outside is ever read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ const NAMELESS: &str = "json-schema:///";
 /// The addresses within one schema.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    /// Of each schema with references, by where it lies in memory: the resource that it is in.
+    /// For each schema with references, by its address in memory: its resource.
     bases: HashMap<usize, usize>,
     /// The addresses of resources.
     addresses: Vec<Url>,
@@ -26,7 +26,7 @@ pub(super) struct References {
     anchors: HashMap<(String, String), String>,
     /// Pointers to all schemas with a `$dynamicAnchor`, by its name.
     dynamic: HashMap<String, Vec<String>>,
-    /// Schemas of draft 4 name themselves by `id`; later `id` is nobody's keyword.
+    /// Schemas of draft 4 have their name in `id`; later `id` is no keyword.
     old: bool,
 }
 
@@ -61,7 +61,7 @@ fn subschemas<'s>(schema: &'s Map<String, Value>, seen: &mut dyn FnMut(&'s Value
     }
 }
 
-/// Where a value lies in memory.
+/// The address of a value in memory.
 fn address_of(value: &Value) -> usize {
     std::ptr::from_ref(value).addr()
 }
@@ -149,7 +149,7 @@ impl References {
     /// A schema names itself, or (in earlier drafts, by a fragment) an anchor; answers the resource that what lies
     /// within it is in.
     fn name(&mut self, id: &str, pointer: &str, base: usize) -> Result<usize, String> {
-        // What is no address may be the value of a member that happens to be called `id`: it names nothing.
+        // If it is no address, it may be the value of a member that is called `id`: it names nothing.
         let Ok(address) = self.addresses[base].join(id) else {
             return match pointer.is_empty() {
                 true => Err(format!("the `$id` `{id}` is not a valid URI")),
@@ -168,8 +168,8 @@ impl References {
         Ok(self.addresses.len() - 1)
     }
 
-    /// What the references of a schema lead to. A dynamic one leads to whatever the way to it says: all that it may lead
-    /// to are given. An error names one that leads out of the schema, or to nothing.
+    /// The targets of the references of a schema. A dynamic one depends on the path to it: all possible targets are
+    /// returned. An error names one that leads out of the schema, or to nothing.
     fn targets<'s>(&self, root: &'s Value, schema: &Value) -> Result<Vec<&'s Value>, String> {
         let Value::Object(fields) = schema else {
             return Ok(Vec::new());
@@ -291,7 +291,7 @@ mod tests {
                 "$ref": "https://example.com/a", "$defs": {"a": {"$id": "https://example.com/a", "$ref": reference}},
             });
             let said = Schema::compile(&schema).unwrap_err();
-            assert!(said.contains("does not exist"), "{reference}: {said}");
+            assert!(said.detail.contains("does not exist"), "{reference}: {said}");
         }
     }
 }

@@ -1,29 +1,33 @@
-//! All that is wrong with what cannot be read: what is wrong is taken out, and the rest is read again.
+//! All errors of an unreadable input: each unreadable part is removed, and the rest is read again.
 //!
-//! Serde stops at the first thing that it cannot read. Whoever wrote a spec wants to hear of all at once, and of what is
-//! wrong with the part that can be read as well. What is said of a neighbourhood from which something was taken out may
-//! only be a consequence of that: it is not said.
+//! Serde stops at the first error. The author of a spec wants all errors at once, and also those of the readable part.
+//! Errors next to a removed part may only be consequences of the removal: they are not reported.
+
+use std::collections::HashSet;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::read::read_once;
+use super::plain::MistakeKind;
+use super::read::{Unreadable, read_once};
 use super::unread::could_mean;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
 
-/// How many things that cannot be read are looked for: each costs reading the whole again.
+/// How many unreadable parts are searched for: each costs reading the whole input again.
 const ROUNDS_MAX: usize = 20;
 
-/// What of an input can be read, and what is wrong with the rest.
+/// The readable part of an input, and the errors of the rest.
 #[derive(Debug)]
 pub struct Gathered<T> {
-    /// The part that can be read; none if it is wrong as a whole, or in too many places.
+    /// The readable part; `None` if the input is wrong as a whole, or in too many places.
     pub rest: Option<T>,
-    /// What is wrong; empty: nothing.
+    /// The errors; empty: none.
     pub faults: Faults,
-    /// Where something was taken out: the nearest task, schedule or field of the whole.
+    /// Where a part was removed: the nearest task, schedule or top-level field.
     damaged: Vec<String>,
+    /// The pointers of unknown fields.
+    unknown: HashSet<String>,
 }
 
 impl<T: DeserializeOwned> Gathered<T> {
@@ -33,21 +37,22 @@ impl<T: DeserializeOwned> Gathered<T> {
             rest: None,
             faults: Faults::default(),
             damaged: Vec::new(),
+            unknown: HashSet::new(),
         };
         let mut repaired = None;
         for _ in 0..ROUNDS_MAX {
-            let fault = match read_once(repaired.as_ref().unwrap_or(value)) {
+            let unreadable = match read_once(repaired.as_ref().unwrap_or(value)) {
                 Ok(rest) => {
                     gathered.rest = Some(rest);
                     break;
                 }
-                Err(fault) => fault,
+                Err(unreadable) => unreadable,
             };
             let left = repaired.get_or_insert_with(|| value.clone());
-            let taken = take_out(left, &fault);
-            match gathered.told(&fault) {
-                Some(told) => add_what_is_meant(told, &fault),
-                None => gathered.faults.push(fault),
+            let taken = take_out(left, &unreadable);
+            match gathered.told(&unreadable) {
+                Some(told) => add_what_is_meant(told, &unreadable.fault),
+                None => gathered.push(unreadable),
             }
             match taken {
                 Some(pointer) => gathered.damaged.push(neighbourhood(&pointer)),
@@ -59,15 +64,25 @@ impl<T: DeserializeOwned> Gathered<T> {
 
     /// The fault that one is a consequence of: what was taken out because it is wrong is missing besides, and so is what
     /// was misspelt.
-    fn told(&mut self, fault: &Fault) -> Option<&mut Fault> {
-        self.faults
-            .0
-            .iter_mut()
-            .find(|told| told.pointer == fault.pointer || is_misspelt(told, fault))
+    fn told(&mut self, unreadable: &Unreadable) -> Option<&mut Fault> {
+        let Unreadable { fault, kind } = unreadable;
+        let is_missing = matches!(kind, MistakeKind::Missing(_));
+        let unknown = &self.unknown;
+        let is_misspelt = |told: &str| is_missing && unknown.contains(told) && is_meant(told, &fault.pointer);
+        let mut faults = self.faults.0.iter_mut();
+        faults.find(|told| told.pointer == fault.pointer || is_misspelt(&told.pointer))
+    }
+
+    fn push(&mut self, unreadable: Unreadable) {
+        let Unreadable { fault, kind } = unreadable;
+        if matches!(kind, MistakeKind::Unknown(_)) {
+            self.unknown.insert(fault.pointer.clone());
+        }
+        self.faults.push(fault);
     }
 }
 
-/// Says of a field that there is not what is meant by it, where that is known by now.
+/// Adds to the error of an unknown field which field was meant, if that is known by now.
 fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     if told.pointer != missing.pointer
         && let Some((_, meant)) = missing.pointer.rsplit_once('/')
@@ -76,15 +91,12 @@ fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
     }
 }
 
-/// Whether a field that there is not was written for one that is missing beside it.
-fn is_misspelt(unknown: &Fault, missing: &Fault) -> bool {
-    let is = |fault: &Fault, what: &str| fault.detail.starts_with(what);
-    let (Some((above, written)), Some((beside, meant))) =
-        (unknown.pointer.rsplit_once('/'), missing.pointer.rsplit_once('/'))
-    else {
-        return false;
-    };
-    is(unknown, "unknown field") && is(missing, "missing field") && above == beside && could_mean(written, meant)
+/// Whether an unknown field may have been written for a missing one next to it.
+fn is_meant(written: &str, missing: &str) -> bool {
+    match (written.rsplit_once('/'), missing.rsplit_once('/')) {
+        (Some((above, written)), Some((beside, meant))) => above == beside && could_mean(written, meant),
+        _ => false,
+    }
 }
 
 impl<T> Gathered<T> {
@@ -114,10 +126,9 @@ fn neighbourhood(pointer: &str) -> String {
 
 /// Takes out of a value what cannot be read; answers where. Elements of arrays go with their array, so that the places of
 /// others stay what they are; a task gives way to one that is right, since others may depend on it.
-fn take_out(value: &mut Value, fault: &Fault) -> Option<String> {
-    let missing = fault.detail.starts_with("missing field");
-    let mut pointer = fault.pointer.as_str();
-    if missing {
+fn take_out(value: &mut Value, unreadable: &Unreadable) -> Option<String> {
+    let mut pointer = unreadable.fault.pointer.as_str();
+    if matches!(unreadable.kind, MistakeKind::Missing(_)) {
         pointer = pointer.rsplit_once('/')?.0;
     }
     loop {
@@ -199,7 +210,7 @@ mod tests {
             (json!({"tasks": {"t": {"queue": "q"}}, "x": 1}), "/x"),
         ] {
             let mut gathered = Gathered::<GroupSpec>::read(&spec);
-            // What is said of the rest of a task, or of the whole, would be a consequence.
+            // Errors of the rest of a task, or of the whole, could be consequences.
             let mut more = Faults::default();
             more.add(pointer, "a consequence");
             more.add(neighbourhood(pointer), "another");
@@ -228,10 +239,10 @@ mod tests {
         assert_eq!(told.len(), 1, "{told:?}");
         assert_eq!(told[0].0, "/tasks/t/http/ulr");
         assert!(told[0].1.ends_with("did you mean `url`?"), "{told:?}");
-        // What is like nothing that is missing is a fault of its own.
+        // A field that resembles none of the missing ones is a separate error.
         let told = http(json!({"addresses": []}));
         assert_eq!(told.len(), 2, "{told:?}");
-        // And so is what is missing elsewhere.
+        // And so is a field that is missing elsewhere.
         let told = http(json!({"url": "https://example.com", "ulr": 1}));
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(!told[0].1.contains("meant"), "{told:?}");

@@ -1,8 +1,7 @@
 //! A JSON value as Serde reads it, with errors in the words of JSON and of the documentation: who writes a spec knows
 //! objects and arrays, and nothing of Rust's structs, variants and `u32`.
 //!
-//! What `serde_json` would let pass is refused as well: an array in the place of an object, its items taken for the
-//! fields in their order.
+//! Also refuses what `serde_json` would accept: an array instead of an object, with its items as the fields in order.
 
 use std::fmt::{self, Display};
 
@@ -11,19 +10,41 @@ use serde::de::{self, DeserializeSeed, EnumAccess, Expected, IntoDeserializer, U
 use serde::{Deserializer, forward_to_deserialize_any};
 use serde_json::Value;
 
-/// How much of a text that was given is said back.
+/// How many characters of a given text an error repeats.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
-/// What is wrong, for people.
+/// The error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake(String);
+pub(super) struct Mistake {
+    pub(super) kind: MistakeKind,
+    /// For people.
+    words: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum MistakeKind {
+    /// This field is unknown.
+    Unknown(String),
+    /// This field is missing.
+    Missing(String),
+    Other,
+}
+
+impl Mistake {
+    fn other(words: String) -> Self {
+        Self {
+            kind: MistakeKind::Other,
+            words,
+        }
+    }
+}
 
 impl Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.words)
     }
 }
 
@@ -31,11 +52,11 @@ impl std::error::Error for Mistake {}
 
 impl de::Error for Mistake {
     fn custom<T: Display>(text: T) -> Self {
-        Self(text.to_string())
+        Self::other(text.to_string())
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self(format!(
+        Self::other(format!(
             "invalid type: {}, expected {}",
             found_in_words(found),
             expected_in_words(&expected.to_string())
@@ -43,7 +64,7 @@ impl de::Error for Mistake {
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self(format!(
+        Self::other(format!(
             "invalid value: {}, expected {}",
             found_in_words(found),
             expected_in_words(&expected.to_string())
@@ -51,16 +72,25 @@ impl de::Error for Mistake {
     }
 
     fn unknown_variant(given: &str, allowed: &'static [&'static str]) -> Self {
-        Self(format!("unknown value `{}`, expected {}", cut(given), one_of(allowed)))
+        Self::other(format!("unknown value `{}`, expected {}", cut(given), one_of(allowed)))
     }
 
     fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
-        // The whole name: the reader makes the field's place of it.
         let expected = match allowed {
             [] => "none".to_owned(),
             _ => one_of(allowed),
         };
-        Self(format!("unknown field `{given}`, expected {expected}"))
+        Self {
+            kind: MistakeKind::Unknown(given.to_owned()),
+            words: format!("unknown field `{given}`, expected {expected}"),
+        }
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self {
+            kind: MistakeKind::Missing(field.to_owned()),
+            words: format!("missing field `{field}`"),
+        }
     }
 }
 
@@ -94,7 +124,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
     }
 }
 
-/// What a type of Serde's or of ours says that it wants, in words of JSON; ours mostly have them already.
+/// What a type of Serde's or of ours expects, in terms of JSON; ours mostly use these already.
 fn expected_in_words(expected: &str) -> String {
     let whole = |from: &dyn Display, to: &dyn Display| format!("a whole number from {from} to {to}");
     match expected {
@@ -119,7 +149,7 @@ fn expected_in_words(expected: &str) -> String {
     }
 }
 
-/// What stands here, as Serde names it.
+/// The kind of a value, in Serde's words.
 fn unexpected(value: &Value) -> Unexpected<'_> {
     match value {
         Value::Null => Unexpected::Unit,

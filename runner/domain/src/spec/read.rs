@@ -1,4 +1,4 @@
-//! From JSON to specs: what is wrong, at which JSON pointer; and the shapes that have more than one form.
+//! From JSON to specs: errors with their JSON pointers; and values that have more than one form.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use unicode_normalization::UnicodeNormalization;
 
 use super::gather::Gathered;
-use super::plain::Plain;
+use super::plain::{MistakeKind, Plain};
 use super::*;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
@@ -65,7 +65,7 @@ pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
     }
 }
 
-/// Reads any spec of ours, which is an object; the faults name the places of all that cannot be read.
+/// Reads any of our specs, which is an object; the faults name the positions of all that is unreadable.
 pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
     let gathered = Gathered::<T>::read(value);
     match gathered.rest {
@@ -74,11 +74,20 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
     }
 }
 
+/// Why something cannot be read.
+pub(super) struct Unreadable {
+    pub(super) fault: Fault,
+    pub(super) kind: MistakeKind,
+}
+
 /// The same, up to the first thing that cannot be read.
-pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> {
+pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Unreadable> {
     // Serde would read an array as the fields in their order.
     if !value.is_object() {
-        return Err(Fault::at("", "invalid type: expected an object"));
+        return Err(Unreadable {
+            fault: Fault::at("", "invalid type: expected an object"),
+            kind: MistakeKind::Other,
+        });
     }
     serde_path_to_error::deserialize(Plain(value)).map_err(|error| {
         use serde_path_to_error::Segment;
@@ -90,25 +99,24 @@ pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Fault> 
                 Segment::Enum { .. } | Segment::Unknown => {}
             }
         }
-        let detail = error.inner().to_string();
-        // Serde stops at the key of a field that it does not know; the place is the field's.
-        let unknown = detail
-            .strip_prefix("unknown field `")
-            .and_then(|rest| rest.split_once('`'));
-        if let Some((field, _)) = unknown {
-            let below = format!("/{}", pointer_token(field));
-            if !pointer.ends_with(&below) {
-                pointer.push_str(&below);
+        let mistake = error.into_inner();
+        match &mistake.kind {
+            // Serde stops at the key of an unknown field; the pointer is the field's.
+            MistakeKind::Unknown(field) => {
+                let below = format!("/{}", pointer_token(field));
+                if !pointer.ends_with(&below) {
+                    pointer.push_str(&below);
+                }
             }
+            // And at the end of an object that lacks a field; the pointer is that of the missing field.
+            MistakeKind::Missing(field) => pointer.push_str(&format!("/{}", pointer_token(field))),
+            MistakeKind::Other => {}
         }
-        // And at the end of an object that lacks one; the place is that of what is to be written.
-        let missing = detail
-            .strip_prefix("missing field `")
-            .and_then(|rest| rest.strip_suffix('`'));
-        if let Some(field) = missing {
-            pointer.push_str(&format!("/{}", pointer_token(field)));
+        let detail: String = mistake.to_string().chars().take(DETAIL_MAX_CHARS).collect();
+        Unreadable {
+            fault: Fault::at(pointer, detail),
+            kind: mistake.kind,
         }
-        Fault::at(pointer, detail.chars().take(DETAIL_MAX_CHARS).collect::<String>())
     })
 }
 
@@ -242,7 +250,7 @@ impl<'de> Deserialize<'de> for Shards {
                 f.write_str("a number from 1 to 10000, or `workers`")
             }
             fn visit_u64<E: Error>(self, number: u64) -> Result<Shards, E> {
-                // What is too large for the type is too large for the bound, which `validate` holds.
+                // A number that is too large for the type is also too large for the bound that `validate` checks.
                 Ok(Shards::Count(u32::try_from(number).unwrap_or(u32::MAX)))
             }
             fn visit_i64<E: Error>(self, number: i64) -> Result<Shards, E> {

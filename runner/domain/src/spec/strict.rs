@@ -15,7 +15,7 @@ pub const NESTING_MAX: usize = 128;
 /// Why a document was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum StrictError {
-    /// It is no JSON (or whatever it was read as), or nested too deeply.
+    /// It is not valid JSON (or YAML), or nested too deeply.
     #[error("{0}")]
     Malformed(String),
     /// An object has a key twice; the pointer is the second one's.

@@ -1,5 +1,5 @@
-//! Params that nobody reads, as far as that can be told: `nme` for `name` passes every schema that does not forbid what it
-//! does not know. This is a warning, never an error: a script may read what its schema does not name.
+//! Params that nobody reads, as far as that is known: `nme` instead of `name` passes every schema that does not forbid
+//! unknown fields. This is a warning, never an error: a script may read params that its schema does not name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::{Fault, Faults};
 /// How many letters may be wrong in a name that somebody meant.
 const MISTAKES_MAX: usize = 2;
 
-/// What a script says of its params.
+/// What a script declares of its params.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptParams {
     pub schema: Option<Value>,
-    /// What it takes unless told otherwise.
+    /// The params with default values.
     pub defaults: Map<String, Value>,
 }
 
@@ -48,8 +48,8 @@ pub(super) fn could_mean(written: &str, name: &str) -> bool {
     mistakes <= MISTAKES_MAX && mistakes < name.chars().count()
 }
 
-/// The params of a spec, or of a submission to it, that no task reads by its schema and no template mentions.
-/// `script` tells what is known of a script, by the name or `name@version` of a task.
+/// The params of a spec, or of a submission to it, that are in no task's schema and in no template. `script` returns
+/// what is known of a script, by the `name` or `name@version` of a task.
 pub fn unread(
     spec: &GroupSpec,
     submission: Option<&SubmissionSpec>,
@@ -80,7 +80,7 @@ pub fn unread(
             );
         }
     };
-    // Whoever names nothing may read anything.
+    // A task without a schema may read anything.
     let everybody: Option<BTreeSet<String>> = spec
         .tasks
         .values()
@@ -191,7 +191,7 @@ mod tests {
                 ),
             ],
         );
-        // Whoever may read anything may read this.
+        // A reader of anything may read this.
         for other in [
             json!({"queue": "q"}),
             json!({"script": "open"}),

@@ -1,5 +1,5 @@
-//! Whether a spec makes sense: on its own, and against what exists (scripts, other groups, channels and so on), which
-//! a [`Catalog`] tells. All that is wrong is told at once, each with a JSON pointer.
+//! Whether a spec makes sense: by itself, and with the existing objects (scripts, other groups, channels and so on),
+//! which a [`Catalog`] knows. All errors are reported at once, each with a JSON pointer.
 
 mod graph;
 mod params;
@@ -26,10 +26,10 @@ pub const LABEL_MAX_CHARS: (usize, usize) = (63, 255);
 pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
 /// How many schedules a group may have.
 pub const SCHEDULES_MAX: usize = 100;
-/// How many channels and addresses may be told.
+/// How many channels and addresses a rule may have.
 pub const TOLD_MAX: usize = 100;
 
-/// What exists, as far as specs name it.
+/// The existing objects, as far as specs name them.
 pub trait Catalog {
     /// A script, in a version or the active one.
     fn script(&self, name: &Name, version: Option<u32>) -> ScriptLookup;
@@ -62,7 +62,7 @@ pub enum ScriptLookup {
     NoVersion,
     /// There are versions, but none is active.
     NoActiveVersion,
-    /// It is made for something else than tasks; in words, such as `consumer`.
+    /// It is not for tasks; in words, such as `consumer`.
     OtherWorld(String),
     /// It has no function for tasks, only one for messages.
     OnlyHandles,
@@ -73,9 +73,9 @@ pub enum ScriptLookup {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScriptFacts {
     pub version: u32,
-    /// What its params must satisfy, if it says.
+    /// The schema of its params, if it has one.
     pub params_schema: Option<Value>,
-    /// The params that it takes unless told otherwise.
+    /// Its params with default values.
     pub defaults: Map<String, Value>,
 }
 

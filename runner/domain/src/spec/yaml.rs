@@ -1,4 +1,4 @@
-//! YAML as it comes in: read where that is bounded, since some lines of it stand for gigabytes (anchors of anchors).
+//! Reads YAML with bounds, because a few lines of it may expand to gigabytes (anchors of anchors).
 
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
@@ -30,7 +30,7 @@ pub fn parse_yaml_strict(text: &str) -> Result<Value, YamlError> {
 /// Reads it in place.
 pub(crate) fn read(text: &str) -> Result<Value, StrictError> {
     serde_saphyr::from_str(text).map_err(|error| {
-        // The parser's own word on a key that stands twice does not say in which object: once more, for the place.
+        // The parser's error about a duplicate key does not say in which object: it is read again to find that.
         let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
         let mut found = None;
         let _ = serde_saphyr::with_deserializer_from_str_with_options(text, lenient, |deserializer| {

@@ -1,4 +1,4 @@
-//! What a template is rendered with, as it is handed to who does bounded work.
+//! The inputs of a template, as they are sent to bounded work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Given, Scope, Source, TemplateError, Templates, UpstreamNames};
 use crate::bounded::{Answer, Plain, Stopped, Work, key_of, perform};
 use crate::{Name, Time};
 
-/// What the names in a template stand for.
+/// The values of the names in a template.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Seen {
     Task {
@@ -37,7 +37,7 @@ fn fields(plain: Plain) -> serde_json::Map<String, Value> {
 }
 
 impl Seen {
-    /// What a template sees of a scope: of other tasks' outputs only those that it names.
+    /// The part of a scope that a template uses: of other tasks' outputs only those that it names.
     fn of(scope: &Scope, template: &str) -> Self {
         let params = Plain::Map(
             scope
@@ -134,7 +134,7 @@ fn given_up(stopped: &Stopped) -> TemplateError {
     TemplateError(format!("rendering the template was stopped: {stopped}"))
 }
 
-/// Bounded work: renders, whatever it takes.
+/// Bounded work: renders, however much it takes.
 pub(crate) fn rendered(template: &str, condition: bool, seen: Seen) -> Result<Plain, String> {
     let (templates, scope) = (Templates::new(), seen.scope());
     let budget = Arc::default();

@@ -5,8 +5,8 @@ use serde_json::json;
 use super::tests::scope;
 use super::*;
 
-/// Threads have 2 MiB by default; who calls needs some of it. Half of that is taken by what is just within the bounds,
-/// in a debug build.
+/// Threads have 2 MiB by default; callers need some of it. In a debug build, the largest allowed templates take half of
+/// that.
 const STACK_BYTES: usize = 1280 * 1024;
 
 fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -18,7 +18,7 @@ fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 fn all(template: String, condition: bool) -> (Result<(), String>, Result<Value, TemplateError>) {
     on_a_small_stack(move || {
         let templates = Templates::new();
-        upstream_names(&template);
+        UpstreamNames::default().add(&template);
         if condition {
             let checked = templates.check_condition(&template, &any_task);
             (checked, templates.eval_condition(&template, &scope()).map(Value::from))
@@ -31,7 +31,7 @@ fn all(template: String, condition: bool) -> (Result<(), String>, Result<Value, 
     })
 }
 
-/// The same nesting in all places where an expression may stand.
+/// The same nesting in all positions of an expression.
 fn refused(expression: &str) {
     refused_in(&["{}"], expression, true);
     refused_in(&["{{ {} }}"], expression, false);
@@ -89,7 +89,7 @@ fn nested_expressions_are_refused() {
     refused_in(&places, &format!("{}1", "-".repeat(5_000)), false);
 }
 
-/// Where our reading and minijinja's might differ.
+/// Where our parser and minijinja's might differ.
 #[test]
 fn nesting_cannot_be_hidden() {
     for hidden in [
@@ -144,7 +144,7 @@ fn nested_statements_are_refused() {
     }
 }
 
-/// Values that are nested by hand overflow when they are printed, compared or dropped.
+/// Manually nested values overflow the stack when they are printed, compared or dropped.
 #[test]
 fn nested_values_are_refused() {
     for step in [
@@ -169,7 +169,7 @@ fn nested_values_are_refused() {
     assert!(checked.unwrap_err().contains("there is no function `namespace`"));
 }
 
-/// What is just within the bounds fits the small stack.
+/// The largest allowed templates fit into the small stack.
 #[test]
 fn the_most_that_is_let_in() {
     let most = 190;

@@ -1,17 +1,17 @@
-//! What one rendering may make and look at.
+//! What one rendering may make and read.
 //!
 //! minijinja's fuel counts instructions, and one instruction may make a hundred megabytes, or compare two values that
-//! share their parts so often that no node would live to see the end. So what can be larger than what it is made of is
-//! charged here, before it is made: the bytes that a rendering makes are added up, not those that it holds, and values
-//! are counted each time that all of one is looked at. Nothing else changes: what stays within the budget is what
-//! minijinja makes of it.
+//! share their parts so often that it would practically never end. So an operation whose result can be larger than its
+//! operands is charged here, before it runs: the bytes that a rendering makes are added up (not those that it holds),
+//! and values are counted each time that a value is read completely. Nothing else changes: within the budget, the
+//! result is minijinja's.
 //!
-//! | what grows | where it is charged |
+//! | what may grow | where it is charged |
 //! |---|---|
-//! | `+`, `~`, `*`, items that are spread, slices, keys | [`super::operators`], written into the source by [`super::rewrite`] |
+//! | `+`, `~`, `*`, spread items, slices, keys | [`super::operators`], written into the source by [`super::rewrite`] |
 //! | comparisons, `in` | [`super::compare`] |
-//! | filters and tests | [`super::charged`], around minijinja's own; [`super::filters`], those of ours |
-//! | what is printed | the bound on what a template gives |
+//! | filters and tests | [`super::charged`], around minijinja's own; [`super::filters`], ours |
+//! | the output | the bound on a template's output |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,15 +23,15 @@ use super::value::invalid;
 
 /// Bytes of strings and lists that one rendering may make on its way to the result.
 pub const MADE_MAX_BYTES: usize = 16 * 1024 * 1024;
-/// Values that one rendering may look at as parts of others, as in a comparison: some tenths of a second's work. A list or
-/// a map counts as several, and so much of a string as one.
+/// How many values one rendering may read as parts of others, as in a comparison: some tenths of a second of work. A
+/// list or a map counts as several, and a number of a string's bytes as one.
 pub const EXAMINED_MAX: usize = 20_000_000;
-/// The same of a rendering in place: a fraction of a millisecond's work.
+/// The same for a rendering in place: a fraction of a millisecond of work.
 const LIGHT_MADE_MAX_BYTES: usize = 64 * 1024;
 const LIGHT_EXAMINED_MAX: usize = 20_000;
 const EXAMINED_PER_LIST: usize = 8;
 const EXAMINED_BYTES: usize = 256;
-/// What an entry of a list takes.
+/// The size of an entry of a list.
 pub(super) const ENTRY_BYTES: usize = 24;
 /// The name under which filters find the budget; no template can write it.
 pub(super) const NAME: &str = " budget";
@@ -77,7 +77,7 @@ fn take(left: &AtomicUsize, amount: usize) -> Option<()> {
 }
 
 impl Budget {
-    /// What a rendering in place may take.
+    /// The budget of a rendering in place.
     pub(super) fn light() -> Self {
         Self {
             made: AtomicUsize::new(LIGHT_MADE_MAX_BYTES),
@@ -91,7 +91,7 @@ impl Budget {
         self.exceeded.load(Ordering::Relaxed)
     }
 
-    /// The rendering's; a state that is none's has one of its own.
+    /// The rendering's budget; a state outside of a rendering has its own.
     pub(super) fn of(state: &State<'_, '_>) -> Arc<Self> {
         let found = state.lookup(NAME).and_then(|value| value.downcast_object::<Self>());
         found.unwrap_or_default()
@@ -107,7 +107,7 @@ impl Budget {
         take(&self.made, bytes).ok_or_else(|| self.exceed(too_much))
     }
 
-    /// Before so many values are looked at.
+    /// Call it before reading this many values.
     pub(super) fn examine(&self, values: usize) -> Result<(), Error> {
         take(&self.examined, values).ok_or_else(|| self.exceed(too_many))
     }
@@ -161,7 +161,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Before all of a value is looked at.
+    /// Call it before reading a value completely.
     pub(super) fn examine_value(&self, value: &Value) -> Result<(), Error> {
         self.walk(value, usize::MAX).map(drop)
     }

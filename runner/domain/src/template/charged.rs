@@ -1,17 +1,17 @@
-//! minijinja's own filters, tests and functions, each with what is charged before it is applied. A `map` and the like
-//! apply filters by their names, and so come through here as well.
+//! minijinja's own filters, tests and functions, each with the charge before it is applied. `map` and the like apply
+//! filters by name, and so are charged here too.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
 
 use super::budget::Budget;
 
-/// How much longer `&quot;` is than what it stands for.
+/// How much longer `&quot;` is than its character.
 const ESCAPED_TIMES: usize = 6;
 /// A letter may take three times its bytes in the other case.
 const CASE_TIMES: usize = 3;
 
-/// What a filter does to what it is given.
+/// The cost of a filter.
 #[derive(Clone, Copy)]
 enum Cost {
     /// Text that is so many times as long at most.
@@ -88,7 +88,7 @@ impl Cost {
     }
 }
 
-/// What `sum` starts from, if it is told.
+/// The start value of `sum`, if one is given.
 fn start(args: &[Value]) -> Option<Value> {
     let last = args.last().filter(|last| last.is_kwargs())?;
     let named = Kwargs::try_from(last.clone()).ok()?;

@@ -1,4 +1,4 @@
-//! What can be told of a template before there are values: its syntax, its bounds, and whether there is what it names.
+//! Checks of a template before there are values: its syntax, its bounds, and whether what it names exists.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub fn any_task(_: &Name) -> Result<(), String> {
 }
 
 impl Templates {
-    /// Whether a string could be rendered: what is wrong with it, and where.
+    /// Whether a string could be rendered; an error says what is wrong, and where.
     pub fn check(&self, template: &str, tasks: Tasks<'_>) -> Result<(), String> {
         if !is_template(template) {
             return Ok(());

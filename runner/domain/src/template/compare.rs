@@ -1,8 +1,8 @@
 //! Comparisons that know instants.
 //!
-//! minijinja orders values of different types by their types, and asks nobody: `logical_time < '2030'` would be false
-//! whatever the time. So each comparison is written as a filter ([`super::rewrite`]), which reads what an instant is
-//! compared with as a time, and compares all else as minijinja does.
+//! minijinja orders values of different types by their types: `logical_time < '2030'` would be false at any time. So
+//! each comparison is written as a filter ([`super::rewrite`]), which reads what an instant is compared with as a time,
+//! and compares all else as minijinja does.
 
 use std::cmp::Ordering;
 

@@ -84,7 +84,7 @@ fn move_time(state: &State, value: &Value, span: &str, forward: bool) -> Result<
     Ok(Value::from_object(Instant { at, zone }))
 }
 
-/// Charges text whose bounds are told otherwise.
+/// Charges text whose bounds are checked elsewhere.
 fn made(budget: &Budget, text: String) -> Result<String, Error> {
     budget.make(text.len()).map(|()| text)
 }
@@ -179,7 +179,7 @@ fn indent(state: &State, value: String, width: Option<usize>, first: Option<bool
 }
 
 fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
-    /// What a width or a precision, which is written in digits, may be.
+    /// The maximum of a width or a precision, which is written in digits.
     const WIDTH_MAX: usize = 1000;
     let budget = Budget::of(state);
     let args = args.into_values();
@@ -190,7 +190,7 @@ fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<S
     if wide && places > 0 {
         return Err(invalid("a width in `format` must be below 1000"));
     }
-    // Each argument once by its place; one that is named, as often as it is named.
+    // Each positional argument once; a named one as often as it is named.
     let named = pattern.matches("%(").count().max(1);
     let mut bytes = pattern.len();
     for value in args.iter() {

@@ -1,6 +1,6 @@
-//! What a template may not do, told from its text before it is compiled: bounds that fuel does not give, since one
-//! step of fuel may double a string, and minijinja's parser, compiler and values recurse with how deeply code is
-//! nested. A stack that overflows takes the whole node with it.
+//! Refuses templates by their text, before they are compiled: bounds that fuel does not give, since one step may double
+//! a string, and minijinja's parser, compiler and values recurse as deep as the code is nested. A stack that overflows
+//! ends the whole node.
 
 use super::TEMPLATE_MAX_BYTES;
 use super::scan::{self, Code, Kind, Token, wrong};
@@ -8,9 +8,9 @@ use super::scan::{self, Code, Kind, Token, wrong};
 /// Statements that there are. `macro`, `call`, `include` and blocks of captured output are not: they bind grown
 /// strings to names.
 const TAGS: [&str; 7] = ["if", "elif", "else", "endif", "for", "endfor", "set"];
-/// How often `~`, `+` may stand in a template that binds no names.
+/// How often `~` and `+` may occur in a template that binds no names.
 const JOINS_MAX: usize = 64;
-/// How often they may stand in one that does (`for`, `set`), and `*` in any.
+/// How often they may occur in one that does (`for`, `set`), and `*` in any.
 const GROWTHS_MAX: usize = 8;
 // A debug build of minijinja takes, for each level, some 22 KB of stack for brackets (and as much again for a comparison
 // in them), 11 KB for an `if` or `for`, 3 KB for an `elif`, 2 KB for an operator, 4 KB for values in one another. All
@@ -18,8 +18,8 @@ const GROWTHS_MAX: usize = 8;
 
 /// How deeply brackets may be nested.
 const BRACKETS_MAX: usize = 16;
-/// How deeply an expression may be nested. Each operator, dot, filter and bracket counts, but for those that stand
-/// beside each other in a list: `a.b.c` is two deep, as are `not not x` and `x or y or z`.
+/// How deeply an expression may be nested. Each operator, dot, filter and bracket counts, except those next to each
+/// other in a list: `a.b.c` is two deep, as are `not not x` and `x or y or z`.
 const NESTING_MAX: usize = 200;
 /// How deeply `if` and `for` may be nested.
 const STATEMENTS_MAX: usize = 16;
@@ -44,7 +44,7 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
             check_tag(template, code)?;
             if matches!(code.tag(), "for" | "set") {
                 binds = true;
-                // What is bound may be bound again inside something else, and so on.
+                // A bound value may be bound again inside something else, and so on.
                 bound_nesting += nesting;
             }
             nest(&mut statements, code.tag());
@@ -176,10 +176,10 @@ fn nest(statements: &mut Vec<usize>, tag: &str) {
     }
 }
 
-/// What is known of the brackets that are open.
+/// The state of the open brackets.
 #[derive(Default)]
 struct Level {
-    /// What counts, since the last comma.
+    /// The count since the last comma.
     operators: usize,
     /// The deepest bracket closed since then.
     inner: usize,
@@ -194,8 +194,8 @@ impl Level {
     }
 }
 
-/// At least how deeply the tree of the code will be nested: in a part without commas all operators might stand inside
-/// one another, around the deepest bracket.
+/// A bound for the nesting of the code's tree: in a part without commas, all operators might be inside one another,
+/// around the deepest bracket.
 fn nesting(source: &str, code: &Code<'_>) -> Result<usize, String> {
     let mut levels = vec![Level::default()];
     let mut deepest = 0;

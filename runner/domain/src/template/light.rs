@@ -1,8 +1,8 @@
 //! Templates that are rendered in place: short ones that only name values, compare them and change one at a time.
 //!
-//! No statement, no loop, no function, nothing that multiplies: whatever such a template says, it goes through what it
-//! names once for each of its few words, and the budget that it is given here is small. Any other is rendered where that
-//! is bounded from outside ([`crate::bounded`]), which costs it some hundred microseconds. If in doubt, a word stays out.
+//! No statement, no loop, no function, no multiplication: such a template reads what it names once for each of its few
+//! words, and its budget here is small. Any other is rendered with bounds from outside ([`crate::bounded`]), which
+//! costs it some hundred microseconds. If in doubt, a word is not on the list.
 
 use super::scan::{Code, Kind};
 
@@ -41,7 +41,7 @@ fn is_light_code(code: &Code<'_>) -> bool {
     !code.statement
         && code.tokens.iter().enumerate().all(|(index, token)| match token.kind {
             Kind::Open => match code.before(index) {
-                // A call of anything but a filter.
+                // A call of something other than a filter.
                 Some(before) if token.text == "(" && before.ends_operand() && !code.is_operator(index - 1) => {
                     is_filter(code, index - 1)
                 }

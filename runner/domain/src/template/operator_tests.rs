@@ -1,4 +1,4 @@
-//! Operators and filters beside those of a minijinja without a budget.
+//! Operators and filters, compared with those of a minijinja without a budget.
 
 use serde_json::json;
 

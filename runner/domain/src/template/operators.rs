@@ -1,7 +1,7 @@
-//! Operators that make much out of little: `'a' * 100000000` is one step for minijinja, and when it is constant it is
-//! made while the template compiles. [`super::rewrite`] writes them as filters: `a + b - c` as `(a)|_op('+', b, '-', c)`,
-//! each chain of one precedence for itself, from left to right. The filter charges what is about to be made, and has
-//! minijinja's own operator make it.
+//! Operators that make large results from small operands: `'a' * 100000000` is one step for minijinja, and a constant
+//! one is computed while the template compiles. [`super::rewrite`] writes them as filters: `a + b - c` as `(a)|_op('+',
+//! b, '-', c)`, each chain of one precedence separately, from left to right. The filter charges the result, and calls
+//! minijinja's own operator to make it.
 
 use std::sync::LazyLock;
 
@@ -14,8 +14,7 @@ use super::value::too_large;
 
 /// The filter that a chain of operators becomes.
 pub(super) const FILTER: &str = "_op";
-/// What stands after a slice; after a key, a subscript that is computed, and the like; after what is spread. A word may
-/// follow.
+/// Written after a slice; after a key, a computed subscript, and the like; after a spread value. A word may follow.
 pub(super) const COPIED: &str = "|_copied ";
 pub(super) const EXAMINED: &str = "|_examined ";
 pub(super) const SPREAD: &str = "|_spread ";
@@ -102,7 +101,7 @@ fn apply(budget: &Budget, sign: &str, left: Value, right: &Value) -> Result<Valu
         .find(|(known, _)| *known == sign)
         .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "the operator does not exist"))?;
     let made = operator.eval(context! { a => left, b => right.clone() });
-    // Its place in that expression is none in the template.
+    // Its position in that expression means nothing in the template.
     made.map_err(|error| match error.detail() {
         Some(detail) => Error::new(error.kind(), detail.to_owned()),
         None => Error::from(error.kind()),
@@ -111,7 +110,7 @@ fn apply(budget: &Budget, sign: &str, left: Value, right: &Value) -> Result<Valu
 
 /// Before `value * times`; nothing unless it is a string or a list.
 fn repeated(budget: &Budget, value: &Value, times: &Value) -> Result<(), Error> {
-    // What is no number is refused by the operator.
+    // The operator refuses what is no number.
     let Some(times) = times.as_i64().and_then(|times| usize::try_from(times).ok()) else {
         return Ok(());
     };

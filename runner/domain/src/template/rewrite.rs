@@ -1,17 +1,17 @@
-//! Comparisons and operators written as filters, which do what minijinja does and something besides: know instants
-//! ([`super::compare`]), charge what is made ([`super::operators`]).
+//! Writes comparisons and operators as filters, which do the same as minijinja and more: they know instants
+//! ([`super::compare`]), and charge their results ([`super::operators`]).
 //!
-//! | in the source | what is written |
+//! | in the source | rewritten |
 //! |---|---|
 //! | `a < b <= c` | `(a)\|_compare('<', b, '<=', c)` |
-//! | `a + b - c`, `a ~ b`, `a * b / c` | `(a)\|_op('+', b, '-', c)`, and so on, each precedence for itself |
+//! | `a + b - c`, `a ~ b`, `a * b / c` | `(a)\|_op('+', b, '-', c)`, and so on, each precedence separately |
 //! | `f(*a)`, `f(**a)` | `f(*(a)\|_spread)`, `f(**(a)\|_spread)` |
 //! | `a[x:y]` | `a[x:y]\|_copied` |
 //! | `{a.b: c}`, `a[b.c]`, `loop.changed(a.b)` | `{(a.b)\|_examined: c}`, `a[(b.c)\|_examined]`, `loop.changed((a.b)\|_examined)` |
 //!
-//! The tokens of a bracket's inside are read once, from left to right, with what is open of each precedence; minijinja's
-//! grammar (`compiler/parser.rs`) says which binds how. Whatever is written is an opening bracket before, and a filter
-//! behind a closing one, so that pieces may stand in one another in whatever order their ends were found.
+//! The tokens inside a bracket are read once, from left to right, with the open operand of each precedence; the
+//! parser of minijinja defines the precedences. Each rewrite adds an opening bracket before, and a filter
+//! after a closing one, so that rewritten pieces may be nested, in whatever order their ends were found.
 
 use std::ops::Range;
 
@@ -19,18 +19,18 @@ use super::compare;
 use super::operators::{self, CLASSES, COPIED, EXAMINED, SPREAD};
 use super::scan::{Code, Kind, Token};
 
-/// A text made of another, with what it takes to tell places in the other by places in it.
+/// A rewritten text, with what is needed to find the position in the source for a position in it.
 #[derive(Debug)]
 pub(super) struct Rewritten {
     pub(super) text: String,
-    /// From these places on (in the text, in the source) both run alike.
+    /// From these positions on (in the text, in the source) both are the same.
     alike: Vec<(usize, usize)>,
-    /// The places in the source of what was written as a filter.
+    /// The ranges in the source that were written as filters.
     chains: Vec<Range<usize>>,
 }
 
 impl Rewritten {
-    /// The place in the source; of a filter that was written for a comparison or an operator, that of all its operands.
+    /// The range in the source; for a filter that replaces a comparison or an operator, the range of all its operands.
     pub(super) fn place(&self, range: Range<usize>) -> Range<usize> {
         let (start, end) = (self.place_of(range.start), self.place_of(range.end));
         let written = self
@@ -70,7 +70,7 @@ pub(super) fn rewrite(source: &str, codes: &[Code<'_>]) -> Option<Rewritten> {
     if edits.is_empty() {
         return None;
     }
-    // Stable: what ends at one place ends from the inside to the outside, as it was found.
+    // Stable: edits that end at one position keep the order in which they were found, from the inside to the outside.
     edits.sort_by_key(|(range, _)| (range.start, range.end));
     let mut text = String::with_capacity(source.len() + edits.iter().map(|(_, text)| text.len()).sum::<usize>());
     let mut alike = Vec::with_capacity(edits.len());
@@ -85,32 +85,32 @@ pub(super) fn rewrite(source: &str, codes: &[Code<'_>]) -> Option<Rewritten> {
     Some(Rewritten { text, alike, chains })
 }
 
-/// The same source with other signs in place of those that minijinja computes while it compiles: what is constant
-/// could be made large there. Whether the source has any sense is told by it all the same.
+/// The same source, with the operators that minijinja computes during compilation replaced: constants could become
+/// large there. The syntax is checked all the same.
 pub(super) fn defused(source: &str, codes: &[Code<'_>]) -> String {
     let mut text = source.as_bytes().to_vec();
     for code in codes {
         for (index, token) in code.tokens.iter().enumerate() {
-            // Not those before what is spread, which another sign may not stand before.
+            // Not those before a spread value, where no other operator is allowed.
             if token.kind == Kind::Sign && matches!(token.text, "*" | "~" | "+") && is_binary(code, index) {
                 text[token.start..token.end()].fill(b'-');
             }
         }
     }
-    // Signs are ASCII, and so is what stands for them.
+    // Operators are ASCII, and so are their replacements.
     String::from_utf8(text).unwrap_or_else(|_| source.to_owned())
 }
 
-/// What is open of one precedence.
+/// The open operand of one precedence.
 #[derive(Clone, Copy, Default)]
 struct Open {
-    /// Where the operand that is being read starts: none before its first token.
+    /// The start of the operand that is being read: `None` before its first token.
     operand: Option<usize>,
-    /// Where the first operand of a chain starts that is being written as a filter.
+    /// The start of the first operand of a chain that is being written as a filter.
     chain: Option<usize>,
 }
 
-/// What a bracket's items are wrapped in.
+/// How a bracket's items are wrapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrap {
     Nothing,
@@ -125,10 +125,10 @@ struct Level {
     /// Comparisons first, then [`CLASSES`] in their order: each binds more than those before it.
     open: [Open; 1 + CLASSES.len()],
     wrap: Wrap,
-    /// The first token of the item that is being read, and whether it is behind a colon.
+    /// The first token of the item that is being read, and whether it is after a colon.
     item: Option<usize>,
     value: bool,
-    /// Where something starts that is to be spread.
+    /// The start of a spread value.
     spread: Option<usize>,
     /// The index of the token that opened it.
     bracket: Option<usize>,
@@ -150,7 +150,7 @@ impl Level {
 struct Rewriting<'a, 's> {
     code: &'a Code<'s>,
     levels: Vec<Level>,
-    /// Where the last token that was read ends.
+    /// The end of the last token that was read.
     last_end: usize,
     edits: &'a mut Vec<Edit>,
     chains: &'a mut Vec<Range<usize>>,
@@ -238,7 +238,7 @@ impl Rewriting<'_, '_> {
         }
     }
 
-    /// What binds less than a comparison.
+    /// A token that binds less than a comparison.
     fn boundary(&mut self, index: usize) {
         let token = &self.code.tokens[index];
         let Some(level) = self.levels.last_mut() else { return };
@@ -286,7 +286,7 @@ impl Rewriting<'_, '_> {
             Wrap::Keys => !value,
             Wrap::Items => true,
         };
-        // What stands there in so many letters is no larger than that.
+        // A literal is no larger than its text.
         let plain = |first: usize| matches!(tokens[first].kind, Kind::Text | Kind::Number) && tokens[first].end() == at;
         if let Some(start) = spread {
             self.insert(start, "(");
@@ -297,8 +297,8 @@ impl Rewriting<'_, '_> {
         }
     }
 
-    /// After a slice, with all attributes, items and calls that follow: nothing of that may follow a filter. What is made
-    /// between two of them is let go at once.
+    /// After a slice, with all attributes, items and calls that follow: none of these may follow a filter. Intermediate
+    /// results are freed at once.
     fn copied(&mut self, from: usize) {
         let tokens = &self.code.tokens;
         let mut at = from;
@@ -331,7 +331,7 @@ fn expression_start(code: &Code<'_>) -> Option<usize> {
     }
 }
 
-/// What a token does to the operands around it.
+/// The effect of a token on the operands around it.
 enum Joint {
     /// It belongs to one.
     Operand,
@@ -384,7 +384,7 @@ fn class_of(sign: &str) -> Option<usize> {
     found.map(|class| class + 1)
 }
 
-/// Whether a sign stands between two operands: neither before one, nor in a number.
+/// Whether a sign is between two operands: not a prefix, and not in a number.
 fn is_binary(code: &Code<'_>, index: usize) -> bool {
     let Some(before) = index.checked_sub(1) else {
         return false;
@@ -402,7 +402,7 @@ fn is_binary(code: &Code<'_>, index: usize) -> bool {
     last.ends_operand() && !code.is_operator(before) && !tag && !argument && !exponent
 }
 
-/// Whether a sign at this place, or a later one of the same chain, makes much out of little.
+/// Whether a sign at this position, or a later one of the same chain, makes large results from small operands.
 fn grows(code: &Code<'_>, index: usize, class: usize) -> bool {
     let (growing, _) = CLASSES[class - 1];
     let mut depth = 0_usize;
@@ -423,7 +423,7 @@ fn grows(code: &Code<'_>, index: usize, class: usize) -> bool {
     false
 }
 
-/// What is wrapped in a bracket that opens here.
+/// How to wrap the items of a bracket that opens here.
 fn wrap(code: &Code<'_>, open: usize) -> Wrap {
     let before = open.checked_sub(1).filter(|before| *before > 0 || !code.statement);
     let after_operand = before
@@ -457,7 +457,7 @@ fn group_end(code: &Code<'_>, open: usize) -> usize {
     code.tokens.len()
 }
 
-/// Whether a bracket holds a slice: one after an operand, with a `:` of its own.
+/// Whether a bracket contains a slice: one after an operand, with its own `:`.
 fn is_slice(code: &Code<'_>, open: usize) -> bool {
     let after_operand = open
         .checked_sub(1)

@@ -1,11 +1,11 @@
-//! A template's code, cut into tokens just as minijinja cuts it: what stands in quotes, comments and `raw` is no code.
+//! A template's code, divided into tokens exactly as minijinja does: text in quotes, comments and `raw` is no code.
 //!
 //! All bounds and checks that come before minijinja's parser work on these tokens, so where the two could disagree
 //! (a word right after a number, a bracket that closes nothing) the text is refused here.
 
 use super::shown;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Word,
@@ -45,7 +45,7 @@ impl Token<'_> {
 pub(super) struct Code<'s> {
     /// Whether it is a `{% statement %}`.
     pub(super) statement: bool,
-    /// Where it begins and ends, without what delimits it.
+    /// Its range, without its delimiters.
     pub(super) range: std::ops::Range<usize>,
     pub(super) tokens: Vec<Token<'s>>,
 }
@@ -149,7 +149,7 @@ fn raw_end(source: &str, from: usize, open: usize) -> Result<usize, String> {
     Err(wrong(source, open, "`{% raw %}` has no closing `{% endraw %}`"))
 }
 
-/// Reads code from a place to what closes it, and tells where that ends; an expression ends with its text.
+/// Reads code from a position to its end, and returns the position after that; an expression ends with its text.
 fn piece<'s>(source: &'s str, from: usize, close: Option<&str>) -> Result<(Code<'s>, usize), String> {
     let mut tokens: Vec<Token<'s>> = Vec::new();
     let mut open = Vec::new();
@@ -254,7 +254,7 @@ fn is_number(text: &str) -> bool {
     }
 }
 
-/// An error with its place.
+/// An error with its position.
 pub(super) fn wrong(source: &str, at: usize, detail: &str) -> String {
     let line = match source[..at].matches('\n').count() {
         _ if !source.contains('\n') => String::new(),

@@ -286,7 +286,7 @@ fn instants_compare_with_texts() {
     );
 }
 
-/// What has no instants compares as minijinja compares it.
+/// Comparisons without instants give minijinja's results.
 #[test]
 fn other_comparisons_stay() {
     let templates = Templates::new();
@@ -359,7 +359,7 @@ fn other_comparisons_stay() {
 }
 
 proptest::proptest! {
-    /// Whatever minijinja compiles it also compiles as we write it, and without instants it means the same.
+    /// All that minijinja compiles also compiles after our rewrite, and without instants the meaning is the same.
     #[test]
     fn rewriting_keeps_the_meaning(words in proptest::collection::vec(proptest::sample::select(vec![
         "1", "2", "0x1f", "1.5", "'a'", "''", "params.n", "params", "none", "true", "(", ")", "[", "]", "{", "}", ",",
@@ -376,7 +376,7 @@ proptest::proptest! {
             let ours = templates.env.compile_expression(&rewritten.text).expect(&expression);
             match (plain.eval(scope().context(Arc::default())), ours.eval(scope().context(Arc::default()))) {
                 (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}: {}", rewritten.text),
-                // All parts of a chain are looked up.
+                // All parts of a chain are evaluated.
                 (Ok(_), Err(_)) if rewritten.text.contains(",'") => {}
                 (Ok(_), Err(error)) if error.detail().is_some_and(|detail| detail.contains("`in` does not work")) => {}
                 (Ok(plain), Err(error)) => panic!("{expression}: {plain:?}, {error:?}"),
@@ -484,7 +484,8 @@ fn whole_values() {
 #[test]
 fn names_of_upstream() {
     let check = |template: &str, names: &[&str], all: bool| {
-        let got = upstream_names(template);
+        let mut got = UpstreamNames::default();
+        got.add(template);
         let names: BTreeSet<Name> = names.iter().map(|name| name.parse().unwrap()).collect();
         assert_eq!(got, UpstreamNames { names, all }, "{template}");
     };

@@ -1,4 +1,4 @@
-//! What a template's code names: filters, tests, functions, and the tasks whose outputs it takes.
+//! The names in a template's code: filters, tests, functions, and the tasks whose outputs it uses.
 
 use super::UpstreamNames;
 use super::scan::{Code, Kind, Token, wrong};
@@ -12,7 +12,7 @@ pub(super) enum Use<'s> {
     Function(&'s str),
 }
 
-/// Tells each filter, test and function to `known`, and gives an error with its place where that refuses one.
+/// Calls `known` with each filter, test and function, and returns an error with a position where it refuses one.
 pub(super) fn check<'s>(
     source: &'s str,
     codes: &[Code<'s>],
@@ -42,7 +42,7 @@ pub(super) fn check<'s>(
     Ok(())
 }
 
-/// What the word at a place names, if it is a filter, a test or a function that is called.
+/// The name at a position, if it is a filter, a test or a called function.
 fn named<'s>(code: &Code<'s>, index: usize) -> Option<Use<'s>> {
     let token = code.tokens[index];
     if token.kind != Kind::Word {
@@ -94,7 +94,7 @@ pub(super) enum Taken<'s> {
     Any,
 }
 
-/// Tells the task of each `upstream`, and where that stands.
+/// Calls `found` with the task of each `upstream`, and its position.
 pub(super) fn upstream<'s>(codes: &[Code<'s>], mut found: impl FnMut(usize, Taken<'s>)) {
     let rebound = bound_names(codes).contains(&"upstream");
     for code in codes {

@@ -36,7 +36,7 @@ pub(super) fn from_json(json: &Json) -> Value {
 
 /// A template value as JSON, using up `budget`, roughly the bytes that it would take as text.
 pub(super) fn to_json(value: &Value, budget: &mut usize, depth: usize) -> Result<Json, Error> {
-    /// What a small map takes in memory is many times its text.
+    /// The memory of a small map is many times its text.
     const MAP_BYTES: usize = 24;
     let size = match value.kind() {
         ValueKind::Map => MAP_BYTES,
@@ -226,12 +226,12 @@ impl Object for Upstream {
     }
 }
 
-/// What a template can name.
+/// The names that a template can use.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) fixed: Arc<BTreeMap<Cow<'static, str>, Value>>,
     pub(super) params: Value,
-    /// What this rendering may use up.
+    /// The budget of this rendering.
     pub(super) budget: Value,
 }
 

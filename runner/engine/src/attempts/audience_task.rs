@@ -1,9 +1,9 @@
-//! Tasks of the executor `audience`: an attempt becomes an offer, and the offer's end the attempt's.
+//! Tasks of the executor `audience`: an attempt becomes an offer. The end of the offer is the end of the attempt.
 //!
-//! The offer belongs to the task run, not to the attempt: when a user fails, the attempt fails (and uses up a retry),
-//! but what others have completed or still hold stays. The next attempt opens the offer again, for those as well who
-//! did not complete it. The row in *running* carries lease 0, as for sub-runs; once it is gone (a cancel, an override)
-//! the reaper withdraws the offer.
+//! The offer belongs to the task run, not to the attempt. When a user fails, the attempt fails and uses up a retry, but
+//! what others have completed or still hold stays. The next attempt opens the offer again, also for the users who did
+//! not complete it. The row in *running* has lease 0, as for sub-runs. When it is gone (a cancel, an override), the
+//! reaper withdraws the offer.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Attempts {
         }
     }
 
-    /// Hands an attempt over to its offer. The attempt is held by the offer then: nothing is to be reported.
+    /// Gives an attempt to its offer. From then on the offer holds the attempt, and this node reports nothing.
     pub(crate) async fn hand_to_offer(
         self: &Arc<Self>,
         context: &RunContext,

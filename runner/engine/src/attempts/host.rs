@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use heddle_domain::Name;
 use heddle_domain::run::AttemptKey;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use heddle_store::live::LogRow;
@@ -43,8 +44,8 @@ impl Host {
         }
     }
 
-    /// What Heddle owes the script: it is waited for. If it cannot be had, the script is not told anything: its attempt
-    /// ends, as Heddle's own fault, and with it this call.
+    /// Waits for something that Heddle must provide. If Heddle cannot provide it, the script gets no answer: the
+    /// attempt ends, as Heddle's own fault, and this call ends with it.
     async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
     where
         F: Future<Output = Result<T, EngineError>>,
@@ -73,7 +74,7 @@ impl Host {
 
 impl HostServices for Host {
     fn upstream(&self, task: &str) -> BoxFuture<'_, Result<String, String>> {
-        let task = task.to_owned();
+        let task = Name::sought(task);
         Box::pin(async move {
             let plan = &self.context.revision.plan;
             let own = self.at.key.task;
@@ -98,7 +99,7 @@ impl HostServices for Host {
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
-        let name = name.to_owned();
+        let name = Name::sought(name);
         Box::pin(async move {
             let group = &self.context.revision.group_name;
             let ask = || {

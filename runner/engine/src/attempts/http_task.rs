@@ -20,10 +20,10 @@ use crate::RunContext;
 use crate::runs::ending::Ending;
 use crate::runs::retry_after::retry_after;
 
-/// How much of an answer that failed is kept in the error.
+/// Characters of a failed answer's body that the error keeps.
 const ERROR_BODY_CHARS_MAX: usize = 500;
 
-/// The output of a task that is no script, unless its spec says otherwise.
+/// The maximum output of a task that is no script, unless its spec says otherwise.
 pub(crate) const OUTPUT_BYTES_DEFAULT: usize = 256 * 1024;
 
 pub(crate) struct HttpRequest {
@@ -35,7 +35,7 @@ pub(crate) struct HttpRequest {
     output_bytes_max: usize,
 }
 
-/// A request with what its body is unless the task says otherwise.
+/// A request, with its default body.
 pub(crate) struct HttpCall {
     pub(crate) request: HttpRequest,
     pub(crate) context: Value,
@@ -48,7 +48,7 @@ impl Outside for HttpCall {
 }
 
 impl HttpRequest {
-    /// Renders a task's request; an error names the part that is wrong.
+    /// Renders a task's request. An error names the part that is wrong.
     pub(crate) fn render(
         spec: &HttpSpec,
         task: &PlanTask,
@@ -106,7 +106,7 @@ impl HttpRequest {
 }
 
 impl Attempts {
-    /// Makes a request; 2xx succeeds, 4xx but 408 and 429 is fatal, everything else may be tried again.
+    /// Makes a request. 2xx succeeds; 4xx is fatal, except 408 and 429; everything else may be retried.
     async fn call(&self, request: HttpRequest, context: Value) -> Ending {
         let timeout = request.timeout;
         let call = self.call_untimed(request, context);

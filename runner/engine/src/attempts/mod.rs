@@ -1,9 +1,9 @@
-//! From a row in *running* to an attempt under way, and back to a report.
+//! From a row in *running* to an attempt that runs, and to its report.
 //!
-//! Runs say that an attempt is this node's ([`Worker`]); what comes of it is reported to them. In between it is prepared
-//! (`prepare.rs`), and carried out by whatever its task is for: a script in the sandbox (here, with `host.rs`), an HTTP call
-//! (`http_task.rs`), a statement (`query_task.rs`), a worker (`queue_task.rs`), an audience (`audience_task.rs`), or a run of
-//! another group.
+//! The runs tell this module that an attempt is this node's ([`Worker`]), and get its report. In between, the attempt
+//! is prepared (`prepare.rs`) and carried out: a script in the sandbox (here, with `host.rs`), an HTTP call
+//! (`http_task.rs`), a statement (`query_task.rs`), a worker (`queue_task.rs`), an audience (`audience_task.rs`), or a
+//! run of another group.
 
 pub(crate) mod audience_task;
 pub(crate) mod host;
@@ -48,7 +48,7 @@ pub(crate) struct Attempts {
     pub(crate) templates: Templates,
     /// Permits for attempts that may take long to prepare.
     preparations: tokio::sync::Semaphore,
-    /// Who hears of what tasks offer to audiences.
+    /// Is told what tasks offer to audiences.
     audiences: Arc<dyn Audiences>,
     pub(crate) outbound: reqwest::Client,
     policy: OutboundPolicy,
@@ -64,9 +64,7 @@ impl Attempts {
         audiences: Arc<dyn Audiences>,
     ) -> Result<(Arc<Self>, Gathering<Enqueues>), EngineError> {
         let policy = sandbox.outbound().clone();
-        let outbound = policy
-            .redirecting_client()
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let outbound = policy.redirecting_client().map_err(EngineError::unreadable)?;
         let (enqueues, gathering) = GroupCommit::new();
         let attempts = Arc::new(Self {
             node,
@@ -99,7 +97,7 @@ fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
     }
 }
 
-/// How a script's attempt has ended, without secrets; `None`: it was stopped, and nobody asks how.
+/// How a script's attempt ended, without secrets. `None`: it was stopped, and nobody needs its end.
 fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: Outcome) -> Option<Ending> {
     Some(match outcome {
         Outcome::Succeeded(output) => Ending::Succeeded(output),
@@ -130,7 +128,7 @@ fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: 
     })
 }
 
-/// Whether it begins when a worker claims it.
+/// Whether the attempt begins when a worker claims it.
 fn is_queued(context: &RunContext, at: AttemptKey) -> bool {
     let task = context.revision.plan.task(at.key.task);
     task.is_some_and(|task| matches!(task.executor, Executor::Queue(_)) && !task.mapped)
@@ -166,7 +164,7 @@ impl Attempts {
             match constant_params(&context, at.key.task) {
                 Ok(params) => return self.start_script(context, at, held, &script, params, None),
                 Err(Stop::Ending(ending)) => return self.report(context, at, held, End::plain(ending)),
-                // Below, there is somebody who waits.
+                // The general way below waits and tries again.
                 Err(Stop::Engine(_)) => {}
             }
         }
@@ -195,7 +193,8 @@ impl Attempts {
         });
     }
 
-    /// What is prepared begins; what does not run here is waited for, or handed to whoever ends it.
+    /// Starts a prepared attempt. If it does not run on this node, waits for it, or gives it to the part that will end
+    /// it.
     async fn carry_on(
         self: &Arc<Self>,
         context: Arc<RunContext>,
@@ -237,8 +236,8 @@ impl Attempts {
         self.report(context, at, held, end);
     }
 
-    /// Waits for what goes on outside of this node, without a turn of the others'; nothing comes of it when the attempt is
-    /// to stop.
+    /// Waits for work outside of this node. The attempt takes no slot meanwhile. When it is to stop, its end is
+    /// dropped.
     async fn unless_stopped(&self, stop: &CancellationToken, outside: impl Future<Output = Ending>) -> End {
         self.runs.held.park();
         let end = tokio::select! {
@@ -266,7 +265,8 @@ impl Attempts {
             source: None,
             parent: Some((context.facts.id, at, due)),
         };
-        // One that was made although its answer was lost holds the attempt: the next is refused as fenced.
+        // The sub-run may exist although the answer was lost. It then holds the attempt, and the second try is refused
+        // as fenced.
         let submitted = self.runs.patient("create a sub-run", until, || async {
             match self.runs.submit(submission.clone()).await {
                 Err(SubmitError::Engine(error)) => Err(error),
@@ -334,7 +334,7 @@ impl Attempts {
         }
     }
 
-    /// An attempt has ended: the recorder is told.
+    /// Reports the end of an attempt to the recorder.
     pub(crate) fn report(&self, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt, end: End) {
         let run = context.facts.id;
         if let End::Done(Done {

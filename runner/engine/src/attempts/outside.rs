@@ -1,4 +1,4 @@
-//! Work that goes on outside of this node: a call, a statement. An attempt at it waits, and takes no slot of a script.
+//! Work outside of this node: an HTTP call, a statement. Its attempt waits and takes no slot of a script.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::Attempts;
 use crate::RunContext;
 use crate::runs::ending::Ending;
 
-/// One attempt at such work, prepared.
+/// One prepared attempt at such work.
 pub(crate) trait Outside: Send {
-    /// Does it, within the timeout of its task; dropped, it is broken off.
+    /// Does the work, within the timeout of its task. If the future is dropped, the work is cancelled.
     fn carry_out(self: Box<Self>, attempts: Arc<Attempts>, context: Arc<RunContext>) -> BoxFuture<'static, Ending>;
 }

@@ -1,5 +1,5 @@
-//! What happens before an attempt: `when`, items, params. All of it may read what earlier tasks gave, none of it holds
-//! a transaction open.
+//! What happens before an attempt: `when`, items, params. Each may read the outputs of earlier tasks; none holds a
+//! transaction open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::runs::ending::{End, Ending, Step, apart};
 use crate::runs::params::given_params;
 use crate::{EngineError, RunContext};
 
-/// What preparing an attempt came to.
+/// The result of preparing an attempt.
 pub(crate) enum Prepared {
-    /// There is nothing to start: it was skipped, expanded, or cannot be.
+    /// There is nothing to start: the attempt was skipped or expanded, or cannot start.
     End(End),
     Script {
         script: Script,
         params: String,
         item: Option<(Box<RawValue>, u32)>,
     },
-    /// Goes on outside of this node, and is waited for.
+    /// Runs outside of this node; the attempt waits for it.
     Outside(Box<dyn Outside>),
     Queue {
         params: String,
@@ -48,14 +48,15 @@ pub(crate) enum Prepared {
     },
 }
 
-/// How many attempts that may take long to prepare are prepared at once: each holds a thread and what its templates see.
+/// How many attempts with a long preparation are prepared at once: each holds a thread, and the memory of what its
+/// templates see.
 pub(crate) const AT_ONCE_MAX: usize = 64;
 
 fn invalid(message: impl Into<String>) -> Ending {
     Ending::fatal(ErrorKind::Invalid, message)
 }
 
-/// A script's params as it gets them, unless its schema refuses them.
+/// The params that a script gets, unless its schema refuses them.
 fn checked_params(script: &ScriptFacts, effective: Map<String, Value>) -> Step<String> {
     let mut effective = Value::Object(effective);
     if let Some(schema) = &script.schema {
@@ -87,7 +88,7 @@ impl Attempts {
             || schema
                 .and_then(|script| script.schema.as_ref())
                 .is_some_and(Schema::is_heavy);
-        // A revision with a thousand such items holds up its own, and not those of others.
+        // The revision's permit comes first: a revision with a thousand such items delays only its own items.
         let permits = match heavy {
             true => (
                 context.revision.preparations.acquire().await.ok(),
@@ -125,7 +126,7 @@ impl Attempts {
         match (&task.executor, script) {
             (Executor::Script(_), Some(script)) => {
                 let params = checked_params(&script, effective)?;
-                // It may have to be compiled.
+                // The script may have to be compiled, which takes long.
                 drop(permits);
                 let script = self.runs.load_script(&script).await?;
                 Ok(Prepared::Script { script, params, item })
@@ -137,8 +138,8 @@ impl Attempts {
         }
     }
 
-    /// What is decided of a task before it has items: whether it runs at all, and over which items. `None`: it runs, and is
-    /// not mapped.
+    /// Decides what precedes items: whether the task runs at all, and over which items. `None`: it runs, and is not
+    /// mapped.
     async fn prepare_task(&self, task: &PlanTask, scope: &Scope) -> Step<Option<End>> {
         if let Some(when) = &task.spec.when {
             match or_trouble(|| self.templates.eval_condition(when, scope))? {
@@ -154,7 +155,7 @@ impl Attempts {
         Ok(Some(or_trouble(|| self.expand(task, scope, workers))??))
     }
 
-    /// What is no script.
+    /// Prepares an attempt of a task that is no script.
     async fn prepare_executor(
         &self,
         context: &RunContext,
@@ -194,7 +195,7 @@ impl Attempts {
         }
     }
 
-    /// A request, and what its body is unless the task says otherwise: the attempt's context.
+    /// A request. Unless the task says otherwise, its body is the attempt's context.
     fn prepare_call(
         &self,
         context: &RunContext,
@@ -261,7 +262,7 @@ impl Attempts {
                 }
             }
             (None, Some(Shards::Count(count))) => (0..*count).map(Value::from).collect(),
-            // With nobody there now, one item waits for whoever comes.
+            // No worker is connected: one item waits for the first to come.
             (None, Some(Shards::Workers(_))) => match workers {
                 Some(workers) => (0..workers.clamp(1, i64::from(ITEMS_MAX))).map(Value::from).collect(),
                 None => return Err(invalid("only a task with a queue can have `shards: workers`")),
@@ -334,7 +335,9 @@ impl Attempts {
             upstream,
             item: match (item, at.key.item) {
                 (Some((raw, count)), Some(index)) => {
-                    Some((serde_json::from_str(raw.get()).unwrap_or_default(), index, *count))
+                    let value =
+                        serde_json::from_str(raw.get()).map_err(|error| invalid(format!("item {index}: {error}")))?;
+                    Some((value, index, *count))
                 }
                 _ => None,
             },
@@ -360,7 +363,7 @@ impl Attempts {
             match key.item {
                 None => drop(whole.insert(key.task, (at, output))),
                 Some(item) => {
-                    // What was said of a mapped task by hand stands until one of its items says something later.
+                    // An override of a mapped task holds until one of its items ends later.
                     if whole.get(&key.task).is_some_and(|(since, _)| *since < at) {
                         whole.remove(&key.task);
                     }
@@ -379,7 +382,7 @@ impl Attempts {
         for &task in tasks {
             let output = match progress.as_ref().and_then(|progress| progress.items(task)) {
                 Some(count) => {
-                    // An item that was set to something else by hand has no output any more.
+                    // An item that was overridden to another state has no output any more.
                     let succeeded = |item| {
                         let key = TaskKey { task, item: Some(item) };
                         progress.as_ref().and_then(|progress| progress.state(key)) == Some(TaskState::Succeeded)
@@ -404,7 +407,7 @@ impl Attempts {
     }
 }
 
-/// The output of a mapped task: its items' in order, `null` where one has none.
+/// The output of a mapped task: the outputs of its items in order, `null` for an item without one.
 pub fn join(items: Vec<(u32, Option<String>)>, count: u32) -> String {
     let mut by_index: Vec<Option<String>> = vec![None; count as usize];
     for (index, output) in items {

@@ -1,10 +1,10 @@
 //! The `query` executor: one SQL statement on a named connection.
 //!
-//! The statement is what was written, at each attempt the same; its params are rendered and bound. That the group was
-//! granted the connection is looked at when its spec is put and again here, since a grant can be taken back.
+//! The statement is used as it was written, the same for each attempt. Its params are rendered and bound. The group's
+//! grant for the connection is checked when the spec is put, and again here, since a grant can be revoked.
 //!
-//! A statement runs in a transaction of its own, on the server that it names: whether it was carried out is not known if
-//! the connection breaks before the answer. Such an attempt failed, and is tried again if the task says so.
+//! A statement runs in its own transaction, on the server that it names. If the connection breaks before the answer,
+//! nobody knows whether the statement was committed. Such an attempt has failed, and is retried if the task says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::RunContext;
 use crate::runs::ending::Ending;
 use crate::runs::patience::until;
 
-/// A statement, its params rendered.
+/// A statement with its rendered params.
 pub(crate) struct Query {
     connection: String,
     sql: String,
@@ -36,7 +36,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Renders the params of a task's statement; an error names the one that is wrong.
+    /// Renders the params of a task's statement. An error names the one that is wrong.
     pub(crate) fn render(
         spec: &QuerySpec,
         task: &PlanTask,
@@ -64,7 +64,7 @@ impl Query {
 }
 
 impl Outside for Query {
-    /// Dropped, the statement is cancelled on the server.
+    /// If the future is dropped, the statement is cancelled on the server.
     fn carry_out(self: Box<Self>, attempts: Arc<Attempts>, context: Arc<RunContext>) -> BoxFuture<'static, Ending> {
         Box::pin(async move { attempts.carry_out(&context, *self).await })
     }
@@ -121,7 +121,7 @@ impl Attempts {
             ),
             Ok(output) => match serde_json::from_str::<Value>(&output) {
                 Ok(_) => Ending::Succeeded(output),
-                // A column of the type json is handed on as it is, and may be nested deeper than anybody reads.
+                // A column of the type json is passed on unchanged, so it may be nested too deep for a reader.
                 Err(error) => Ending::fatal(
                     ErrorKind::Output,
                     format!("the rows cannot be converted to JSON: {error}"),

@@ -1,6 +1,6 @@
-//! Tasks of the executor `queue`: a task run whose params had to be found out first goes to its queue by way of a node, which
-//! claims it like any other and hands it on. Others are in their queues from the transaction on that makes them ready
-//! ([`crate::Runs::target_at_once`]).
+//! Tasks of the executor `queue`. If the params of a task run have to be computed first, a node claims it like any
+//! other, computes them, and puts it into its queue. Other task runs enter their queue in the transaction that makes
+//! them ready ([`crate::Runs::target_at_once`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::runs::ending::{End, Ending};
 use crate::runs::queued::{FilledQueues, Put, target_of};
 use crate::{EngineError, RunContext};
 
-/// How long to wait before a transaction that failed is tried again.
+/// The pause before a failed transaction is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// How many task runs on their way to workers wait for a transaction before others wait for them.
+/// How many task runs may wait for the transaction that puts them into queues; further ones wait for a slot.
 const WAITING_MAX: usize = 5_000;
 
-/// A task run on its way to workers.
+/// A task run that is to be put into a queue.
 pub(crate) struct Enqueue {
     run: RunId,
     at: AttemptKey,
@@ -35,7 +35,7 @@ pub(crate) struct Enqueue {
     params: String,
 }
 
-/// Hands task runs to workers, until it is done or the node has lost them.
+/// Puts task runs into queues. Tries again until it succeeds, or until the node has lost them.
 pub(crate) struct Enqueues(pub(crate) Arc<Attempts>);
 
 impl Commits for Enqueues {
@@ -49,7 +49,7 @@ impl Commits for Enqueues {
         workers: 1,
         tries_max: None,
         again_after: AGAIN_AFTER,
-        // The row that is handed on is this node's once.
+        // A second try finds that the row is no longer this node's, and does nothing.
         repeatable: true,
     };
 
@@ -64,7 +64,7 @@ impl Commits for Enqueues {
 }
 
 impl Attempts {
-    /// Hands a task run whose params are rendered to workers; what comes of it is nobody's report.
+    /// Puts a task run with rendered params into its queue. This node reports no outcome for it.
     pub(crate) async fn enqueue_queued(&self, context: &RunContext, at: AttemptKey, params: String) -> End {
         let Some(target) = context.revision.plan.task(at.key.task).and_then(target_of) else {
             return End::Dropped;
@@ -81,12 +81,12 @@ impl Attempts {
         };
         match answered.await {
             Ok(Err(error)) => End::plain(Ending::ours("queue the task run", &error)),
-            // A worker's claim holds the attempt from now on, or somebody has taken it away.
+            // The queue holds the attempt now, or somebody has taken it away.
             Ok(Ok(())) | Err(_) => End::Dropped,
         }
     }
 
-    /// Hands what nodes have prepared to workers. Task runs of paused or stopping runs go back instead.
+    /// Puts the task runs that nodes have prepared into queues. Task runs of paused or stopping runs go back instead.
     async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
         let lease = self.node.lease();
         let contexts = self.runs.contexts_for(batch.iter().map(|entry| entry.run)).await?;
@@ -98,7 +98,7 @@ impl Attempts {
                 lease,
             })
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("hand_to_queues").await?;
         let locked = completion.lock(&keys).await?;
         let timed: Vec<(RunId, AttemptKey)> = batch
             .iter()
@@ -128,7 +128,8 @@ impl Attempts {
                     .waiters
                     .queues
                     .row(entry.at, *ordinal, entry.target.clone(), Some(entry.params.clone()));
-            // It has waited since it became ready, for slots of pools and for this node.
+            // The task run's queue timeout began when it became ready: the wait for slots of pools and for this node
+            // counts too.
             let within = entry.target.queue_timeout_ms.map(TimeDelta::milliseconds);
             let ready_at = due
                 .get(&(entry.run, entry.at))

@@ -1,4 +1,5 @@
-//! Look-ups of users, takes and ends of many users in one statement or transaction each (see [`crate::node::group_commit`]).
+//! Look-ups of users, takes and ends: many users share one statement or transaction (see
+//! [`crate::node::group_commit`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::group_commit::{Asked, Commits, Committed, Gathering, GroupCommit, Policy, chunks};
 
-/// How batches of each kind are committed. Two at once; what met another transaction is tried again a few times.
+/// How batches of each kind are committed: two at once; a conflict with another transaction is tried again a few times.
 const fn policy(what: &'static str, repeatable: bool) -> Policy {
     Policy {
         what,
@@ -46,12 +47,12 @@ impl Commits for ReadUsers {
         let facts: HashMap<&str, &UserFacts> = facts.iter().map(|facts| (facts.uid.as_str(), facts)).collect();
         let found = |uid: &String| facts.get(uid.as_str()).map(|facts| UserFacts::clone(facts));
         let answers: Option<Vec<UserFacts>> = batch.iter().map(found).collect();
-        let answers = answers.ok_or_else(|| EngineError::Unreadable("a user was not looked up".into()))?;
+        let answers = answers.ok_or_else(|| EngineError::unreadable("a user was not looked up"))?;
         Ok((answers, ()))
     }
 }
 
-/// What the database says of proposals, and since when they are the users' if they were given.
+/// The database's verdict on proposals, and for given ones, since when the users have them.
 pub(crate) struct Takes(Arc<Dispatch>);
 
 impl Commits for Takes {
@@ -85,13 +86,13 @@ impl Commits for Ends {
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
-        // By user and id: that of another user's request, with an id it has heard of, says nothing of this one's.
+        // By user and id: a request of another user with the same id must not count as a repeat of this one.
         let mut seen = HashSet::with_capacity(gathered.len());
         let (first, again) = gathered
             .into_iter()
             .partition(|asked: &Asked<Self>| seen.insert((asked.request.uid.clone(), asked.request.id)));
         let mut batches = chunks(first, Self::POLICY.batch_max);
-        // The same twice at once: the second finds the first in the history, where it is once that is committed.
+        // A repeat gets a later batch: it finds the first one in the history, once that is committed.
         batches.extend(Vec::into_iter(again).map(|asked| vec![asked]));
         batches
     }
@@ -114,7 +115,7 @@ pub(crate) struct Batches {
     ends: GroupCommit<Ends>,
 }
 
-/// What commits them: not started yet.
+/// What commits the batches: not started yet.
 pub(crate) struct GatheringUsers(Gathering<ReadUsers>, Gathering<Takes>, Gathering<Ends>);
 
 impl GatheringUsers {
@@ -125,7 +126,7 @@ impl GatheringUsers {
     }
 }
 
-/// What the database refused is in the log.
+/// The database's refusal is already in the log.
 fn refused(error: EngineError) -> DispatchError {
     match error {
         EngineError::Overloaded => DispatchError::Overloaded,
@@ -149,7 +150,7 @@ impl Batches {
         self.reads.ask(uid.to_owned()).await.map_err(refused)
     }
 
-    /// What the database says of a proposal, and since when it is the user's if it was given.
+    /// The database's verdict on a proposal, and if it was given, since when the user has it.
     pub(super) async fn take(&self, proposal: Proposal) -> Result<(Verdict, Time), DispatchError> {
         self.takes.ask(proposal).await.map_err(refused)
     }

@@ -15,21 +15,21 @@ use tokio::sync::Notify;
 
 pub(super) type Cached = AudienceOffers;
 
-/// How many audiences a node remembers; beyond that it forgets all of them.
+/// How many audiences a node remembers. When there are more, it forgets all of them.
 const CELLS_MAX: usize = 50_000;
 
-/// How many users a node remembers as quiet; beyond that it forgets those who poll least.
+/// How many users a node remembers as quiet. When there are more, it forgets those who poll least.
 const USERS_MAX: usize = 256_000;
 
-/// After so long what was left out for its number is read again.
+/// Offers beyond the maximum number are not in memory. After this time the audience's offers are read again.
 const INCOMPLETE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 
 pub(crate) struct Cell {
     pub(super) audience: String,
     version: AtomicU64,
-    /// Comes when its offers, or their stock, have changed.
+    /// Notified when the audience's offers, or their stock, have changed.
     pub(super) wakeup: Notify,
-    /// Held by who reads the offers: others wait for it instead of reading them as well.
+    /// Held while the offers are read: other callers wait instead of reading them too.
     pub(super) loading: tokio::sync::Mutex<()>,
     offers: Mutex<Option<Arc<Offers>>>,
 }
@@ -50,8 +50,8 @@ impl Cell {
         *self.offers.lock() = Some(offers);
     }
 
-    /// Offers of it have changed. `changes` counts them over all audiences, and only once the version tells of it: who
-    /// has seen a count has seen the versions behind it.
+    /// Offers of this audience have changed. `changes` counts changes over all audiences, and is raised after the
+    /// version: a reader of the count sees the versions that it counts.
     fn bump(&self, changes: &AtomicU64) {
         self.version.fetch_add(1, Ordering::AcqRel);
         changes.fetch_add(1, Ordering::AcqRel);
@@ -59,7 +59,7 @@ impl Cell {
     }
 }
 
-/// The versions of audiences taken together: greater whenever one has changed.
+/// The sum of the audiences' versions: it grows whenever one changes.
 pub(super) fn sum(cells: &[Arc<Cell>]) -> u64 {
     cells.iter().map(|cell| cell.version()).sum()
 }
@@ -73,22 +73,22 @@ pub(super) struct Candidate {
     pub(super) of_task: bool,
 }
 
-/// How many stretches of used-up occurrences a node remembers of an offer; beyond that it forgets the oldest, and learns
-/// them again if somebody comes by them.
+/// How many stretches of used-up occurrences a node remembers of an offer. When there are more, it forgets the oldest;
+/// polls that reach them learn them again.
 const STRETCHES_MAX: usize = 20_000;
 
 /// Which occurrences of an offer have no stock left.
 ///
-/// What follows one another is one stretch, so that who reads for an open occurrence passes a day's worth of used-up ones
-/// at one step: between two stretches lies an occurrence that is open, or was when the database was last asked.
+/// Successive occurrences form one stretch, so that a search passes a day of used-up occurrences in one step. Between
+/// two stretches there is an occurrence that is open, or was open when the database was last asked.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// By their first occurrences: their last ones.
+    /// The last occurrence of each stretch, by its first one.
     stretches: BTreeMap<Time, Time>,
 }
 
 impl Marks {
-    /// An occurrence of the offer is used up.
+    /// Adds a used-up occurrence of the offer.
     fn add(&mut self, offer: &Offer, occurrence: Time) {
         if self.last_of(occurrence).is_some() {
             return;
@@ -111,13 +111,13 @@ impl Marks {
         }
     }
 
-    /// The last occurrence of the stretch in which this one is, if it is used up.
+    /// If this occurrence is used up: the last one of its stretch.
     fn last_of(&self, occurrence: Time) -> Option<Time> {
         let (_, end) = self.stretches.range(..=occurrence).next_back()?;
         (*end >= occurrence).then_some(*end)
     }
 
-    /// The first occurrence at or after an instant that is not known to be used up.
+    /// The first occurrence at or after an instant that is not known as used up.
     pub(super) fn open_from(&self, offer: &Offer, from: Time) -> Option<Time> {
         let mut at = offer.first_from(from)?;
         while let Some(end) = self.last_of(at) {
@@ -134,9 +134,9 @@ pub(super) struct Offers {
     pub(super) candidates: Vec<Candidate>,
     pub(super) marks: Mutex<HashMap<i64, Marks>>,
     pub(super) complete_until: Option<Time>,
-    /// From here on is known what was used up when this was read.
+    /// From this instant on, the used-up occurrences are known, as of when this was read.
     pub(super) known_from: Time,
-    /// Held by who reads what is used up: others wait for it instead of reading as well.
+    /// Held while used-up occurrences are read: other callers wait instead of reading them too.
     pub(super) looking: tokio::sync::Mutex<()>,
     reads: AtomicU64,
     read_at: Time,
@@ -167,7 +167,7 @@ impl Offers {
         marks.entry(candidate.id).or_default().add(&candidate.offer, occurrence);
     }
 
-    /// What the database has told of occurrences without stock.
+    /// Adds occurrences that have no stock, as read from the database.
     pub(super) fn learn(&self, exhausted: Vec<Exhausted>) {
         let mut exhausted: HashMap<i64, Vec<Time>> = exhausted
             .into_iter()
@@ -178,11 +178,11 @@ impl Offers {
                 continue;
             };
             occurrences.sort_unstable();
-            // The lock is taken for each offer: others choose meanwhile.
+            // The lock is taken anew for each offer, so that other polls can choose in between.
             let mut all = self.marks.lock();
             let marks = all.entry(candidate.id).or_default();
             for occurrence in occurrences {
-                // What was taken before the offer was changed may be none of its occurrences now.
+                // The offer may have changed after this one was taken: it may be no occurrence any more.
                 if candidate.offer.first_from(occurrence) == Some(occurrence) {
                     marks.add(&candidate.offer, occurrence);
                 }
@@ -196,7 +196,7 @@ impl Offers {
         self.reads.load(Ordering::Acquire)
     }
 
-    /// All that may be given, and how many of them repeat.
+    /// The ids of all offers that may be given, and how many of these repeat.
     pub(super) fn ids(&self) -> (Vec<i64>, usize) {
         let repeating = self
             .candidates
@@ -244,21 +244,21 @@ pub(super) struct Quiet {
 /// A user who is remembered as quiet.
 struct Known {
     quiet: Quiet,
-    /// How many changes there had been when its audiences were last looked at, or [`NEVER_READ`].
+    /// The count of changes when its audiences were last checked, or [`NEVER_READ`].
     changes: AtomicU64,
 }
 
-/// Its audiences have not been looked at since the user was noted. (Changes are counted from 0.)
+/// Its audiences were not checked since the user was noted. (Changes are counted from 0.)
 const NEVER_READ: u64 = u64::MAX;
 
 /// What the dispatcher of a node remembers.
 pub(crate) struct Cache {
     cells: Mutex<HashMap<String, Arc<Cell>>>,
-    /// How often some audience of those has changed.
+    /// How many changes the audiences in the cache have had, together.
     changes: AtomicU64,
     quiet: Bounded<Box<str>, Arc<Known>>,
     members: AtomicU64,
-    /// Comes when somebody has joined or left some audience.
+    /// Notified when somebody has joined or left any audience.
     pub(super) members_wakeup: Notify,
     marks: AtomicU64,
 }
@@ -277,10 +277,10 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Whether there is nothing for a user, and when the next candidate comes due. As long as no audience at all has
-    /// changed, its own are not looked at again: an empty poll is one look into one table.
+    /// Whether there is nothing for a user, and when the next candidate is due. If no audience at all has changed, the
+    /// user's own audiences are not checked: an empty poll is one look-up in one map.
     pub(super) fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
-        // Before the versions are read, so that a change in between is looked at the next time.
+        // The count is read before the versions, so that the next poll notices a change in between.
         let changes = self.changes.load(Ordering::Acquire);
         let known = self.quiet.get(uid)?;
         let quiet = &known.quiet;
@@ -291,7 +291,7 @@ impl Cache {
             if quiet.versions != sum(&quiet.cells) {
                 return None;
             }
-            // Two polls at once may note it the other way round: then the audiences are looked at once more.
+            // Two concurrent polls may store their counts in the wrong order. Then the audiences are checked once more.
             known.changes.store(changes, Ordering::Release);
         }
         Some(quiet.next)
@@ -306,7 +306,7 @@ impl Cache {
     pub(super) fn cells(&self, uid: &str, groups: &[String]) -> Arc<[Arc<Cell>]> {
         let mut cells = self.cells.lock();
         if cells.len() > CELLS_MAX {
-            // Whoever still goes by these has to ask anew: nothing wakes them any more.
+            // Polls that still hold these cells have to read again: nothing will wake them any more.
             cells.drain().for_each(|(_, cell)| cell.bump(&self.changes));
         }
         let mut of = |audience: String| {
@@ -370,7 +370,7 @@ mod tests {
         Offer::compile(spec, time("2026-11-20T08:00:00Z")).unwrap()
     }
 
-    /// In whatever order they are told of, what follows one another is one stretch.
+    /// Successive occurrences are one stretch, in whatever order they are learned.
     #[test]
     fn exhausted_ones_are_passed_at_one_step() {
         let start = time("2026-11-20T08:00:00Z");
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(marks.open_from(&once, start), None);
     }
 
-    /// Too many stretches: the oldest are forgotten, not the newest.
+    /// When there are too many stretches, the oldest are forgotten, not the newest.
     #[test]
     fn the_oldest_are_forgotten() {
         let start = time("2026-11-20T08:00:00Z");

@@ -1,33 +1,37 @@
-//! The dispatcher: users poll, and are given what is due for them.
+//! The dispatcher: users poll, and get what is due for them.
 //!
 //! # A poll
 //!
-//! 1. *Quiet?* If the database has said before that there is nothing for this user, and nothing has come due or
-//!    changed since, the answer is from memory ([`cache`]): no statement, no lock beyond a part of a map.
-//! 2. *Look.* Otherwise the database tells what the user holds (given again), the groups, the last finished occurrence.
-//! 3. *Choose.* The node reckons from the audiences' offers, which it caches, what would be the user's next.
-//! 4. *Take.* The database decides. A refusal teaches the node (no stock left, another version) and it chooses again.
+//! 1. *Quiet?* If the database has said before that there is nothing for this user, and nothing has come due or changed
+//!    since, the answer comes from memory ([`cache`]): no statement, and no lock except of a part of a map.
+//! 2. *Look.* Otherwise the node asks the database for the user's hold (which is given again), groups, and last
+//!    finished occurrence.
+//! 3. *Choose.* From the audiences' offers, which it caches, the node computes what is next for the user.
+//! 4. *Take.* The database decides. A refusal tells the node why (no stock left, another version), and it chooses
+//!    again.
 //!
-//! Look-ups, takes and ends of many users ride in one statement or transaction each ([`batch`]): what comes while one is
-//! under way goes with the next. So a hot occurrence's row is updated some hundred times a second, not once per user.
+//! Look-ups, takes and ends of many users share a statement or transaction ([`batch`]): requests that come during one
+//! go into the next. So the row of a hot occurrence is updated some hundred times a second, not once per user.
 //!
 //! # What makes "nothing" safe from memory
 //!
-//! A user without a hold can only come by one (on whatever node) when something comes due, an offer or a membership
-//! changes, or stock comes back. The first is in the reckoned instant up to which the user is quiet; the others are in
-//! the log of changes and wake who waits for the audience ([`cache::Cell`]). What has no stock left is remembered per version
-//! of an audience's offers and never makes a user quiet whose look is older than that memory.
+//! A user without a hold can get one (on any node) only when something comes due, an offer or a membership changes, or
+//! stock comes back. The first is covered by the instant until which the user is quiet. The others are in the log of
+//! changes, and wake the polls that wait for the audience ([`cache::Cell`]). Occurrences without stock are remembered
+//! per version of an audience's offers. They never make a user quiet whose look is older than that memory.
 //!
 //! # What bounds a poll
 //!
-//! Neither what is past nor what is used up: of each repeating offer a node reads the newest occurrences of the horizon, a
-//! bounded number, and remembers used-up ones as stretches ([`cache::Marks`]), so that a choice goes through the offers
-//! and through what this user has had, and not through what others have taken. What lies before, or what other nodes have
-//! given since, is learned by being refused: after a few refusals one look, again of bounded size, tells what else is used
-//! up from there on, to whoever asks for that audience. A poll that has looked its share leaves out the oldest and goes on
-//! with the newest that are known; one that is still refused answers that there is nothing for the moment.
+//! A choice must not go through all that is past or used up. Of each repeating offer, a node reads the newest
+//! occurrences within the horizon, a bounded number, and remembers used-up ones as stretches ([`cache::Marks`]). So a
+//! choice goes through the offers and this user's own past, not through what others have taken. What is older, or what
+//! other nodes have given since, is learned from refusals: after a few, one bounded read tells what else is used up
+//! from there on, for everybody who polls that audience. A poll that has used up its reads leaves out the oldest
+//! occurrences and goes on with the newest known ones. If it is still refused, it answers that there is nothing for the
+//! moment.
 //!
-//! A peek locks what a take locks, and shares its statements with nobody. So a node has few of them at a time ([`peek`]).
+//! A peek takes the same locks as a take, and shares its statements with nobody. So a node runs only a few at a time
+//! ([`peek`]).
 
 mod batch;
 mod cache;
@@ -45,7 +49,7 @@ use heddle_domain::dispatch::{AssignmentState, HORIZON_DEFAULT, OFFERS_MAX_DEFAU
 use heddle_domain::{Span, Time};
 use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentRow, End, UserFacts};
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -65,9 +69,9 @@ use seek::{How, Sought};
 /// How offers are given out.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchConfig {
-    /// How far back a poll looks; less than a day.
+    /// How far back a poll considers occurrences; less than a day.
     pub horizon: Span,
-    /// Repeating offers per audience.
+    /// The maximum of repeating offers per audience.
     pub offers_max: u32,
 }
 
@@ -80,32 +84,32 @@ impl Default for DispatchConfig {
     }
 }
 
-/// What dispatching came to.
+/// Why a poll, a peek or a completion failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DispatchError {
-    /// More polls are under way than this node takes.
+    /// This node has more polls than it accepts.
     #[error("too many polls on this node at the same time; try again later")]
     Overloaded,
-    /// More peeks wait than this node comes to.
+    /// More peeks wait than this node can serve.
     #[error("too many `peek` calls on this node at the same time; try again later")]
     Peeks,
-    /// The database does not answer, or the node stops.
+    /// The database does not answer, or the node is stopping.
     #[error("the database is not available; try again")]
     Unavailable,
-    /// Not the caller's fault.
+    /// An error that the caller did not cause.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The assignment is not the user's to end like that.
+    /// The user cannot end this assignment in this way.
     #[error("{0}")]
     Conflict(String),
 }
 
-/// What a poll came to.
+/// The result of a poll.
 #[derive(Clone, Debug)]
 pub enum Next {
-    /// The user's; `true`: it had been given before.
+    /// An assignment for the user; `true`: the user had it already.
     Given(Box<AssignmentRow>, bool),
-    /// Nothing; the next thing that the user may be given comes due at this instant, if any.
+    /// Nothing. If the user may get something later, it is due at this instant.
     Nothing(Option<Time>),
 }
 
@@ -119,7 +123,7 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// `cache` is shared with the runs, whose tasks make offers.
+    /// `cache` is shared with the runs, because their tasks make offers.
     pub(crate) fn new(
         node: Arc<Node>,
         runs: Arc<Runs>,
@@ -146,9 +150,9 @@ impl Dispatch {
 
 impl Part for Dispatch {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        match change.kind.as_str() {
-            "audience" => self.cache.changed(&change.name),
-            "members" => self.cache.members_changed(),
+        match change.noun {
+            Some(Noun::Audience) => self.cache.changed(&change.name),
+            Some(Noun::Members) => self.cache.members_changed(),
             _ => {}
         }
         Box::pin(std::future::ready(Ok(())))
@@ -167,17 +171,18 @@ pub struct Dispatcher {
     dispatch: Arc<Dispatch>,
 }
 
-/// By so much a node asks before it believes that something is due: clocks differ by less.
+/// A node asks the database this much before the instant at which it believes that something is due: clocks differ by
+/// less.
 const EARLY: TimeDelta = TimeDelta::milliseconds(5);
 
-/// After so long a poll that waits looks whether the node is draining.
+/// How often a waiting poll checks whether the node is draining.
 const DRAIN_POLL: Duration = Duration::from_millis(500);
 
 /// What is known of a user for whom there is nothing.
 struct Nothing {
     /// When the next candidate comes due.
     next: Option<Time>,
-    /// When to look again at the latest.
+    /// The latest instant to ask the database again.
     until: Time,
     cells: Arc<[Arc<Cell>]>,
     versions: u64,
@@ -190,7 +195,7 @@ impl Dispatcher {
         self.dispatch.config
     }
 
-    /// Whether there is surely nothing for a user now, and when the next thing comes due, if any does.
+    /// Whether there is certainly nothing for a user now, and when the next thing is due, if any.
     pub fn quiet(&self, uid: &str, now: Time) -> Option<Option<Time>> {
         let dispatch = &self.dispatch;
         if !dispatch.node.short_ways.take(ShortWay::QuietPoll) {
@@ -199,7 +204,7 @@ impl Dispatcher {
         dispatch.cache.quiet(uid, now + EARLY)
     }
 
-    /// What a user has to do now, waiting for it for at most `wait`.
+    /// What a user has to do now; waits for it for at most `wait`.
     pub async fn next(&self, uid: &str, wait: Duration) -> Result<Next, DispatchError> {
         let dispatch = &self.dispatch;
         let deadline = tokio::time::Instant::now() + wait;
@@ -220,17 +225,17 @@ impl Dispatcher {
             }
             self.wait_for_change(&nothing, left).await;
             if dispatch.node.is_leaving() {
-                // There is nobody left to look; the user goes on at another node.
+                // This node stops; the user polls another one.
                 return Ok(Next::Nothing(nothing.next));
             }
         }
     }
 
-    /// Waits until something of these audiences may have changed or come due, for `left` at most.
+    /// Waits until offers of these audiences may have changed or come due, for `left` at most.
     async fn wait_for_change(&self, nothing: &Nothing, left: Duration) {
         let cache = &self.dispatch.cache;
         let Nothing { until, cells, .. } = nothing;
-        // Register first, then look whether it has come already.
+        // Register first, then check: a change in between is not missed.
         let mut wakeups: Vec<_> = cells.iter().map(|cell| Box::pin(cell.wakeup.notified())).collect();
         wakeups.push(Box::pin(cache.members_wakeup.notified()));
         for wakeup in &mut wakeups {
@@ -293,7 +298,7 @@ impl Dispatcher {
         }
     }
 
-    /// An operator has ended something, or changed an audience: what this node remembers of it is old.
+    /// An operator has ended an assignment, or changed an audience: this node's memory of the audience is old.
     pub fn changed(&self, audience: &str) {
         self.dispatch.cache.changed(audience);
         self.dispatch.node.signals.raise(Signal::Holds);
@@ -305,7 +310,7 @@ impl Dispatcher {
 }
 
 impl Dispatch {
-    /// An audience's offers, read once however many ask.
+    /// An audience's offers. However many polls ask, they are read once.
     async fn offers_of(&self, cell: &Arc<Cell>) -> Result<Arc<Offers>, DispatchError> {
         let now = self.node.now();
         if let Some(offers) = cell.current(now) {
@@ -316,7 +321,7 @@ impl Dispatch {
             return Ok(offers);
         }
         let version = cell.version();
-        // No window begins before this, now or later.
+        // No window of a poll begins before this instant, now or later.
         let reach = now - self.config.horizon.chrono();
         let read: Cached = self.node.store.offers_of_audience(&cell.audience, reach).await?;
         let offers = Arc::new(Offers::new(&cell.audience, version, read, reach, now));
@@ -324,7 +329,7 @@ impl Dispatch {
         Ok(offers)
     }
 
-    /// What is known of users, for a batch of polls.
+    /// Looks up users, for a batch of polls.
     pub(crate) async fn look_up(&self, uids: &[String]) -> Result<Vec<UserFacts>, StoreError> {
         let now = self.node.now();
         self.node

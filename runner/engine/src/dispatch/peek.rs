@@ -1,12 +1,12 @@
-//! What a poll would give a user, without giving it; and what each offer to them comes to, in a word.
+//! What a poll would give a user, without giving it; and for each offer to the user, one word that says why or why not.
 //!
-//! The answer is a poll's own: the same look and the same choice, and what is chosen is put to the database by the same
-//! statements, which are undone. So it is right at that moment, and only then. The words for the offers are reckoned
-//! after it, of what this node knows: that includes what the poll has just been refused.
+//! A peek does what a poll does: the same look, the same choice, and the same statements, which are then rolled back.
+//! So the answer is right at that moment only. The words for the offers are computed afterwards from what this node
+//! knows, which includes the refusals of the peek itself.
 //!
-//! Until they are undone these statements hold the occurrence that polls want, and a connection of theirs, for one user
-//! instead of for hundreds. People look, and programs that look as often as they can must not be in the way of those who
-//! poll: a node has two peeks under way, and each proposes less than a poll may.
+//! Until the rollback, these statements lock the occurrence that polls want, and use a connection of polls, for one
+//! user instead of for hundreds. Programs may peek as often as they can; they must not delay polls. So a node runs two
+//! peeks at a time, and each proposes fewer occurrences than a poll may.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -20,52 +20,53 @@ use super::cache::Candidate;
 use super::seek::{Had, How, INSTANT, Sought};
 use super::{DispatchError, Dispatcher, Offers};
 
-/// How many a node has under way at a time, and how long others wait for that.
+/// How many peeks a node runs at a time, and how long others wait for a slot.
 pub(super) const PEEKS_MAX: usize = 2;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How often a peek is refused what it proposes: more than a poll needs that learns what is used up at its looks.
+/// How many refusals a peek accepts: more than a poll needs that reads what is used up.
 pub(super) const REFUSALS_MAX: usize = 100;
 
-/// How many offers a peek tells of.
+/// How many offers a peek lists.
 pub const PEEKED_MAX: usize = 200;
 
-/// An offer that was due once is told of for so long.
+/// How long a past offer with a single instant is listed.
 const SHOWN_FOR: chrono::TimeDelta = chrono::TimeDelta::days(7);
 
 /// An offer to a user.
 #[derive(Clone, Debug)]
 pub struct Considered {
     pub offer: String,
-    /// By which audience it is theirs.
+    /// The audience by which the offer is the user's.
     pub audience: String,
     /// What it comes to.
     pub why: Why,
-    /// The occurrence that is meant: what is given or behind, or the first of those had or used up.
+    /// The occurrence that `why` is about: the one that is given or is behind, or the first one that the user has had
+    /// or that is used up.
     pub occurrence: Option<Time>,
-    /// When it is due next after now.
+    /// When it is next due after now.
     pub next: Option<Time>,
 }
 
-/// What a poll would come to.
+/// What a poll would answer.
 #[derive(Clone, Debug)]
 pub struct Peek {
-    /// What the user would be given; `true`: they hold it already. If they do not, its id and its start are made up.
+    /// What the user would get; `true`: the user holds it already. If not, its id and its start are invented.
     pub given: Option<(Box<AssignmentRow>, bool)>,
-    /// If nothing: when something comes due next.
+    /// If there is nothing: when something is next due.
     pub next: Option<Time>,
-    /// What is due in it may be given.
+    /// What is due within this window may be given.
     pub window: Window,
-    /// The user, and the groups that they are in.
+    /// The user, and the groups of the user.
     pub audiences: Vec<String>,
-    /// The offers to these: first what is due, then by when it is due next.
+    /// The offers to these audiences: first those that are due, then by their next due instant.
     pub offers: Vec<Considered>,
-    /// There are more offers than are told of.
+    /// There are more offers than are listed.
     pub more: bool,
 }
 
 impl Dispatcher {
-    /// What a poll of a user would come to now.
+    /// What a poll of a user would answer now.
     pub async fn peek(&self, uid: &str) -> Result<Peek, DispatchError> {
         let dispatch = &self.dispatch;
         let permit = tokio::time::timeout(WAIT_MAX, dispatch.peeks.acquire()).await;
@@ -133,14 +134,14 @@ impl Dispatcher {
     }
 }
 
-/// What an offer comes to that a choice does not look at: one that is not given out, or that does not repeat and was used
-/// up, or long past, when the node read the offers.
+/// The word for an offer that a choice does not consider: it is disabled, or does not repeat and was used up or long
+/// past when the node read the offers.
 fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
     let past = row.starts_at <= window.to;
     let (why, occurrence) = if !row.enabled {
         (Why::Disabled, None)
     } else if !row.once || !past {
-        // It is new, and this node reads it at the next poll.
+        // The offer is new: this node reads it at the next poll.
         (if past { Why::Behind } else { Why::NotDue }, None)
     } else if had.before.contains(&(row.id, row.starts_at)) {
         (Why::Had, Some(row.starts_at))
@@ -158,7 +159,7 @@ fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
     }
 }
 
-/// What an offer comes to, as far as this node knows. It goes through what the user has had, as a choice does.
+/// The word for an offer, as far as this node knows. Like a choice, it skips what the user has had.
 fn consider(offers: &Offers, candidate: &Candidate, had: &Had, window: Window) -> Considered {
     let offer = &candidate.offer;
     let from = if candidate.of_task {

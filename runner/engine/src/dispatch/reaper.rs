@@ -1,4 +1,4 @@
-//! What nobody asks for: holds that have lasted too long, stock that came back, and offers of tasks that are over.
+//! Holds that have lasted too long, stock that came back, offers of tasks that are over: nobody polls for these.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,14 @@ use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::progress_of;
 
-/// How often holds are looked through.
+/// How often holds are checked.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// How often offers without a run are withdrawn, and how often, with that, offers are looked at whose completion nobody has
-/// noticed.
+/// How often offers without a run are withdrawn, and completed offers that nobody has noticed are settled.
 const WITHDRAW_EVERY: TimeDelta = TimeDelta::seconds(1);
 const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(5);
 
-/// Ends what nobody ends.
+/// Ends holds and offers that nobody else ends.
 pub(crate) struct Reaper {
     dispatch: Arc<Dispatch>,
     withdraw: Every,
@@ -77,8 +76,8 @@ impl Service for Reaper {
 }
 
 impl Dispatch {
-    /// What nobody says of offers of task runs: that their runs have gone on without them, that their time is over, that
-    /// they are completed although nobody has noticed.
+    /// Ends offers of task runs of which nobody reports the end: the run has gone on without the offer, its time is
+    /// over, or it is completed and nobody has noticed.
     async fn sweep_tasks(&self, sweeps: bool) -> Result<(), EngineError> {
         for audience in self.node.store.withdraw_offers(self.node.now()).await? {
             self.cache.changed(&audience);
@@ -91,14 +90,14 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Takes from users what nothing comes of any more: their task run has failed for good while its run goes on. Before
-    /// a next attempt they keep it.
+    /// Revokes holds that can have no effect any more: the task run has failed for good, while its run goes on. Before
+    /// a next attempt, users keep them.
     async fn revoke_idle(&self) -> Result<(), EngineError> {
         for held in self.node.store.held_without_attempt().await? {
             let progress = match progress_of(held.run, &held.progress) {
                 Ok(progress) => progress,
                 Err(error) => {
-                    // The others of this look are not to wait for it.
+                    // The other holds of this tick must not wait for this one.
                     tracing::error!(error = %Chain(&error), offer = held.id, "cannot decide whether an assignment has \
                         expired; it stays");
                     continue;

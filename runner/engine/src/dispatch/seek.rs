@@ -1,8 +1,8 @@
-//! A poll's search: look, choose, take, until the user has something or there is nothing.
+//! The search of a poll: look, choose, take, until the user has an assignment or there is nothing.
 //!
-//! A *round* begins with a look at the user, and goes by it: candidates are proposed one after another, until one is given,
-//! none is left, or the database answers that the look is old. Refusals are counted over all rounds, since they bound
-//! what one poll may cost.
+//! A *round* begins with a look at the user, and uses that look: it proposes candidates one after another, until one is
+//! given, none is left, or the database answers that the look is old. Refusals are counted over all rounds, because
+//! they bound the cost of a poll.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,39 +17,39 @@ use uuid::Uuid;
 use super::cache::{Candidate, Cell, Offers, Quiet};
 use super::{DispatchError, Dispatcher, Nothing, peek};
 
-/// How often a poll reads anew when others are in its way, before it answers that there is nothing.
+/// How many rounds a poll makes when other polls interfere, before it answers that there is nothing.
 const ROUNDS_MAX: usize = 16;
 
-/// How often a poll is refused what it proposes before it answers that there is nothing for the moment.
+/// How many refusals a poll accepts before it answers that there is nothing for the moment.
 const REFUSALS_MAX: usize = 1_000;
 
-/// After so many refusals for want of stock the database is asked what else is used up: others have given what this node
-/// has not heard of. One or two are nothing but a hot occurrence that many want.
+/// After this many refusals for lack of stock, the node reads what else is used up: other nodes have given occurrences
+/// that this node does not know of. One or two refusals only mean a hot occurrence that many users want.
 const REFUSALS_PER_READ: usize = 4;
 
-/// How often a poll asks what is used up; from then on it leaves out what is older than what was read first.
+/// How often a poll reads what is used up. From then on, it leaves out what is older than the first read.
 const READS_MAX: usize = 16;
 
-/// For how long nothing is said from memory at most without asking the database again.
+/// The longest time for which a node answers from memory that there is nothing, without asking the database again.
 const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
 
-/// After so long a poll is worth repeating when the database was not to be convinced.
+/// When a poll has given up after too many refusals or rounds, it is worth repeating after this time.
 const SOON: TimeDelta = TimeDelta::milliseconds(20);
 
 /// The smallest difference between two instants.
 pub(super) const INSTANT: TimeDelta = TimeDelta::microseconds(1);
 
-/// What becomes of a choice.
+/// What is done with a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// It is the user's, if the database says so.
+    /// The user gets it, if the database agrees.
     Take,
-    /// The database is asked, and nothing is kept.
+    /// The database is asked, and the transaction is rolled back.
     Peek,
 }
 
 impl How {
-    /// How often it is refused what it proposes before it answers that there is nothing for the moment.
+    /// How many refusals it accepts before it answers that there is nothing for the moment.
     pub(super) fn refusals_max(self) -> usize {
         match self {
             Self::Take => REFUSALS_MAX,
@@ -58,15 +58,15 @@ impl How {
     }
 }
 
-/// What a look and a choice came to.
+/// The result of a look and a choice.
 pub(super) enum Sought {
     Given(Box<AssignmentRow>, bool),
     Nothing(Nothing),
 }
 
-/// What a round goes by.
+/// What a round knows of the user.
 struct View {
-    /// What was known of stock, of members and of offers before the look.
+    /// The counts of stock, members and offers before the look.
     marks: u64,
     members: u64,
     versions: u64,
@@ -74,20 +74,20 @@ struct View {
     offers: Vec<Arc<Offers>>,
 }
 
-/// What a poll has been refused so far, over all its rounds.
+/// The refusals of a poll, over all its rounds.
 #[derive(Default)]
 struct Refusals {
     all: usize,
-    /// For want of stock.
+    /// For lack of stock.
     without_stock: usize,
-    /// How often the database was asked what else is used up.
+    /// How often the node has read what else is used up.
     reads: usize,
-    /// It was asked often enough: what is older than what was read first is left out.
+    /// It has read often enough: occurrences older than the first read are left out.
     newest_only: bool,
 }
 
 impl Dispatcher {
-    /// Looks, chooses, takes; or finds out what a take would come to.
+    /// Looks, chooses, takes; or finds out what a take would answer.
     pub(super) async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
         let dispatch = &self.dispatch;
         let mut refusals = Refusals::default();
@@ -189,7 +189,7 @@ impl Dispatcher {
         }
     }
 
-    /// Remembers that an occurrence has no stock left, and asks at times what else has none.
+    /// Remembers that an occurrence has no stock left, and after some refusals reads what else has none.
     async fn without_stock(
         &self,
         audience: &Offers,
@@ -197,7 +197,7 @@ impl Dispatcher {
         occurrence: Time,
         refusals: &mut Refusals,
     ) -> Result<(), DispatchError> {
-        // Counted before it is remembered: who comes by it knows then that its look may be older.
+        // Counted before it is remembered: a poll that finds the mark then sees that its own look may be older.
         self.dispatch.cache.marked();
         audience.mark(candidate, occurrence);
         refusals.without_stock += 1;
@@ -211,7 +211,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Learns at one look what else of an audience is used up from an instant on, unless somebody else just has.
+    /// Reads once what else of an audience is used up from an instant on, unless another poll has just done so.
     async fn learn_exhausted(&self, offers: &Offers, from: Time) -> Result<(), DispatchError> {
         let reads = offers.reads();
         let _alone = offers.looking.lock().await;
@@ -250,15 +250,15 @@ impl View {
 
 /// What a user is not given again.
 pub(super) struct Had {
-    /// As the look told.
+    /// What the look told.
     pub(super) before: HashSet<(i64, Time)>,
-    /// As the database told when it was asked for.
+    /// What the database told when it was proposed.
     pub(super) refused: HashSet<(i64, Time)>,
 }
 
 impl Had {
-    /// Whether the user has had it. Of a task's offer only a refusal counts: a new attempt is for those again who did
-    /// not complete the last one.
+    /// Whether the user has had it. Of a task's offer only a refusal counts: users who did not complete the last
+    /// attempt get the new one too.
     pub(super) fn has(&self, candidate: &Candidate, occurrence: Time) -> bool {
         self.refused.contains(&(candidate.id, occurrence))
             || !candidate.of_task && self.before.contains(&(candidate.id, occurrence))
@@ -271,11 +271,11 @@ impl Had {
     }
 }
 
-/// A user's next occurrence, and when something else comes due.
+/// A user's next occurrence, and when another one is due.
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
-/// The least of what is due and may be given, and the next instant at which more is due. `newest_only`: of an audience
-/// with very many occurrences that somebody has taken, the newest alone.
+/// The first in order of what is due and may be given, and the next instant at which more is due. `newest_only`: of
+/// repeating offers, only the occurrences of which the node knows whether they are used up.
 fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;
@@ -283,7 +283,7 @@ fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only:
         let marks = audience.marks.lock();
         for candidate in &audience.candidates {
             let offer = &candidate.offer;
-            // A task's offer stays due until it is done: neither the horizon nor what was finished hides it.
+            // A task's offer stays due until it is done: neither the horizon nor the last finished occurrence hides it.
             let from = if candidate.of_task {
                 offer.starts_at
             } else if newest_only && offer.kind != OfferKind::Once {

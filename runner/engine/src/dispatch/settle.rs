@@ -1,4 +1,4 @@
-//! The ends of offers that task runs have made: the end of an offer is the attempt's.
+//! The ends of offers that task runs have made: the end of an offer is the end of its attempt.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::node::signals::Signal;
 use crate::runs::apply::Applied;
 use crate::runs::ending::{End, Ending};
 
-/// How many results a task's output has at most.
+/// The maximum number of results in a task's output.
 const RESULTS_MAX: i64 = 100_000;
 
 impl Dispatch {
-    /// Ends attempts whose offers have ended; answers how many.
+    /// Ends the attempts whose offers have ended; returns how many.
     pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("settle_offers").await?;
         let settlements = completion.take_offer_settlements().await?;
         let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
         runs.sort_unstable();
@@ -28,7 +28,7 @@ impl Dispatch {
         let mut outcomes = Vec::with_capacity(count);
         for settlement in settlements {
             let ended = settlement.ended;
-            // A run that has ended meanwhile has nothing to settle.
+            // A run that has ended in the meantime has nothing to settle.
             if contexts.contains_key(&ended.run) {
                 outcomes.push(Applied {
                     ended,

@@ -1,4 +1,4 @@
-//! A drainer: one batch after another of one topic.
+//! A drainer sends one batch after another of one topic.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -29,24 +29,24 @@ use crate::node::short_ways::ShortWay;
 use crate::runs::ending::{Ending, apart};
 use crate::runs::grants::grants;
 
-/// About how many bytes of payload a batch has at most.
+/// The maximum of payload bytes in a batch, approximately.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// How many bytes of payload may be read for a batch: with large payloads allowed, batches are of fewer messages.
+/// How many payload bytes may be read for a batch: if a topic allows large payloads, its batches have fewer messages.
 const READ_BYTES_MAX: u64 = 32 << 20;
 
-/// How long to wait before the database is asked again.
+/// The pause before the database is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// A drainer does not wait longer than this for its rate: the look-out finds the topic again.
+/// A drainer does not wait longer than this for its rate limit: it ends, and the drain finds the topic again.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// A drainer, for as long as there is something to be sent.
+/// A drainer: it lives as long as there is something to send.
 pub(super) struct Drainer {
     messages: Arc<Messages>,
     row: TopicRow,
     topic: Arc<Topic>,
-    /// The changes that the topic was read after.
+    /// The count of changes before the topic was read.
     seen: u64,
     retries_first: bool,
     asking: Arc<Asking>,
@@ -59,7 +59,7 @@ impl Drop for Drainer {
     }
 }
 
-/// Keeps a batch among those that this process works on.
+/// Keeps a batch in the list of those that this process works on.
 struct Holding<'a> {
     messages: &'a Messages,
     batch: Uuid,
@@ -85,9 +85,9 @@ struct Pending<'a> {
     finish: Finish,
     /// When the batch was claimed.
     began: Time,
-    /// If its effects may be refused: the batch, to say of it that it failed.
+    /// If its effects may be refused: the batch, so that it can be recorded as failed.
     batch: Option<MessageBatch>,
-    /// Until they are, no other drainer of the topic sends here.
+    /// Kept until the outcomes are recorded: meanwhile no other drainer of the topic sends on this node.
     sending: Option<OwnedSemaphorePermit>,
     _holding: Holding<'a>,
 }
@@ -112,7 +112,8 @@ impl Drainer {
         }
     }
 
-    /// Claims and sends until nothing is left, or others have all that may be in hand.
+    /// Claims and sends until nothing is left, or until other drainers have all the batches that the topic may have in
+    /// hand.
     pub(super) async fn run(mut self) {
         let own = self.messages.clone();
         // The last batch's outcomes, until they are recorded.
@@ -122,10 +123,10 @@ impl Drainer {
             if consumer.is_none() && last.is_none() {
                 return;
             }
-            // Another drainer waits until this is recorded, and has claimed what comes next.
+            // Another drainer has claimed the next batch, and waits until this one is recorded.
             let only_records = last.as_ref().is_some_and(|last| last.sending.is_some());
             let terms = (consumer.is_some() && !only_records).then(|| self.terms());
-            // Before the question: its answer may get lost.
+            // Noted before the claim, because its answer may get lost.
             let asked = terms.as_ref().map(|terms| Holding::of(&own, terms.id));
             let claimed = match self.record_and_claim(last.as_ref(), terms.as_ref(), only_records).await {
                 Ok((finished, claimed)) => {
@@ -138,7 +139,8 @@ impl Drainer {
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), topic = self.row.name, "cannot record or claim messages; \
                         trying again");
-                    // What was sent is recorded as soon as may be; without a lease it is not ours to record.
+                    // The outcomes of sent messages are recorded as soon as possible. Without a lease, they are not
+                    // ours to record.
                     if last.is_none() || own.node.is_fenced() || !self.pauses(AGAIN_AFTER).await {
                         return;
                     }
@@ -155,7 +157,7 @@ impl Drainer {
                         .as_ref()
                         .is_some_and(|terms| batch.messages.len() as i64 == terms.messages_max)
                     {
-                        // There is more where these came from.
+                        // There are more messages to send.
                         own.start_drainer(&self.row, &self.topic);
                     }
                     let lease = terms.map_or(0, |terms| terms.lease);
@@ -176,7 +178,7 @@ impl Drainer {
         }
     }
 
-    /// Waits; `false`: the node ends meanwhile.
+    /// Waits. `false`: the node stops in the meantime.
     async fn pauses(&self, wait: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
@@ -204,7 +206,7 @@ impl Drainer {
         own.node.store.next_batch(self.row.id, last, terms).await
     }
 
-    /// Counts what was recorded. Where the effects were refused, the batch has failed, and that is to be recorded.
+    /// Counts the recorded outcomes. If the effects were refused, the batch has failed; returns that, to be recorded.
     fn recorded<'a>(&self, mut last: Pending<'a>, finished: &Finished) -> Option<Pending<'a>> {
         if let (Finished::Refused(why), Some(batch)) = (finished, last.batch.take()) {
             let ends = every(&batch, &MessageEnd::failed(why.as_str()));
@@ -215,8 +217,8 @@ impl Drainer {
         None
     }
 
-    /// Has a batch sent, and says what is to be recorded of it, if anything is. It breaks when the batch has waited for so
-    /// long that it is not to be sent, or not by this node.
+    /// Has a batch sent, and returns what is to be recorded. Breaks if the batch has waited too long and must not be
+    /// sent, or not by this node.
     async fn work_on<'a>(
         &mut self,
         consumer: Option<Consumer>,
@@ -272,7 +274,7 @@ impl Drainer {
             topic: self.row.id,
             lease: own.node.lease(),
             id: own.node.new_id(own.node.now()),
-            // They are read before they are weighed.
+            // Messages are read before their sizes are known.
             messages_max: i64::from(spec.batch).min((READ_BYTES_MAX / spec.max_payload.0.max(1)).max(1) as i64),
             bytes_max: if queued {
                 queue::BATCH_BYTES_MAX
@@ -288,7 +290,7 @@ impl Drainer {
         }
     }
 
-    /// What takes the next batch; `None`: nothing is to be claimed now.
+    /// The consumer of the next batch. `None`: nothing is to be claimed now.
     async fn consumer(&mut self) -> Option<Consumer> {
         match self.find_consumer().await {
             Ok(consumer) => consumer,
@@ -347,7 +349,7 @@ impl Drainer {
         Ok(None)
     }
 
-    /// Has the script work on a batch; `None`: nobody knows what came of it, it is to be tried again elsewhere.
+    /// Lets the script handle a batch. `None`: its outcome is unknown, and another node tries again.
     async fn send(&self, script: &Script, batch: &MessageBatch, lease: i64) -> Option<Finish> {
         if batch.hopeless {
             let ends = vec![
@@ -374,7 +376,7 @@ impl Drainer {
                 ),
                 Err(detail) => every(batch, &MessageEnd::failed(detail)),
             },
-            // There was nothing to do.
+            // The script had nothing to do.
             Outcome::Skipped(_) => every(batch, &MessageEnd::Sent),
             Outcome::Failed {
                 kind: ErrorKind::Lost, ..
@@ -531,8 +533,8 @@ pub(super) fn params_of(topic: &str, batch: &MessageBatch) -> Result<String, ser
     serde_json::to_string(&BatchParams { topic, messages })
 }
 
-/// When messages are due, as text: those of a batch are due on one day, and often at one instant, so the text is made
-/// once for each.
+/// The due times of messages, as text. The messages of a batch are due on one day, and often at one instant: each text
+/// is made once.
 #[derive(Default)]
 struct Dues(HashMap<Option<heddle_domain::Time>, String>);
 

@@ -1,7 +1,8 @@
-//! What a consumer gets from Heddle through host functions: its topic's grants, and nothing of a run.
+//! What a consumer gets from Heddle through host functions: the grants of its topic, and nothing of a run.
 
 use std::sync::Arc;
 
+use heddle_domain::Name;
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 use tokio::time::Instant;
@@ -28,8 +29,8 @@ impl ConsumerHost {
 }
 
 impl ConsumerHost {
-    /// What Heddle owes the consumer: it is waited for. What cannot be had after that fails the messages of the batch,
-    /// which are tried again as their topic says.
+    /// Waits for something that Heddle must provide. If Heddle cannot provide it, the messages of the batch fail, and
+    /// are retried as their topic says.
     async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> Result<T, String>
     where
         F: Future<Output = Granted<T>>,
@@ -45,7 +46,7 @@ impl HostServices for ConsumerHost {
     }
 
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
-        let name = name.to_owned();
+        let name = Name::sought(name);
         Box::pin(async move {
             let ask = || self.runs.granted_secret("topic", &self.name, self.category(), &name);
             self.owed("read a secret", ask).await

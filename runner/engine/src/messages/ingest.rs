@@ -1,7 +1,7 @@
-//! Messages come in.
+//! Takes in messages.
 //!
-//! An [`Ingestion`] is one caller's stream: lines go in by the block, and are committed every so many rows or every
-//! second. Its report counts what is committed and nothing else; what breaks off in the middle leaves the committed part.
+//! An [`Ingestion`] is the stream of one caller. Lines come in blocks, and are committed after a number of rows or
+//! after a second. Its report counts only what is committed. If the stream breaks off, the committed part stays.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::NaiveDate;
-use heddle_domain::Time;
 use heddle_domain::message::{Incoming, bucket_of, message_id, read};
 use heddle_domain::topic::{Granularity, Topic};
+use heddle_domain::{Fault, Time};
 use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
 use heddle_store::topic::TopicRow;
 use tokio::sync::OwnedSemaphorePermit;
@@ -22,47 +22,47 @@ use super::{Messages, compile};
 use crate::EngineError;
 use crate::node::signals::Signal;
 
-/// After so many messages, or so long, a transaction commits.
+/// A transaction commits after this many messages, or after this time.
 const ROWS_MAX: usize = 100_000;
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
 
-/// How many rejected lines a report names; the others are counted.
+/// How many rejected lines a report lists; further ones are only counted.
 pub const REJECTED_MAX: usize = 1_000;
 
-/// How many ids a report names.
+/// How many ids a report lists.
 pub const IDS_MAX: usize = 1_000;
 
-/// Instants are gathered in slices of so many microseconds; a message is sent at the end of its slice.
+/// Instants are grouped into slices of this many microseconds. A message is sent at the end of its slice.
 const SLICE_MICROS: i64 = 100_000;
 
-/// How many days one transaction writes to: each is a partition with its indexes, and each of these a lock, of which the
-/// server has some ten thousand for all.
+/// How many days one transaction writes to. Each day is a partition with indexes; each of these needs a lock, and the
+/// server has some ten thousand locks for all.
 const DAYS_MAX: usize = 200;
 
-/// How often a day is prepared anew because somebody cancelled it in between.
+/// How often a day is prepared again because somebody cancelled it in between.
 const PREPARE_MAX: u32 = 5;
 
-/// What has become of a stream so far.
+/// The result of a stream so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IngestReport {
     /// Messages that are committed.
     pub accepted: u64,
-    /// Of these, repeats of a key: they were in already.
+    /// Of these, repeats of a key: they were already stored.
     pub repeated: u64,
-    /// Lines that were not taken, and why: the first `REJECTED_MAX`.
-    pub rejected: Vec<(u64, String)>,
-    /// How many there were.
+    /// Lines that were rejected, and why: the first `REJECTED_MAX`.
+    pub rejected: Vec<(u64, Fault)>,
+    /// The number of rejected lines.
     pub rejected_total: u64,
-    /// Ids of the first [`IDS_MAX`] messages, in the order of their lines; of a repeat the id of none.
+    /// Ids of the first [`IDS_MAX`] messages, in the order of their lines; the nil id for a repeat.
     pub ids: Vec<Uuid>,
 }
 
 impl IngestReport {
-    /// Notes a line that is not taken.
-    pub fn reject(&mut self, line: u64, detail: impl Into<String>) {
+    /// Notes a rejected line.
+    pub fn reject(&mut self, line: u64, fault: Fault) {
         self.rejected_total += 1;
         if self.rejected.len() < REJECTED_MAX {
-            self.rejected.push((line, detail.into()));
+            self.rejected.push((line, fault));
         }
     }
 }
@@ -70,10 +70,10 @@ impl IngestReport {
 /// Why a stream cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum IngestError {
-    /// There is no such topic, or not any more.
+    /// The topic does not exist, or was deleted.
     #[error("there is no topic `{0}`")]
     UnknownTopic(String),
-    /// Not the caller's fault.
+    /// An error that the caller did not cause.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -84,19 +84,19 @@ impl From<heddle_store::StoreError> for IngestError {
     }
 }
 
-/// A transaction under way.
+/// An open transaction.
 struct Open {
     tx: MessageIngest,
     since: Instant,
     rows: usize,
     repeated: u64,
-    /// The days that it writes to.
+    /// The days that it has written to.
     touched: HashSet<NaiveDate>,
-    /// The slices of days that it holds open; none: the day is closed.
+    /// For each open day, the slice that the transaction holds; `None`: the day is closed.
     days: HashMap<NaiveDate, Option<i64>>,
-    /// Slices that it makes, by day and end.
+    /// The slices that it creates, by day and end.
     slices: HashMap<(NaiveDate, i64), i64>,
-    /// Something is due now.
+    /// A message is due now.
     due: bool,
     /// The ids of messages, each with its line in the request.
     ids: Vec<(u64, Uuid)>,
@@ -104,7 +104,8 @@ struct Open {
 }
 
 impl Open {
-    /// The slice of a message that is due at an instant, made if there is none yet. All that is due already is in one.
+    /// The slice of a message that is due at an instant; created if needed. All messages that are already due share
+    /// one.
     fn slice_of_instant(&mut self, messages: &Messages, message: &Incoming<'_>, now: Time) -> i64 {
         let micros = message.due_at.map_or(0, |at| at.timestamp_micros());
         let late = micros <= now.timestamp_micros();
@@ -134,7 +135,7 @@ pub struct Ingestion {
     row: TopicRow,
     topic: Topic,
     report: IngestReport,
-    /// What the report names, with the lines.
+    /// The ids that the report lists, with their lines.
     ids: Vec<(u64, Uuid)>,
     open: Option<Open>,
 }
@@ -165,19 +166,19 @@ impl Ingestion {
         self.topic.spec.max_payload.0 as usize + heddle_domain::message::LINE_EXTRA_BYTES_MAX
     }
 
-    /// What has become of it so far.
+    /// The result so far.
     pub fn report(&mut self) -> &mut IngestReport {
         &mut self.report
     }
 
-    /// Takes lines with their numbers.
+    /// Takes lines, each with its number.
     pub async fn push<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) -> Result<(), IngestError> {
         let now = self.messages.node.now();
         let mut incoming = Vec::new();
         for (number, line) in lines {
             match read(&self.topic, line, now) {
                 Ok(message) => incoming.push((number, message)),
-                Err(detail) => self.report.reject(number, detail),
+                Err(fault) => self.report.reject(number, fault),
             }
         }
         let days: BTreeSet<NaiveDate> = incoming.iter().map(|(_, message)| message.day).collect();
@@ -220,7 +221,7 @@ impl Ingestion {
             };
             let Some(slice) = slice else {
                 let detail = format!("the messages of {} are already being sent", message.day);
-                self.report.reject(number, detail);
+                self.report.reject(number, Fault::at("", detail));
                 continue;
             };
             let bucket = bucket_of(message.sender);
@@ -252,14 +253,14 @@ impl Ingestion {
         let room = IDS_MAX.saturating_sub(self.ids.len() + open.ids.len());
         let ids = messages.iter().map(|message| message.id);
         open.ids.extend(lines.into_iter().zip(ids).take(room));
-        // Keys are waited for: nothing is held longer than needed while others may want them.
+        // Others may wait for these keys, so they are committed at once.
         if keyed || open.rows >= ROWS_MAX || open.since.elapsed() > COMMIT_AFTER {
             self.flush().await?;
         }
         Ok(())
     }
 
-    /// Commits what has come.
+    /// Commits the messages taken so far.
     pub async fn flush(&mut self) -> Result<(), IngestError> {
         let Some(open) = self.open.take() else { return Ok(()) };
         if !open.tx.commit().await? {
@@ -276,7 +277,7 @@ impl Ingestion {
         Ok(())
     }
 
-    /// Commits the rest and tells what became of all.
+    /// Commits the rest, and returns the result of the stream.
     pub async fn finish(mut self) -> Result<IngestReport, IngestError> {
         self.flush().await?;
         self.ids.sort_unstable_by_key(|entry| entry.0);
@@ -284,7 +285,7 @@ impl Ingestion {
         Ok(self.report)
     }
 
-    /// Makes sure that there is a transaction which may write to these days.
+    /// Ensures an open transaction that may write to these days.
     async fn open_days(&mut self, days: &[NaiveDate]) -> Result<(), IngestError> {
         let by_day = self.topic.spec.granularity == Granularity::Day;
         if self.open.as_ref().is_some_and(|open| {
@@ -300,7 +301,7 @@ impl Ingestion {
                 .filter(|day| !self.messages.knows(self.row.id, *day))
                 .collect();
             if !unknown.is_empty() {
-                // In transactions of their own, and none of ours is open meanwhile: it would hold a connection.
+                // Days are prepared in their own transactions. Ours is not open meanwhile: it would hold a connection.
                 self.flush().await?;
                 for day in unknown {
                     let due_at = by_day.then(|| self.topic.sent_from(day));
@@ -352,6 +353,6 @@ impl Ingestion {
                 break;
             }
         }
-        Err(EngineError::Unreadable(format!("cannot prepare a day of the topic {}", self.row.name)).into())
+        Err(EngineError::unreadable(format!("cannot prepare a day of the topic {}", self.row.name)).into())
     }
 }

@@ -2,21 +2,21 @@
 //!
 //! # The story
 //!
-//! Nobody leads. Each node looks for topics on which something is due ([`Drain`]: five times a second, and when ingest on
-//! this node brought something that is due now), and starts *drainers* for them. A drainer ([`drainer`]) claims a batch, has the
-//! topic's script work on it, and records the outcomes in the very transaction that claims the next batch. It has one
-//! batch in hand and no more; so a node that dies leaves one batch behind for each of its drainers, which another takes
-//! over with the same messages. The store decides what a drainer gets (`heddle_store::message`): batches of a topic at
-//! once, its rate, cancels and leases are all settled under the topic's lock there.
+//! There is no leader. Each node checks for topics on which something is due ([`Drain`]: five times a second, and when
+//! ingest on this node has brought something that is due now), and starts *drainers* for them. A drainer ([`drainer`])
+//! claims a batch, lets the topic's script handle it, and records the outcomes in the same transaction that claims the
+//! next batch. It has only one batch in hand. So a node that dies leaves one batch behind for each of its drainers, and
+//! another drainer takes it over with the same messages. The store decides what a drainer gets
+//! (`heddle_store::message`): under the topic's lock, it handles batches at once, rate, cancels and leases.
 //!
-//! A queue's batch becomes a run of a group that Heddle keeps for the topic ([`queue`]), under a key made of the batch's
-//! id, so that a node that dies in between makes no second one. Once the run has it, no node needs to live for it: any
-//! node that sees that the run has ended records what its worker said.
+//! A batch for a queue becomes a run of a group that Heddle keeps for the topic ([`queue`]). The run's key is made of
+//! the batch's id, so that a node that dies in between does not cause a second run. From then on the batch needs no
+//! particular node: any node that sees the end of the run records what the worker reported.
 //!
-//! Ingest ([`ingest`]) reads lines, writes them by COPY, and commits every so many rows or every second, whichever is
-//! first; what it has answered is committed.
+//! Ingest ([`ingest`]) reads lines, writes them by COPY, and commits after a number of rows or after a second,
+//! whichever comes first. What it has answered is committed.
 //!
-//! [`Days`] looks after days: partitions ahead of time, days that are drained, what is older than its retention.
+//! [`Days`] maintains days: partitions ahead of time, drained days, and days older than their retention.
 
 mod drainer;
 mod host;
@@ -39,7 +39,7 @@ use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use heddle_store::message::AHEAD_MAX;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
@@ -52,24 +52,24 @@ use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::{EngineError, Runs};
 
-/// How often a node looks for what is due.
+/// How often a node checks what is due.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// How often it looks for batches that it holds by mistake: the answer to a claim was lost.
+/// How often it checks for batches that it holds by mistake, because the answer to a claim was lost.
 const DISOWN_EVERY: TimeDelta = TimeDelta::seconds(2);
 
 /// How many drainers a node has for one topic at most.
 const DRAINERS_MAX: usize = 32;
 
-/// How many transactions of ingest, and how many that claim, a node has open at once: the rest of its connections are for
+/// How many transactions of ingest, and how many claiming ones, a node has open at once; the other connections are for
 /// everything else.
 const INGESTS_MAX: usize = 5;
 const CLAIMS_MAX: usize = 5;
 
-/// How many of those that claim may be one topic's.
+/// How many of the claiming ones may belong to one topic.
 const ASKING_MAX: usize = 2;
 
-/// How many days a node remembers to be prepared; beyond that it forgets all of them.
+/// How many prepared days a node remembers. When there are more, it forgets all of them.
 const KNOWN_MAX: usize = 20_000;
 
 /// Takes messages in, and sends what is due.
@@ -80,15 +80,15 @@ pub(crate) struct Messages {
     drainers: Mutex<HashMap<i32, Drainers>>,
     ingests: Gate<INGESTS_MAX>,
     claims: Gate<CLAIMS_MAX>,
-    /// Batches that drainers of this process have, or are asking for.
+    /// Batches that drainers of this process have, or are claiming.
     held: Mutex<HashSet<Uuid>>,
     handles: Mutex<HashMap<Uuid, AttemptHandle>>,
     in_hand: AtomicUsize,
-    /// Counts changes of topics and scripts, so that drainers look again.
+    /// Counts changes of topics and scripts: drainers compare it, and read their topic again.
     changes: AtomicU64,
     /// Days that are prepared, by topic.
     known: Mutex<HashSet<(i32, NaiveDate)>>,
-    /// The last millisecond and sequence that ids were made of.
+    /// The millisecond and sequence number of the last ids.
     ids: Mutex<(i64, u64)>,
     slices: AtomicI64,
     ingested: AtomicU64,
@@ -97,12 +97,12 @@ pub(crate) struct Messages {
     batches: AtomicU64,
 }
 
-/// Drainers of a topic that ask the database: one that works, and one that waits for the topic's lock, where it takes over
-/// sooner than if it had yet to begin. More would hold connections and gain nothing.
+/// Drainers of a topic that may claim at a time: one is working, and one waits for the topic's lock, so that it can go
+/// on at once. More would hold connections without use.
 type Asking = Gate<ASKING_MAX>;
 
-/// Who of a topic's drainers sends, where only one may: a batch is claimed while the one before it is sent, but sent only
-/// when that one is recorded. So the death of a node repeats one batch, not two.
+/// Which drainer of a topic sends, where only one may. A batch is claimed while the one before it is being sent, but is
+/// sent only when that one is recorded. So the death of a node repeats one batch, not two.
 type Sending = Gate<1>;
 
 /// A topic's drainers on this node.
@@ -113,7 +113,7 @@ struct Drainers {
     sending: Arc<Sending>,
 }
 
-/// So many at once.
+/// Allows a maximum number of entries at once.
 struct Gate<const MOST: usize>(Arc<Semaphore>);
 
 impl<const MOST: usize> Default for Gate<MOST> {
@@ -123,7 +123,7 @@ impl<const MOST: usize> Default for Gate<MOST> {
 }
 
 impl<const MOST: usize> Gate<MOST> {
-    /// Waits until there are fewer; it is never closed.
+    /// Waits for a slot; the gate is never closed.
     async fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().acquire_owned().await.ok()
     }
@@ -134,7 +134,7 @@ impl<const MOST: usize> Gate<MOST> {
 pub struct MessageCounters {
     pub ingested: u64,
     pub sent: u64,
-    /// Attempts of messages that failed.
+    /// Messages that were tried and failed.
     pub failed: u64,
     pub batches: u64,
     pub in_hand: usize,
@@ -142,7 +142,7 @@ pub struct MessageCounters {
 
 impl Part for Messages {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if matches!(change.kind.as_str(), "topic" | "script") {
+        if matches!(change.noun, Some(Noun::Topic | Noun::Script)) {
             self.changes.fetch_add(1, Ordering::AcqRel);
             self.node.signals.raise(Signal::Messages);
         }
@@ -205,9 +205,9 @@ impl Messages {
         known.insert((topic, day));
     }
 
-    /// The instant and the first of `count` sequence numbers for ids: of one node, they only grow.
+    /// The instant and the first of `count` sequence numbers for ids. On one node they only grow.
     fn sequence(&self, now: Time, bits: u128, count: u64) -> (Time, u64) {
-        /// Half of what 40 bits hold is left for counting up.
+        /// Starts in the lower half of 40 bits: the upper half is left for counting up.
         const START_MASK: u64 = (1 << 39) - 1;
         const LAST: u64 = (1 << 40) - 1;
         let mut ids = self.ids.lock();
@@ -221,7 +221,7 @@ impl Messages {
         (at, first)
     }
 
-    /// A number for a slice of an instant: positive, and no other node's.
+    /// A number for a slice: positive, and used by no other node.
     fn slice(&self, now: Time, bits: u128) -> i64 {
         let fresh = (now.timestamp_micros().max(1) << 11) | (bits as i64 & 0x7ff);
         let mut last = self.slices.load(Ordering::Relaxed);
@@ -240,9 +240,10 @@ impl Messages {
 
 /// A topic's row, ready for use.
 pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
-    let wrong = |detail: String| EngineError::Unreadable(format!("topic {}: {detail}", row.name));
-    let spec: TopicSpec = serde_json::from_value(row.spec.clone()).map_err(|error| wrong(error.to_string()))?;
-    Topic::compile(spec).map_err(|faults| wrong(faults.to_string()))
+    let topic = || format!("topic {}", row.name);
+    let spec: TopicSpec =
+        serde_json::from_value(row.spec.clone()).map_err(|error| EngineError::unreadable_in(topic(), error))?;
+    Topic::compile(spec).map_err(|faults| EngineError::unreadable_in(topic(), faults))
 }
 
 impl Messages {

@@ -1,20 +1,24 @@
-//! What messages came to, as consumers and workers say it, and as it is recorded.
+//! The outcomes of messages: as consumers and workers report them, and as they are recorded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use heddle_domain::Time;
 use heddle_domain::retry::{self, RetryState};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{Effect, MessageOutcome};
 use heddle_store::message::{FailedMessage, Finish, MessageBatch, MessageEffect, Tried};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::node::Node;
+use crate::runs::params::enqueued;
 
-/// The longest error that is kept of a message, in characters.
+/// The longest error that is kept for a message, in characters.
 const ERROR_CHARS_MAX: usize = 1_000;
 
-/// What a message came to.
+/// The outcome of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum MessageEnd {
     Sent,
@@ -39,7 +43,7 @@ pub(super) fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
     vec![end.clone(); batch.messages.len()]
 }
 
-/// What is to be recorded of a batch: its messages, what is known of them, and what each came to.
+/// What is to be recorded of a batch: its messages, what is known of them, and their outcomes.
 pub(super) fn finish_of(
     node: &Node,
     topic: &Topic,
@@ -61,23 +65,25 @@ pub(super) fn finish_of(
                 retry_after,
             } => {
                 let before = tried.get(place);
-                let mut state: RetryState = before
-                    .and_then(|tried| serde_json::from_value(tried.retry.clone()).ok())
-                    .unwrap_or_default();
-                let due_at = topic.retry.as_ref().filter(|_| !fatal).and_then(|policy| {
-                    retry::next(policy, &mut state, now, topic.zone, retry_after, node.chance.bits())
-                });
+                let kept = before.map_or(&Value::Null, |tried| &tried.retry);
+                let policy = |state: &mut RetryState| {
+                    let policy = topic.retry.as_ref().filter(|_| !fatal)?;
+                    retry::next(policy, state, now, topic.zone, retry_after, node.chance.bits())
+                };
+                let (retry, due_at, error) = match again(kept, policy) {
+                    Ok((retry, due_at)) => (retry, due_at, message),
+                    Err(error) => {
+                        let why = format!("not tried again, because the state of its retries cannot be read ({error})");
+                        (kept.clone(), None, format!("{why}: {message}"))
+                    }
+                };
                 failed.push(FailedMessage {
                     id,
                     bucket,
                     attempt: before.map_or(0, |tried| tried.attempt).saturating_add(1),
-                    retry: serde_json::to_value(state).unwrap_or_default(),
+                    retry,
                     due_at,
-                    error: message
-                        .replace('\0', "\u{fffd}")
-                        .chars()
-                        .take(ERROR_CHARS_MAX)
-                        .collect(),
+                    error: error.replace('\0', "\u{fffd}").chars().take(ERROR_CHARS_MAX).collect(),
                 });
             }
         }
@@ -92,13 +98,27 @@ pub(super) fn finish_of(
     }
 }
 
-/// What a script wants written together with its outcomes.
+/// Returns the state that the retry policy keeps of a message from now on, and when the message is tried again. `kept` is
+/// the state so far, null at first.
+fn again(
+    kept: &Value,
+    policy: impl FnOnce(&mut RetryState) -> Option<Time>,
+) -> Result<(Value, Option<Time>), serde_json::Error> {
+    let mut state = match kept {
+        Value::Null => RetryState::default(),
+        kept => RetryState::deserialize(kept)?,
+    };
+    let due_at = policy(&mut state);
+    Ok((json!(state), due_at))
+}
+
+/// What a script wants to be written together with its outcomes.
 pub(super) fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, String> {
     effects
         .into_iter()
         .map(|effect| match effect {
             Effect::Enqueue { group, params, key } => Ok(MessageEffect::Enqueue {
-                params: serde_json::from_str(&params).map_err(|error| format!("enqueue of `{group}`: {error}"))?,
+                params: enqueued(&group, &params)?.into(),
                 group,
                 key,
             }),
@@ -113,7 +133,7 @@ pub(super) fn read_effects(effects: Vec<Effect>) -> Result<Vec<MessageEffect>, S
 impl From<MessageOutcome> for MessageEnd {
     fn from(outcome: MessageOutcome) -> Self {
         match outcome {
-            // There was nothing to do.
+            // The consumer had nothing to do.
             MessageOutcome::Handled | MessageOutcome::Skipped(_) => Self::Sent,
             MessageOutcome::Failed {
                 fatal,
@@ -125,5 +145,24 @@ impl From<MessageOutcome> for MessageEnd {
                 retry_after,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_go_on_from_what_is_kept_of_them() {
+        let count = |state: &mut RetryState| {
+            state.retries += 1;
+            None
+        };
+        for (kept, retries) in [(Value::Null, 1), (json!({"retries": 2}), 3)] {
+            let (kept, _) = again(&kept, count).expect("it can be read");
+            assert_eq!(kept["retries"], retries);
+        }
+        let unreadable = json!({"retries": "two"});
+        assert!(again(&unreadable, count).is_err(), "they do not start anew");
     }
 }

@@ -1,8 +1,7 @@
 //! Batches that workers of a queue send.
 //!
 //! A batch becomes a run of the topic's own group ([`crate::batch_run`]), whose only task goes to the queue. So leases,
-//! heartbeats, tokens and the loss of workers are those of any task run; what is added is that the run's end ends the
-//! batch.
+//! heartbeats, tokens and the loss of workers work as for any task run. In addition, the end of the run ends the batch.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, Trigger};
-use heddle_domain::topic::Topic;
+use heddle_domain::topic::{Topic, group_name};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde_json::{Map, Value};
@@ -22,15 +21,15 @@ use super::Messages;
 use super::drainer::params_of;
 use super::outcome::{MessageEnd, finish_of};
 use crate::node::signals::Signal;
-use crate::runs::batch_run::{failed_of, group_name};
+use crate::runs::batch_run::failed_of;
 use crate::runs::submit::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 
-/// A batch for a queue is cut so that a run's params can carry it: its messages, as they are written there, and the
-/// topic's name around them.
+/// The maximum size of a batch for a queue: its messages as JSON, with the topic's name, must fit into the params of a
+/// run.
 pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
-/// Makes a run of a batch. What cannot be handed over is given back; a message that no run can carry is given up.
+/// Creates a run for a batch. If that fails, the batch is given back; a message that fits into no run is given up.
 pub(super) async fn hand_over(
     messages: &Messages,
     row: &TopicRow,
@@ -42,7 +41,7 @@ pub(super) async fn hand_over(
         && let bytes = queued_bytes(&message.payload)
         && bytes > BATCH_BYTES_MAX
     {
-        // It stands alone because it fits into no batch.
+        // It is alone in its batch because it does not fit into any.
         let end = MessageEnd::Failed {
             message: format!("the message has {bytes} bytes as JSON for its queue; the maximum is {BATCH_BYTES_MAX}"),
             fatal: true,
@@ -75,7 +74,7 @@ pub(super) async fn hand_over(
             return None;
         }
     };
-    // Whoever takes the batch over after a failure here finds the run by its key.
+    // If this fails, the next owner of the batch finds the run by its key.
     if let Err(error) = messages.node.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot record which run has a batch of messages");
     }
@@ -83,7 +82,7 @@ pub(super) async fn hand_over(
 }
 
 async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
-    let unreadable = |error: serde_json::Error| SubmitError::Engine(EngineError::Unreadable(error.to_string()));
+    let unreadable = |error| EngineError::unreadable_in(format!("batch {}", batch.id), error);
     let params: Map<String, Value> =
         serde_json::from_str(&params_of(&row.name, batch).map_err(unreadable)?).map_err(unreadable)?;
     let submission = Submission {
@@ -103,10 +102,14 @@ async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Re
     }
 }
 
-/// What a worker says of a batch.
+/// What a worker reported for a batch.
 fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
-    if ended.state != RunState::Succeeded.number() {
-        let why = ended.error.as_deref().unwrap_or("it ended without success");
+    if ended.state != Some(RunState::Succeeded) {
+        let why = match (ended.state, &ended.error) {
+            (None, _) => "its run was deleted",
+            (Some(_), Some(error)) => error,
+            (Some(_), None) => "it ended without success",
+        };
         let end = MessageEnd::Failed {
             message: format!("the batch of this message failed: {why}"),
             fatal: ended.fatal,
@@ -114,13 +117,14 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
         };
         return vec![end; ended.ids.len()];
     }
-    let output: Value = ended
-        .output
-        .as_deref()
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    // Workers' outputs have been looked at when they came; this one came another way.
-    let Ok(failed) = failed_of(&output) else {
+    let named = match &ended.output {
+        Some(output) => serde_json::from_str(output)
+            .ok()
+            .and_then(|output| failed_of(&output).ok()),
+        None => Some(Vec::new()),
+    };
+    // Workers' outputs were checked when they arrived. This one did not come from a worker.
+    let Some(failed) = named else {
         let end = MessageEnd::failed("the output of the worker does not say which messages of the batch failed");
         return vec![end; ended.ids.len()];
     };
@@ -159,5 +163,48 @@ impl Messages {
             self.node.signals.raise(Signal::Messages);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_to_be_sent_has_failed() {
+        let id = Uuid::from_u128(7);
+        let ended = |state, output: Option<&str>| EndedQueueBatch {
+            id: Uuid::nil(),
+            day: chrono::NaiveDate::MIN,
+            ids: vec![id],
+            tried: Vec::new(),
+            state,
+            output: output.map(str::to_owned),
+            error: None,
+            fatal: false,
+        };
+        let succeeded = Some(RunState::Succeeded);
+        let names_it = format!("{{\"failed\": [\"{id}\"]}}");
+        for output in [None, Some("null"), Some("{}")] {
+            assert_eq!(said(&ended(succeeded, output)), [MessageEnd::Sent], "{output:?}");
+        }
+        let failures = [
+            (succeeded, Some(names_it.as_str()), "reported this message as failed"),
+            (succeeded, Some("{\"failed\": ["), "does not say which messages"),
+            (Some(RunState::Failed), None, "it ended without success"),
+            (None, None, "its run was deleted"),
+        ];
+        for (state, output, why) in failures {
+            let said = said(&ended(state, output));
+            let [
+                MessageEnd::Failed {
+                    message, fatal: false, ..
+                },
+            ] = &said[..]
+            else {
+                panic!("{state:?}, {output:?}: {said:?}");
+            };
+            assert!(message.contains(why), "{message}");
+        }
     }
 }

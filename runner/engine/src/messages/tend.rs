@@ -1,4 +1,4 @@
-//! Looking after days: partitions ahead of time, days that are drained, what is older than its retention.
+//! Maintains days: partitions ahead of time, drained days, and days older than their retention.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
 
-/// How often days are looked after.
+/// How often days are checked.
 const TEND_EVERY: Duration = Duration::from_secs(2);
 
-/// How often partitions are looked after.
+/// How often partitions are checked.
 const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
 
-/// For how many days ahead there are partitions before anybody asks for them.
+/// For how many days ahead partitions exist before anybody needs them.
 const AHEAD_DAYS: u64 = 9;
 
-/// How many days of a topic, and of topics that were deleted, one look lets go of.
+/// How many days of a topic, and how many deleted topics, one tick releases.
 const RELEASED_MAX: i64 = 100;
 
 pub(crate) struct Days {
@@ -60,7 +60,7 @@ impl Days {
         }
     }
 
-    /// Notes which days are drained, and lets go of those whose retention is over.
+    /// Notes which days are drained, and releases those whose retention is over.
     async fn tend_days(&self, now: Time) -> Result<(), EngineError> {
         for row in self.node.store.topics_with_open_days().await? {
             let topic = match compile(&row) {
@@ -71,7 +71,7 @@ impl Days {
                 }
             };
             let today = topic.today(now);
-            // On a day of instants something may be due until it is over, on another nothing comes once it has begun.
+            // With instants, messages may come until the day is over. With days, none come once the day has begun.
             let before = match topic.spec.granularity {
                 Granularity::Instant => today,
                 Granularity::Day => tomorrow(today),
@@ -91,7 +91,7 @@ impl Days {
         Ok(())
     }
 
-    /// Makes partitions ahead of time, and drops those that nobody needs any more.
+    /// Creates partitions ahead of time, and drops those that nobody needs any more.
     async fn tend_partitions(&self, now: Time) -> Result<(), EngineError> {
         let today = now.date_naive();
         let days: Vec<NaiveDate> = (0..=AHEAD_DAYS)
@@ -102,7 +102,7 @@ impl Days {
     }
 
     async fn drop_days(&self, now: Time) -> Result<(), EngineError> {
-        // Somewhere it is still yesterday.
+        // In some time zones it is still yesterday.
         let Some(before) = now.date_naive().checked_sub_days(chrono::Days::new(1)) else {
             return Ok(());
         };

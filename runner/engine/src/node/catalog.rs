@@ -1,8 +1,8 @@
 //! What nodes know of groups, revisions and scripts without asking the database each time.
 //!
-//! Revisions, script versions and resolutions are immutable and cached for as long as there is room, but for the runtimes
-//! that versions run on. What a *name* stands for changes, and so does a runtime: those entries are dropped when the change
-//! log says so, at once on the node that took the change.
+//! Revisions, script versions and resolutions are immutable, and are cached while there is room; only the runtimes of
+//! versions can change. The meaning of a *name* changes too. Both kinds of entries are dropped when the change log says
+//! so, at once on the node that made the change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,18 +22,19 @@ use heddle_domain::schema::Schema;
 use heddle_domain::spec::{GroupSpec, Overlap};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::template;
+use heddle_store::change::{Change, Noun};
 use heddle_store::group::RevisionRow;
-use heddle_store::{Store, StoreError, schedule};
+use heddle_store::{Store, schedule};
 use quick_cache::sync::Cache;
 use serde_json::{Map, Value, json};
 
 use super::templates::is_heavy;
 use crate::EngineError;
 
-/// How many attempts of one revision that may take long to prepare are prepared at once.
+/// How many attempts of one revision with a long preparation are prepared at once.
 const PREPARATIONS_MAX: usize = 4;
 
-/// How many entries each cache keeps.
+/// The maximum number of entries of each cache.
 const CACHE_ENTRIES_MAX: usize = 10_000;
 
 /// A script version as tasks use it.
@@ -43,22 +44,23 @@ pub struct ScriptFacts {
     pub version: i32,
     /// `sha256:` and the SHA-256 of the bytes in hex.
     pub digest: String,
-    /// What the sandbox calls its code.
+    /// The name of its code in the sandbox.
     pub code: String,
-    /// The tag of the runtime that it runs on, if it is a text that names one.
+    /// The tag of its runtime, if it is source text that names one.
     pub runtime: Option<String>,
-    /// Whether it is for tasks, as far as is known.
+    /// Whether it is for tasks, if that is known.
     pub runs: bool,
-    /// What its module is called in traces, if it is a text.
+    /// The name of its module in traces, if it is source text.
     pub file: Option<&'static str>,
     /// What params must satisfy.
     pub schema: Option<Schema>,
-    /// Params that nobody has to give.
+    /// Params with default values.
     pub defaults: Map<String, Value>,
 }
 
 impl ScriptFacts {
-    /// A trace with the script's own name: the sandbox, which knows scripts by what they are, calls each text alike.
+    /// A trace with the script's own name: the sandbox knows scripts by their code only, and uses the same name for
+    /// each text.
     pub fn trace(&self, trace: String) -> String {
         match self.file {
             Some(file) => {
@@ -70,13 +72,13 @@ impl ScriptFacts {
     }
 }
 
-/// Which script versions the tasks of a revision stand for; by task number.
+/// The script versions that the tasks of a revision use; by task number.
 #[derive(Debug)]
 pub struct Resolution {
     pub id: i64,
     /// By task number; `None` for tasks that are no scripts.
     pub scripts: Vec<Option<Arc<ScriptFacts>>>,
-    /// By task number: whether its params satisfy its script's schema without a run's, as far as that can be said before
+    /// By task number: whether the params without a run's satisfy the script's schema, as far as that is known before
     /// they are rendered.
     pub fits: Vec<bool>,
 }
@@ -101,23 +103,23 @@ pub struct Revision {
     pub schedules: BTreeMap<String, Schedule>,
     /// Its enabled schedules as one sequence of instants.
     pub calendar: Calendar,
-    /// The instants that a backfill without a step is for: of the disabled ones, if there are no others.
+    /// The instants of a backfill without a step: of the enabled schedules, or of all if no enabled one has past instants.
     pub past: Calendar,
-    /// The progress of a run of it that has not begun, as bytes.
+    /// The progress, as bytes, of one of its runs that has not begun.
     pub(crate) waiting: Vec<u8>,
-    /// The state in which a run of it begins: progress and what is ready at once.
+    /// The state in which one of its runs begins: progress, and the task runs that are ready at once.
     pub(crate) start: (Vec<u8>, Progress, Vec<AttemptKey>),
     /// Per task: the slots of pools that its attempts take.
     pools: Vec<Option<Arc<PoolNeed>>>,
-    /// Some task takes slots of pools.
+    /// At least one task takes slots of pools.
     pub(crate) pooled: bool,
-    /// Per task: whether its params hold templates.
+    /// Per task: whether its params contain templates.
     pub(crate) templated: Vec<bool>,
-    /// Per task: whether its templates may have to be rendered where that is bounded.
+    /// Per task: whether its templates may have to be rendered in a child process, with bounds.
     pub(crate) heavy: Vec<bool>,
-    /// Permits for attempts of it that are prepared where that is bounded: each holds in memory what it renders.
+    /// Permits for its attempts that are prepared in a child process: each holds in memory what it renders.
     pub(crate) preparations: tokio::sync::Semaphore,
-    /// What anybody is told of its runs.
+    /// Who wants to be told what about its runs.
     pub(crate) subscriptions: Subscriptions,
 }
 
@@ -129,13 +131,13 @@ impl Revision {
         (!expands).then(|| need.clone())
     }
 
-    /// Within which time somebody has to claim an attempt that has become ready.
+    /// How soon an attempt must be claimed after it has become ready.
     pub(crate) fn claim_within(&self, at: AttemptKey) -> Option<TimeDelta> {
         Some(self.plan.task(at.key.task)?.spec.queue_timeout?.chrono())
     }
 
-    /// Whether runs made by this trigger have to wait before the group's gate: for their turn, or for upstreams.
-    /// `sourced` ones were made by a backfill or another run: no overlap applies to them.
+    /// Whether runs with this trigger have to wait at the group's gate: for their turn, or for upstreams. `sourced`
+    /// runs were created by a backfill or another run: no overlap applies to them.
     pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
         let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;
         overlaps || self.is_bounded(trigger) || self.follows(trigger)
@@ -146,8 +148,8 @@ impl Revision {
         self.plan.spec.max_active_runs.is_some() && trigger != Trigger::Backfill
     }
 
-    /// Whether runs made by this trigger wait for upstream groups: a schedule makes them on time, whether the upstreams
-    /// have succeeded or not. (Without a schedule there is no run before they have.)
+    /// Whether runs with this trigger wait for upstream groups. A schedule creates its runs on time, whether the
+    /// upstreams have succeeded or not. (Without a schedule, no run is created before they have.)
     pub fn follows(&self, trigger: Trigger) -> bool {
         let spec = &self.plan.spec;
         !spec.depends_on.is_empty()
@@ -168,19 +170,19 @@ pub(crate) fn is_timed(trigger: Trigger, sourced: bool) -> bool {
     }
 }
 
-/// What a group's name stands for at present.
+/// The current meaning of a group's name.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub id: i64,
-    /// Whether it takes runs.
+    /// Whether it accepts runs.
     pub enabled: bool,
     pub category: Option<String>,
     pub revision: Arc<Revision>,
-    /// What its scripts stand for at present.
+    /// The current versions of its scripts.
     pub resolution: Arc<Resolution>,
     /// A named template that run params must satisfy.
     pub template: Option<Schema>,
-    /// Whether runs need not bring any params, and all scripts are for tasks.
+    /// Whether a run needs no params of its own, and all scripts are for tasks.
     pub complete: bool,
 }
 
@@ -191,13 +193,13 @@ pub struct Catalog {
     revisions: Cache<i64, Arc<Revision>>,
     resolutions: Cache<i64, Arc<Resolution>>,
     versions: Cache<(String, i32), Arc<ScriptFacts>>,
-    /// What the scripts of a revision stand for at present, by the revision.
+    /// The current resolution of each revision.
     current: Cache<i64, Arc<Resolution>>,
     /// Active versions of scripts.
     active: Cache<String, Option<i32>>,
-    /// Whether there is a channel.
+    /// Whether there is any channel.
     channels: Cache<String, bool>,
-    /// Grows with each change, so that what was read before a change is not cached after it.
+    /// Grows with each change, so that a result that was read before a change is not cached after it.
     generation: AtomicU64,
 }
 
@@ -216,37 +218,37 @@ impl Catalog {
         }
     }
 
-    /// Forgets what a name stood for. `kind` is the change log's.
-    pub fn forget(&self, kind: &str, name: &str) {
+    /// Forgets the meaning of a name.
+    pub(crate) fn forget(&self, change: &Change) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        match kind {
-            "group" => drop(self.groups.remove(name)),
-            // Any group may use the script, or the template.
-            "script" => {
+        match change.noun {
+            Some(Noun::Group) => drop(self.groups.remove(&change.name)),
+            // Any group may use this script or template.
+            Some(Noun::Script) => {
                 self.groups.clear();
                 self.current.clear();
                 self.active.clear();
             }
-            // Any script may have been moved to another.
-            "runtime" => {
+            // Any script may have got another runtime.
+            Some(Noun::Runtime) => {
                 self.groups.clear();
                 self.current.clear();
                 self.resolutions.clear();
                 self.versions.clear();
             }
-            "template" => self.groups.clear(),
-            "channel" => drop(self.channels.remove(name)),
+            Some(Noun::Template) => self.groups.clear(),
+            Some(Noun::Channel) => drop(self.channels.remove(&change.name)),
             _ => {}
         }
     }
 
-    /// What a group's name stands for; `None`: there is no such group.
+    /// The current meaning of a group's name; `None`: there is no such group.
     pub async fn group(&self, name: &str) -> Result<Option<Arc<Group>>, EngineError> {
         if let Some(group) = self.groups.get(name) {
             return Ok(Some(group));
         }
         let generation = self.generation.load(Ordering::Acquire);
-        // Scripts and other callers may spell a name in another way than it is kept; the change log knows that one only.
+        // Callers may spell a name differently from its stored form; the change log knows only the stored one.
         let Some(row) = self.store.group_by_name(&Name::sought(name)).await? else {
             return Ok(None);
         };
@@ -289,7 +291,7 @@ impl Catalog {
         Ok(known)
     }
 
-    /// A revision, for ever the same.
+    /// A revision; it never changes.
     pub async fn revision(&self, id: i64) -> Result<Arc<Revision>, EngineError> {
         if let Some(revision) = self.revisions.get(&id) {
             return Ok(revision);
@@ -298,7 +300,7 @@ impl Catalog {
             .store
             .revision(id)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("there is no revision {id}")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("there is no revision {id}")))?;
         let group_name = match self.store.group_by_id(row.group_id).await? {
             Some(group) => group.name,
             None => String::new(),
@@ -313,16 +315,17 @@ impl Catalog {
             calendar,
             past,
         } = schedule::compile(id, &row.spec, &row.schedule_anchors, row.created_at)?;
-        let spec: GroupSpec = serde_json::from_value(row.spec)
-            .map_err(|error| EngineError::Unreadable(format!("revision {id}: {error}")))?;
-        let plan = Plan::compile(spec).map_err(|faults| EngineError::Unreadable(format!("revision {id}: {faults}")))?;
+        let revision = || format!("revision {id}");
+        let spec: GroupSpec =
+            serde_json::from_value(row.spec).map_err(|error| EngineError::unreadable_in(revision(), error))?;
+        let plan = Plan::compile(spec).map_err(|faults| EngineError::unreadable_in(revision(), faults))?;
         let mut state = RunState::Waiting;
         let mut progress = Progress::new(&plan);
-        let unwritable = |error: FormatError| EngineError::Unreadable(format!("revision {id}: {error}"));
+        let unwritable = |error: FormatError| EngineError::unreadable_in(revision(), error);
         let waiting = progress.to_bytes().map_err(unwritable)?;
         let epoch = heddle_domain::Time::UNIX_EPOCH;
         let actions = decide(&plan, &mut state, &mut progress, &[Event::Start], epoch, &mut || 0)
-            .map_err(|refused| EngineError::Unreadable(refused.to_string()))?;
+            .map_err(|refused| EngineError::unreadable_in(revision(), refused))?;
         let pools: Vec<Option<Arc<PoolNeed>>> = plan
             .tasks
             .iter()
@@ -358,8 +361,8 @@ impl Catalog {
         Ok(revision)
     }
 
-    /// Revisions, for ever the same, by one statement for all that are not known. Those that cannot be read are left out,
-    /// and said so.
+    /// Revisions; they never change. One statement reads all that are not cached. Unreadable ones are left out and
+    /// logged.
     pub(crate) async fn revisions(&self, ids: &[i64]) -> Result<HashMap<i64, Arc<Revision>>, EngineError> {
         let mut revisions = HashMap::with_capacity(ids.len());
         let mut missing = Vec::new();
@@ -381,8 +384,8 @@ impl Catalog {
         Ok(revisions)
     }
 
-    /// Revisions with what their scripts stand for at present, in few statements however many there are. Those that cannot be
-    /// read are left out, and said so.
+    /// Revisions with the current versions of their scripts, in a few statements for any number. Unreadable ones are
+    /// left out and logged.
     pub(crate) async fn current(
         &self,
         ids: &[i64],
@@ -415,8 +418,8 @@ impl Catalog {
         Ok(found)
     }
 
-    /// What a revision's script names stand for at present, but for those that `kept` names in a version: for the database,
-    /// and by task number.
+    /// The current versions of a revision's script names, except those for which `kept` has a version: as a row for the
+    /// database, and by task number.
     async fn name_scripts(
         &self,
         revision: &Revision,
@@ -443,12 +446,12 @@ impl Catalog {
         Ok((Value::Object(named), scripts))
     }
 
-    /// What a revision's script names stand for at present, as a row.
+    /// The current versions of a revision's scripts, as a stored resolution.
     pub async fn resolve(&self, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
         self.resolve_with(revision, &Value::Null).await
     }
 
-    /// The same, but in the versions of another resolution where its tasks name the same scripts.
+    /// The same, but tasks that name the same script as in another resolution keep its version.
     pub async fn resolve_like(&self, revision: &Revision, other: i64) -> Result<Arc<Resolution>, EngineError> {
         let kept = self.store.resolved_scripts(other).await?.unwrap_or_default();
         self.resolve_with(revision, &kept).await
@@ -476,7 +479,7 @@ impl Catalog {
         resolution
     }
 
-    /// A resolution, for ever the same but for its scripts' runtimes.
+    /// A resolution; only the runtimes of its scripts can change.
     pub async fn resolution(&self, id: i64, revision: &Revision) -> Result<Arc<Resolution>, EngineError> {
         if let Some(resolution) = self.resolutions.get(&id) {
             return Ok(resolution);
@@ -486,7 +489,7 @@ impl Catalog {
             .store
             .resolved_scripts(id)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("there is no resolution {id}")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("there is no resolution {id}")))?;
         let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
         for task in &revision.plan.tasks {
             let entry = &named[task.name.as_str()];
@@ -499,7 +502,7 @@ impl Catalog {
         Ok(self.keep_resolution(generation, id, revision, scripts))
     }
 
-    /// A script by its name, in a version or the active one.
+    /// A script by its name: the given version, or the active one.
     pub async fn script(&self, name: &str, version: Option<i32>) -> Result<Option<Arc<ScriptFacts>>, EngineError> {
         let version = match version {
             Some(version) => version,
@@ -532,7 +535,7 @@ impl Catalog {
         let Some(row) = self.store.recorded_script_version(name, version).await? else {
             return Ok(None);
         };
-        // One that cannot be used fails what is checked against it, and nobody else's runs.
+        // An unusable schema fails only what is checked against it.
         let schema = row
             .params_schema
             .as_ref()
@@ -555,7 +558,7 @@ impl Catalog {
     }
 }
 
-/// The version of a script that a task had, if it is that script's.
+/// The version that a task had, if it has the same script.
 fn kept_version(task: &Value, script: &str) -> Option<i32> {
     if task["script"].as_str()? == script {
         i32::try_from(task["version"].as_i64()?).ok()
@@ -564,7 +567,7 @@ fn kept_version(task: &Value, script: &str) -> Option<i32> {
     }
 }
 
-/// Whose params satisfy their scripts' schemas without a run's.
+/// Per task: whether its params satisfy the script's schema without a run's params.
 fn fits(revision: &Revision, scripts: &[Option<Arc<ScriptFacts>>]) -> Vec<bool> {
     let none = Map::new();
     let plan = &revision.plan;
@@ -585,7 +588,7 @@ fn fits(revision: &Revision, scripts: &[Option<Arc<ScriptFacts>>]) -> Vec<bool> 
     fits
 }
 
-/// `name@3` is version 3 of `name`; `name` alone stands for the active one.
+/// `name@3` is version 3 of `name`; `name` alone means the active one.
 pub fn split_version(text: &str) -> (&str, Option<i32>) {
     match text.rsplit_once('@') {
         Some((name, version)) => match version.parse() {
@@ -593,11 +596,5 @@ pub fn split_version(text: &str) -> (&str, Option<i32>) {
             Err(_) => (text, None),
         },
         None => (text, None),
-    }
-}
-
-impl From<StoreError> for EngineError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }

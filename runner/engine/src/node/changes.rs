@@ -1,12 +1,12 @@
-//! The log of changes: each node follows it and drops what it remembers of what was changed elsewhere; and the ear of a
-//! node, which hears that the log has grown, and what other nodes tell.
+//! The log of changes. Each node reads it, and drops what it remembers of objects that were changed elsewhere. The ear
+//! of a node listens for new entries, and for news of other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chain, Time};
-use heddle_store::change::CHANGES_CHANNEL;
+use heddle_store::change::{CHANGES_CHANNEL, Change};
 use heddle_store::database::Listener;
 use parking_lot::Mutex;
 
@@ -17,19 +17,19 @@ use super::service::{Needs, Service};
 use super::signals::Signal;
 use crate::EngineError;
 
-/// How often changes are looked for without being told.
+/// How often a node checks for changes without a notification.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// How long to wait before a node listens again that could not.
+/// The pause before a node tries again to listen.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How many changes one statement reads.
 const PAGE: i64 = 500;
 
-/// Who hears of changes: kind and name.
-type OnChange = Box<dyn Fn(&str, &str) + Send + Sync>;
+/// A listener for changes.
+type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 
-/// How far a node has followed the log, and who else hears of it.
+/// How far a node has read the log, and its listeners.
 #[derive(Default)]
 pub(crate) struct Changes {
     position: AtomicI64,
@@ -37,27 +37,27 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Up to which entry the node has followed.
+    /// The last entry that the node has read.
     pub(super) fn position(&self) -> i64 {
         self.position.load(Ordering::Acquire)
     }
 
-    /// Calls `listener` for each change, behind the services.
-    pub(crate) fn listen(&self, listener: impl Fn(&str, &str) + Send + Sync + 'static) {
+    /// Calls `listener` for each change, after the services.
+    pub(crate) fn listen(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.listeners.lock().push(Box::new(listener));
     }
 }
 
-/// Drops from memory what was changed since this was called last.
+/// Drops from memory what has changed since the last call.
 pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), EngineError> {
     let changes = &node.changes;
     loop {
         let page = node.store.changes_since(changes.position(), PAGE).await?;
         for change in &page {
-            node.catalog.forget(&change.kind, &change.name);
+            node.catalog.forget(change);
             parts.changed(change).await?;
             for listener in changes.listeners.lock().iter() {
-                listener(&change.kind, &change.name);
+                listener(change);
             }
             changes.position.store(change.id, Ordering::Release);
         }
@@ -95,12 +95,12 @@ impl Service for Follower {
     }
 }
 
-/// Hears other nodes, and that the log of changes has grown.
+/// Listens for other nodes, and for new entries of the log of changes.
 pub(crate) struct Ear {
     node: Arc<Node>,
     parts: Parts,
     listener: Option<Listener>,
-    /// What was heard last, with its channel.
+    /// The last notification, with its channel.
     heard: Option<(String, String)>,
 }
 
@@ -118,7 +118,7 @@ impl Ear {
         match self.node.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
             Ok(listener) => {
                 self.listener = Some(listener);
-                // What was told before it listened.
+                // It may have missed notifications before it listened.
                 self.node.signals.raise(Signal::Changes);
             }
             Err(error) => tracing::debug!(error = %Chain(&error), "cannot listen to notifications of Postgres; \
@@ -142,7 +142,7 @@ impl Service for Ear {
         };
         match listener.next().await {
             Ok(heard) => self.heard = Some(heard),
-            // It has to listen anew.
+            // The connection is lost: it has to listen again.
             Err(_) => self.listener = None,
         }
     }

@@ -1,4 +1,4 @@
-//! Time and chance as a running node has them: the one place where the ambient ones are asked.
+//! Time and chance of a running node: the only module that uses the ambient ones.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,14 +13,14 @@ use tokio::time::Instant;
 /// A clock that follows the database's: its own, moved by what heartbeats measure. Nodes whose own clocks differ agree
 /// to within half a round trip.
 ///
-/// A measurement is as uncertain as half its round trip, and one that was taken while the machine was busy says little:
-/// it is believed only if it is more certain than what is known, or contradicts it (Cristian's algorithm, Distributed
+/// A measurement is uncertain by half its round trip, and one that was made while the machine was busy says little. It
+/// is used only if it is more certain than what is known, or contradicts it (Cristian's algorithm, Distributed
 /// Computing 3, 1989).
 #[derive(Debug, Default)]
 pub struct NodeClock {
     machine: Machine,
     offset_micros: AtomicI64,
-    /// The latest instant given out: a correction backwards lets time stand still, never run back.
+    /// The latest instant that was returned: a backward correction lets time stand still, and never run back.
     latest_micros: AtomicI64,
     known: Mutex<Option<Known>>,
 }
@@ -28,9 +28,9 @@ pub struct NodeClock {
 /// Where time comes from.
 #[derive(Debug)]
 enum Machine {
-    /// The machine's own clock, as if it went wrong by so much.
+    /// The machine's own clock, wrong by this much.
     Skewed(TimeDelta),
-    /// Tests move it: microseconds since 1970.
+    /// Set by tests: microseconds since 1970.
     #[cfg(test)]
     ByHand(AtomicI64),
 }
@@ -41,14 +41,14 @@ impl Default for Machine {
     }
 }
 
-/// What was last believed.
+/// The last accepted measurement.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     uncertain_micros: i64,
     at: Time,
 }
 
-/// By how much two clocks of one second may drift apart, in microseconds: quartz is better than that.
+/// The maximum drift of two clocks in one second, in microseconds; quartz is better than that.
 const DRIFT_MICROS_PER_SECOND: i64 = 50;
 
 impl NodeClock {
@@ -74,7 +74,7 @@ impl NodeClock {
         self.offset_micros.store(offset, Ordering::Relaxed);
     }
 
-    /// On a machine whose own clock is wrong by this much: for rehearsing what that does (nothing).
+    /// For a machine whose own clock is wrong by this much: to test that this has no effect.
     pub fn skewed(skew: TimeDelta) -> Self {
         Self {
             machine: Machine::Skewed(skew),
@@ -82,7 +82,7 @@ impl NodeClock {
         }
     }
 
-    /// One that stands still until it is moved ([`NodeClock::set`]).
+    /// A clock that stands still until a test sets it ([`NodeClock::set`]).
     #[cfg(test)]
     pub(crate) fn by_hand(at: Time) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl NodeClock {
         }
     }
 
-    /// How long ago something fixed was, by a clock that is never corrected: for intervals that have to hold whatever
-    /// becomes of the machine's time.
+    /// The time since a fixed moment, by a clock that is never corrected: for intervals that must be right whatever
+    /// happens to the machine's time.
     pub(crate) fn elapsed(&self) -> Duration {
         static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
         match &self.machine {
@@ -156,7 +156,7 @@ mod tests {
         let offset = |clock: &NodeClock| clock.offset_micros.load(Ordering::Relaxed);
         clock.follow(at(0), at(200), at(1_100));
         assert_eq!(offset(&clock), 1_000);
-        // 100 ms on the way, of which the database saw the end: says 1,000 +- 50,000.
+        // The round trip took 100 ms: it says 49,000 +- 50,000, which is less certain and contradicts nothing.
         clock.follow(at(2_000_000), at(2_100_000), at(2_099_000));
         assert_eq!(offset(&clock), 1_000);
         // The machine's own clock was set back by an hour.

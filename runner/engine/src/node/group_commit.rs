@@ -1,21 +1,21 @@
-//! Group commit: what gathers while one transaction is under way goes into the next one, together.
+//! Group commit: requests that come during one transaction go into the next one, together.
 //!
-//! No timer: under little load each request goes alone and at once, under much load up to [`Policy::batch_max`] share a
-//! commit. Every queue of that kind is one of these (submissions, outcomes of attempts, ends of claims, task runs on their
-//! way to workers, the dispatcher's looks, takes and ends), and what happens to a batch that cannot be committed is the
-//! same for all:
+//! There is no timer. Under little load, each request goes alone and at once; under much load, up to
+//! [`Policy::batch_max`] requests share a commit. All such queues use this module (submissions, outcomes of attempts,
+//! ends of claims, task runs for workers, the dispatcher's look-ups, takes and ends), and it handles a batch that
+//! cannot be committed in the same way for all:
 //!
-//! | what it met | what becomes of the batch |
+//! | error | what happens with the batch |
 //! |---|---|
-//! | what passes (another transaction, no database) | tried again as it is, after a pause, up to [`Policy::tries_max`] |
-//! | another transaction, again and again | those that may wait for others ([`Commits::may_wait`]) are tried alone, behind the others, and few of them; then all hear of it |
-//! | what does not pass (a value that Postgres refuses) | halved, until what is refused stands alone; only that hears of it, unless something else takes its place ([`Commits::refused`]) |
+//! | one that may pass (another transaction, no database) | tried again unchanged, after a pause, up to [`Policy::tries_max`] |
+//! | another transaction, repeatedly | requests that may wait for others ([`Commits::may_wait`]) are tried alone, after the others, and only a few of them; then all get the error |
+//! | one that does not pass (a value that Postgres refuses) | halved, until the refused request is alone; only that gets the error, unless it has a replacement ([`Commits::refused`]) |
 //!
 //! # Invariants
 //!
 //! * An answer comes after the commit.
-//! * The queue is bounded: who finds it full is told at once that the node is overloaded.
-//! * A batch is answered for as a whole: in the order of its requests, one answer each.
+//! * The queue is bounded: if it is full, the caller hears at once that the node is overloaded.
+//! * A batch is answered as a whole: one answer for each request, in their order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,55 +30,55 @@ use crate::node::Node;
 /// How a queue's batches are committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
-    /// What gathers in it, for the log.
+    /// The name of its requests, for the log.
     pub(crate) what: &'static str,
     /// How many messages may wait (see [`GroupCommit::send`] and [`GroupCommit::send_all`]).
     pub(crate) queue_max: usize,
     /// How many requests one transaction takes.
     pub(crate) batch_max: usize,
-    /// How many batches are under way at once.
+    /// How many batches are committed at once.
     pub(crate) workers: usize,
-    /// How often a batch is tried that meets what passes; `None`: until the node stops or loses its lease.
+    /// How often a batch is tried when its error may pass; `None`: until the node stops or loses its lease.
     pub(crate) tries_max: Option<u32>,
     /// The pause between two tries.
     pub(crate) again_after: Duration,
-    /// Whether doing it twice does no harm. Else it is not tried again when the database was lost: the commit may have
-    /// been made, and only its answer lost.
+    /// Whether a second commit does no harm. If it does, the batch is not tried again after the database was lost: the
+    /// commit may have succeeded, and only its answer may be lost.
     pub(crate) repeatable: bool,
 }
 
-/// How many requests of one batch wait, one after another, for what somebody's open transaction holds: all that comes
-/// later waits as long. Those beyond it are told to come again.
+/// How many requests of one batch wait, one after another, for a lock of somebody's open transaction: all later
+/// requests wait as long. Further ones are told to come again.
 const WAITED_FOR_MAX: usize = 2;
 
-/// What a queue's batches are.
+/// What the batches of a queue do.
 pub(crate) trait Commits: Send + Sync + 'static {
     type Request: Send + 'static;
     type Answer: Send + 'static;
-    /// What follows from a commit once it is answered for; `()` where nothing does.
+    /// The follow-up of a commit after its answers; `()` if there is none.
     type Then: Send;
     const POLICY: Policy;
 
     /// The node that it works for.
     fn node(&self) -> &Node;
 
-    /// One transaction for all of these; the answers are in their order.
+    /// Commits all of these in one transaction; the answers are in their order.
     fn commit(&self, batch: &mut [Self::Request]) -> impl Future<Output = Committed<Self>> + Send;
 
-    /// Carries out what follows from a commit, behind its answers: nobody waits for it.
+    /// Does the follow-up of a commit, after its answers: nobody waits for it.
     fn follow(&self, _batch: Vec<Self::Request>, _then: Self::Then) {}
 
-    /// Divides what has gathered into batches, each committed by itself, in this order.
+    /// Divides the gathered requests into batches, each with its own commit, in this order.
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
         chunks(gathered, Self::POLICY.batch_max)
     }
 
-    /// Whether it may have to wait until somebody else's open transaction has ended.
+    /// Whether the request may have to wait for the end of somebody else's open transaction.
     fn may_wait(_request: &Self::Request) -> bool {
         false
     }
 
-    /// What takes the place of a request that was refused as it stood alone; `None`: its answer is the error.
+    /// The replacement of a request that was refused when it was alone; `None`: its answer is the error.
     fn refused(
         &self,
         _request: Self::Request,
@@ -88,7 +88,7 @@ pub(crate) trait Commits: Send + Sync + 'static {
     }
 }
 
-/// What came of a transaction.
+/// The result of a transaction.
 pub(crate) type Committed<C> = Result<(Vec<<C as Commits>::Answer>, <C as Commits>::Then), EngineError>;
 
 /// A request that waits for its answer.
@@ -97,17 +97,17 @@ pub(crate) struct Asked<C: Commits + ?Sized> {
     answer: oneshot::Sender<Result<C::Answer, EngineError>>,
 }
 
-/// Where an answer will come.
+/// Receives an answer.
 pub(crate) type Answered<A> = oneshot::Receiver<Result<A, EngineError>>;
 
-/// Waits for an answer; there is none from a node that stops.
+/// Waits for an answer. A node that stops gives none.
 pub(crate) async fn answer<A>(answered: Answered<A>) -> Result<A, EngineError> {
     answered.await.unwrap_or(Err(EngineError::Stopping))
 }
 
 enum Message<C: Commits> {
     One(Asked<C>),
-    /// These stay together, as far as a batch holds them.
+    /// These stay together, if they fit into a batch.
     Many(Vec<Asked<C>>),
 }
 
@@ -120,7 +120,7 @@ impl<C: Commits> Clone for GroupCommit<C> {
     }
 }
 
-/// The end of the queue from which batches are taken.
+/// The receiving end of the queue.
 pub(crate) struct Gathering<C: Commits>(mpsc::Receiver<Message<C>>);
 
 fn full<T>(error: mpsc::error::TrySendError<T>) -> EngineError {
@@ -165,7 +165,7 @@ impl<C: Commits> GroupCommit<C> {
         Ok(answered)
     }
 
-    /// The same as [`GroupCommit::send`], but waits for a place.
+    /// The same as [`GroupCommit::send`], but waits for a slot.
     pub(crate) async fn send_patiently(&self, request: C::Request) -> Result<Answered<C::Answer>, EngineError> {
         let (asked, answered) = asked(request);
         let sent = self.0.send(Message::One(asked)).await;
@@ -173,8 +173,8 @@ impl<C: Commits> GroupCommit<C> {
         Ok(answered)
     }
 
-    /// Puts a request into the next batch whose answer nobody waits for; gives it back if too many wait. A node that stops
-    /// takes none.
+    /// Puts a request into the next batch without waiting for an answer. Gives it back if too many wait; a node that
+    /// stops accepts none.
     pub(crate) fn put(&self, request: C::Request) -> Result<(), C::Request> {
         match self.0.try_send(Message::One(asked(request).0)) {
             Err(mpsc::error::TrySendError::Full(Message::One(asked))) => Err(asked.request),
@@ -229,7 +229,7 @@ async fn run<C: Commits>(commits: Arc<C>, receiver: Arc<Mutex<mpsc::Receiver<Mes
     }
 }
 
-/// Batches of at most so many.
+/// Divides into batches of at most `max`.
 pub(crate) fn chunks<T>(mut gathered: Vec<T>, max: usize) -> Vec<Vec<T>> {
     let mut batches = Vec::with_capacity(gathered.len().div_ceil(max));
     while gathered.len() > max {
@@ -242,17 +242,17 @@ pub(crate) fn chunks<T>(mut gathered: Vec<T>, max: usize) -> Vec<Vec<T>> {
     batches
 }
 
-/// A batch that has been tried so often.
+/// A batch, and how often it was tried.
 struct Tried<C: Commits + ?Sized> {
     times: u32,
     batch: Vec<Asked<C>>,
 }
 
-/// Commits what has gathered, and answers; `over` tells when nobody needs to try any longer.
+/// Commits the gathered requests, and answers. `over` tells when nobody needs further tries.
 async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn() -> bool) {
     let policy = C::POLICY;
     let fresh = |batch| Tried { times: 0, batch };
-    // The last is tried first.
+    // Reversed, because `pop` takes the last one.
     let mut batches: Vec<Tried<C>> = commits.batches(gathered).into_iter().rev().map(fresh).collect();
     let mut waited_for = 0;
     while let Some(Tried { times, batch }) = batches.pop() {
@@ -267,7 +267,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             Ok((made, then)) => {
                 debug_assert_eq!(made.len(), answers.len(), "{}", policy.what);
                 for (answer, made) in answers.into_iter().zip(made) {
-                    // Whoever has gone meanwhile finds it by asking again.
+                    // A caller that has gone finds the result when it asks again.
                     let _ = answer.send(Ok(made));
                 }
                 commits.follow(requests, then);
@@ -276,7 +276,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             Err(error) => error,
         };
         if policy.tries_max.is_none() && over() {
-            // What a node does for as long as it has its lease is not its to do any more, nor to answer for.
+            // This is done only as long as the node has its lease: then it may neither be done nor answered any more.
             continue;
         }
         let mut batch: Vec<Asked<C>> = requests
@@ -288,7 +288,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
         tell(policy.what, &error, batch.len());
         let met = Met::of(&error);
         if met == Met::Others && batch.iter().any(|asked| C::may_wait(&asked.request)) {
-            // Nobody else suffers for what one of them waits for.
+            // The other requests must not wait for the same lock.
             waited_for += usize::from(alone);
             if alone {
                 refuse(batch, error);
@@ -322,14 +322,14 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
     }
 }
 
-/// What a transaction met.
+/// The kind of an error of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Met {
-    /// Another transaction, or others' work.
+    /// Another transaction, or its load.
     Others,
-    /// No database; whether the commit was made is not known.
+    /// The database is lost; the commit may have succeeded or not.
     NoDatabase,
-    /// What it was itself: the same again would come to the same.
+    /// The request itself: a second try would give the same result.
     Itself,
 }
 
@@ -339,15 +339,15 @@ impl Met {
             EngineError::Store(StoreError::Conflict(_)) | EngineError::Contended | EngineError::NotComputed(_) => {
                 Self::Others
             }
-            EngineError::Store(StoreError::Unavailable(_) | StoreError::ReadOnly(_))
-            | EngineError::Unavailable
-            | EngineError::ReadOnly => Self::NoDatabase,
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::ReadOnly(_)) | EngineError::Unavailable => {
+                Self::NoDatabase
+            }
             _ => Self::Itself,
         }
     }
 }
 
-/// Whether trying the same again may help.
+/// Whether another try may succeed.
 pub(crate) fn is_passing(error: &EngineError) -> bool {
     Met::of(error) != Met::Itself
 }
@@ -355,19 +355,19 @@ pub(crate) fn is_passing(error: &EngineError) -> bool {
 fn tell(what: &'static str, error: &EngineError, requests: usize) {
     let error_chain = Chain(error);
     match Met::of(error) {
-        // What another transaction holds is nobody's fault.
+        // A conflict with another transaction is nobody's fault.
         Met::Others => tracing::debug!(error = %error_chain, what, requests, "a batch conflicts with another \
             transaction"),
         _ => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),
     }
 }
 
-/// What became of one of them is what became of all.
+/// All requests of the batch get the same error.
 fn refuse<C: Commits + ?Sized>(batch: Vec<Asked<C>>, error: EngineError) {
     let mut answers = batch.into_iter().map(|asked| asked.answer);
     let first = answers.next();
     for answer in answers {
-        let _ = answer.send(Err(error.again()));
+        let _ = answer.send(Err(error.clone()));
     }
     if let Some(answer) = first {
         let _ = answer.send(Err(error));

@@ -2,27 +2,27 @@
 //!
 //! # What a lease is
 //!
-//! A number. Whatever a node holds carries it, and outcomes are recorded only by whoever deletes a row under it. It holds
-//! for 8 s from the last heartbeat, by Postgres' clock. What stands under a number that no node has any more is taken
-//! over by the reapers of all nodes.
+//! A lease is a number. All that a node holds has this number, and only a transaction that deletes a row with it
+//! records an outcome. The lease holds for 8 s from the last heartbeat, by Postgres' clock. Rows with a number that no
+//! node has any more are taken over by the reapers of all nodes.
 //!
 //! # The fence
 //!
-//! A node counts from before it *sent* the last heartbeat that came through. After 6 s without another it fences itself:
-//! it stops what it has in hand and reports nothing more, 2 s (the *margin*) before anybody else may run it again. From
-//! then on the lease is given up. No heartbeat extends it any more, not even one that was sent before and is carried out
-//! late: a heartbeat that finds no more than the margin left changes nothing.
+//! A node counts from before it *sent* the last successful heartbeat. If none succeeds for 6 s, it fences itself: it
+//! stops all that it has in hand and reports nothing more, 2 s (the *margin*) before anybody else may run it again.
+//! From then on it has given up this lease. No heartbeat extends it any more, not even one that was sent before and is
+//! executed late: a heartbeat changes nothing if no more than the margin is left.
 //!
 //! # Coming back
 //!
-//! What a fenced node asks for is a *new* lease, and it goes on as soon as it has one. The old number ends with the same
-//! statement, so what it held is taken over at once, by whoever looks first. There is one statement under way at a time,
-//! on a connection that nothing else uses, and it is given the time that a slow commit takes
-//! ([`heddle_store::database::LEASE_STATEMENT_MAX`]), whatever is left of the lease: one that is abandoned sooner may be
-//! carried out all the same, and the next one meets it there. If a new lease was given and the answer got lost, the node
-//! learns the number and takes the next one from it.
+//! A fenced node asks for a *new* lease, and continues as soon as it has one. The same statement ends the old number,
+//! so what it held is taken over at once, by the first node that checks. Only one statement runs at a time, on a
+//! connection that nothing else uses. It gets the time that a slow commit takes
+//! ([`heddle_store::database::LEASE_STATEMENT_MAX`]), however little is left of the lease: a statement that is
+//! abandoned sooner may still be executed, and the next one would meet it. If a new lease was given and the answer got
+//! lost, the node reads its number and takes the next one from it.
 //!
-//! `/readyz`, `/v1/nodes` (state `fenced`), `/metrics` and the log say so meanwhile. Other nodes see it by what is left of
+//! Meanwhile `/readyz`, `/v1/nodes` (state `fenced`), `/metrics` and the log say so. Other nodes see it by the rest of
 //! the lease.
 
 use std::sync::Arc;
@@ -41,14 +41,14 @@ use crate::EngineError;
 /// How often the lease is extended.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 
-/// How long to wait after a heartbeat, or the wish for a new lease, that failed. The first heartbeat that fails is
-/// followed by the next at once: its connection was dead, and another is opened while the lease still holds.
+/// The pause after a failed heartbeat, or a failed request for a new lease. After the first failed heartbeat the next
+/// follows at once: its connection was dead, and another is opened while the lease still holds.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Why a node fences itself that reaches no database.
+/// The reason of a fence when the database cannot be reached.
 const NO_HEARTBEAT: &str = "no heartbeat succeeded in time";
 
-/// How often a lease is asked for that somebody else has taken meanwhile, before the node waits a while.
+/// How often a node asks for a lease that somebody else has taken meanwhile, before it pauses.
 const TRIES_MAX: usize = 3;
 
 impl Node {
@@ -56,13 +56,13 @@ impl Node {
         TimeDelta::from_std(self.identity.lease_for).unwrap_or(TimeDelta::seconds(8))
     }
 
-    /// By this much a node stops before its lease ends.
+    /// How long before the end of its lease a node stops its work.
     pub(crate) fn lease_margin(&self) -> Duration {
         self.identity.lease_for / 4
     }
 
-    /// Takes a lease; `former` is the one that this process has had. Answers when it was asked for. `None`: another one
-    /// has come between.
+    /// Takes a lease; `former` is the previous one of this process. Returns when it was asked for. `None`: another
+    /// process has taken it in between.
     async fn take_lease(&self, former: Option<i64>) -> Result<Option<(i64, Duration)>, StoreError> {
         self.store.reach_lease().await?;
         let identity = &self.identity;
@@ -93,7 +93,7 @@ impl Node {
         Ok(())
     }
 
-    /// Takes a new lease after a fence. Answers when it asked.
+    /// Takes a new lease after a fence. Returns when it asked.
     async fn renew(&self) -> Result<Option<Duration>, StoreError> {
         let mut former = Some(self.lease());
         for _ in 0..TRIES_MAX {
@@ -103,7 +103,7 @@ impl Node {
                 self.signals.raise(Signal::Work);
                 return Ok(Some(sent_at));
             }
-            // Given without our hearing of it, or to another process with our identity; or the row has been removed.
+            // A lease was given and its answer lost, or another process has our identity, or the row was removed.
             former = self.store.lease_of(self.identity.id).await?;
         }
         Ok(None)
@@ -119,11 +119,11 @@ impl Node {
                 "the node has lost its lease; it stops its running attempts, and other nodes take them over"
             );
         }
-        // Each time: a claim that was under way when the lease was lost may have been answered since.
+        // At each call: a claim that was open when the lease was lost may have been answered since.
         parts.stop_in_hand();
     }
 
-    /// One heartbeat; answers when it was sent. `None`: the lease is lost.
+    /// One heartbeat; returns when it was sent. `None`: the lease is lost.
     async fn beat(&self, parts: &Parts) -> Result<Option<Duration>, StoreError> {
         self.store.reach_lease().await?;
         let sent_at = self.clock.elapsed();
@@ -145,7 +145,7 @@ impl Node {
         Ok(Some(sent_at))
     }
 
-    /// Waits for something, and fences the node meanwhile when it is time. `None`: the node stops.
+    /// Waits for a future, and fences the node when it is time. `None`: the node stops.
     async fn watching<T>(&self, parts: &Parts, fence_at: Duration, something: impl Future<Output = T>) -> Option<T> {
         let mut something = std::pin::pin!(something);
         loop {
@@ -161,14 +161,14 @@ impl Node {
     }
 }
 
-/// Keeps the lease. When the last heartbeat was sent that came through it counts by a clock that is never corrected: by the
-/// node's own, which may be set back, a fence could come too late.
+/// Keeps the lease. The last successful heartbeat is dated by a clock that is never corrected: the node's own clock may
+/// be set back, and then a fence would come too late.
 pub(crate) struct Keeper {
     node: Arc<Node>,
     parts: Parts,
-    /// When the last heartbeat was sent that came through.
+    /// When the last successful heartbeat was sent.
     extended: Duration,
-    /// The last tick came to nothing.
+    /// The last tick failed.
     failed: bool,
 }
 
@@ -186,12 +186,12 @@ impl Keeper {
         HEARTBEAT_EVERY.min(self.node.identity.lease_for / 4)
     }
 
-    /// When the node stops unless another heartbeat comes through.
+    /// When the node fences itself unless another heartbeat succeeds.
     fn fence_at(&self) -> Duration {
         self.extended + (self.node.identity.lease_for - self.node.lease_margin())
     }
 
-    /// How long to wait after a try that came to nothing: not beyond the fence.
+    /// The pause after a failed try; it ends at the fence.
     fn wait(&self) -> Duration {
         match self.node.is_fenced() {
             true => AGAIN_AFTER,
@@ -199,11 +199,11 @@ impl Keeper {
         }
     }
 
-    /// A heartbeat; whether the lease is extended. `None`: the node stops.
+    /// Sends a heartbeat; returns whether the lease is extended. `None`: the node stops.
     async fn extend(&mut self) -> Option<bool> {
         let (node, parts) = (&self.node, &self.parts);
         match node.watching(parts, self.fence_at(), node.beat(parts)).await? {
-            // Unless it came through too late: what was in hand has been stopped, so that lease has to end.
+            // It may have succeeded too late: then all in hand has been stopped, so that lease has to end.
             Ok(Some(sent_at)) if !node.is_fenced() => {
                 self.extended = sent_at;
                 return Some(true);
@@ -215,7 +215,7 @@ impl Keeper {
         Some(false)
     }
 
-    /// Asks for a new lease; whether there is one. `None`: the node stops.
+    /// Asks for a new lease; returns whether it got one. `None`: the node stops.
     async fn renew(&mut self) -> Option<bool> {
         let (node, parts) = (&self.node, &self.parts);
         node.fence(parts, "");
@@ -257,7 +257,7 @@ impl Service for Keeper {
         if !self.node.is_fenced() {
             kept = self.extend().await.unwrap_or_default();
         }
-        // A node that leaves needs no new one: what it had has been stopped.
+        // A node that leaves needs no new lease: its work has been stopped.
         if self.node.is_fenced() && !self.node.is_leaving() {
             kept = self.renew().await.unwrap_or_default();
         }

@@ -1,4 +1,4 @@
-//! The node: what every service of it gets, and which knows none of them.
+//! The node: all services use it, and it knows none of them.
 //!
 //! # The house
 //!
@@ -13,46 +13,46 @@
 //!   └─────────────────────────▶ node/ ◀─────────────────────────────┴─────────┘
 //! ```
 //!
-//! A service uses the node and the runs, and no other service. What one has to say to another goes one of these ways:
+//! A service uses the node and the runs, and no other service. Services communicate in one of these ways:
 //!
-//! * a [`signals::Signal`]: there may be something to do, go and look. Losing it costs time, nothing else;
-//! * a row: what has to be known for sure is in the database, where the other finds it;
-//! * [`part::Part`]: the node tells all of its services what concerns the whole of it, and each listens for its own:
-//!   something was changed, here or elsewhere ([`changes`]); another node has told something ([`news`]); the lease is lost,
-//!   so that what is in hand has to stop ([`lease`]); the node leaves;
-//! * what runs have to know of a service's matter stands with the runs (`runs/queued.rs`, `runs/batch_run.rs`,
-//!   `runs/told.rs`), or is asked through a trait of theirs, behind which the service is put at the start (`runs/mod.rs`: who
-//!   carries attempts out, who gives out offers).
+//! * a [`signals::Signal`]: there may be something to do, check. If it is lost, that costs time, nothing else;
+//! * a row: what must be known for certain is in the database, where the other service finds it;
+//! * [`part::Part`]: the node tells all of its services what concerns all of it, and each listens for its own:
+//!   something was changed, here or elsewhere ([`changes`]); another node has sent news ([`news`]); the lease is lost,
+//!   so what is in hand has to stop ([`lease`]); the node leaves;
+//! * what runs must know of a service's subject is in the modules of the runs (`runs/queued.rs`, `runs/batch_run.rs`,
+//!   `runs/heard.rs`), or is asked through a trait of theirs that the service implements and that is set at the start
+//!   (`runs/mod.rs`: who carries out attempts, who gives out offers).
 //!
-//! A test (`runner/cli/tests/architecture.rs`) reads the imports and keeps these rules.
+//! A test (`runner/cli/tests/architecture.rs`) reads the imports and checks these rules.
 //!
 //! # Whose is what
 //!
-//! | here | what |
+//! | module | content |
 //! |---|---|
-//! | [`state`] | where the node stands: its lease, whether that is lost, whether the node is to stop, whether there are others |
+//! | [`state`] | the node's state: its lease, whether that is lost, whether the node is to stop, whether there are others |
 //! | [`lease`] | the loop that keeps the lease |
 //! | [`signals`] | wake-ups within the node |
 //! | [`news`] | wake-ups between nodes |
-//! | [`changes`] | the log of changes, and who hears of them |
+//! | [`changes`] | the log of changes, and its listeners |
 //! | [`service`] | what a service is, and the loop that drives it |
 //! | [`part`] | what a node tells its services |
-//! | [`group_commit`] | what gathers during one transaction goes into the next |
-//! | [`catalog`], [`templates`] | groups, revisions, scripts, as they were read last; where a task has templates |
+//! | [`group_commit`] | requests that come during one transaction go into the next |
+//! | [`catalog`], [`templates`] | cached groups, revisions, scripts; the templates of a task |
 //! | [`clock`] | time and chance |
 //!
 //! Of the services:
 //!
 //! | folder | struct | its state |
 //! |---|---|---|
-//! | `retention/` | `Pruner` | none: what is due is in the tables |
+//! | `retention/` | `Pruner` | none: the tables contain what is due |
 //! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
-//! | `schedules/` | `Schedules` | where the instants of open backfills come from |
-//! | `queues/` | `Queues` | which workers were noted lately; claims that end |
-//! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; looks, takes and ends that gather |
-//! | `messages/` | `Messages` | drainers by topic, batches in hand, days that are prepared |
-//! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, polls that hang |
-//! | `attempts/` | `Attempts` | what carries attempts out: turns at templates that may take long, clients, the queue of tasks for workers |
+//! | `schedules/` | `Schedules` | the sources of the instants of open backfills |
+//! | `queues/` | `Queues` | recently noted workers; claims that end |
+//! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; look-ups, takes and ends that gather |
+//! | `messages/` | `Messages` | drainers by topic, batches in hand, prepared days |
+//! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, waiting polls |
+//! | `attempts/` | `Attempts` | permits for long preparations, clients, task runs that go into queues |
 
 pub(crate) mod catalog;
 pub(crate) mod changes;
@@ -92,7 +92,7 @@ use state::State;
 pub(crate) struct Identity {
     /// The same after a restart.
     pub(crate) id: Uuid,
-    /// Text that only people read.
+    /// Only for people.
     pub(crate) name: String,
     /// The address at which it listens, for other nodes and people.
     pub(crate) address: String,
@@ -112,7 +112,7 @@ pub(crate) struct Node {
     pub(crate) chance: Arc<dyn Chance>,
     /// How many ids of runs it has made, for their order; see [`Node::new_run_id`].
     runs_numbered: AtomicU32,
-    /// Which short ways are taken beside the general ones.
+    /// Which short ways are used.
     pub(crate) short_ways: ShortWays,
     pub(crate) state: State,
     pub(crate) catalog: Catalog,
@@ -152,29 +152,30 @@ impl Node {
         self.clock.now()
     }
 
-    /// Begins a transaction that records outcomes, under this node's lease and by its clock.
-    pub(crate) async fn completion(&self) -> Result<Completion, StoreError> {
-        self.store.completion(self.lease(), self.clock.clone()).await
+    /// Begins a transaction that records outcomes, under this node's lease and by its clock. Each caller has a name of its
+    /// own for it.
+    pub(crate) async fn completion(&self, name: &'static str) -> Result<Completion, StoreError> {
+        self.store.completion(name, self.lease(), self.clock.clone()).await
     }
 
-    /// A number that begins with the present.
+    /// An id that begins with the current time.
     pub(crate) fn new_id(&self, now: Time) -> Uuid {
         uuid_v7(now, self.chance.bits())
     }
 
-    /// The same for a run. Those of one instant are in the order in which they are asked for, and so are what nodes claim and
-    /// what lists show of runs that were made together.
+    /// An id of a run. Ids of one instant are in the order of the calls: nodes claim in this order, and lists show it
+    /// for runs that were created together.
     pub(crate) fn new_run_id(&self, now: Time) -> RunId {
         let nth = self.runs_numbered.fetch_add(1, Ordering::Relaxed);
         RunId(uuid_v7_nth(now, nth, self.chance.bits()))
     }
 
-    /// The lease that the node holds, or has held last.
+    /// The current or last lease of the node.
     pub(crate) fn lease(&self) -> i64 {
         self.state.now().lease
     }
 
-    /// Whether the lease is lost, and no new one is there yet.
+    /// Whether the lease is lost and there is no new one yet.
     pub(crate) fn is_fenced(&self) -> bool {
         self.state.now().fenced
     }
@@ -189,7 +190,7 @@ impl Node {
         self.state.now().others
     }
 
-    /// Whether nothing new is to begin here any more.
+    /// Whether nothing new may begin here any more.
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_draining() || self.stop.is_cancelled()
     }

@@ -1,6 +1,6 @@
-//! What nodes tell each other: wake-ups, by LISTEN/NOTIFY, coalesced, outside the data plane's transactions.
+//! What nodes tell each other: wake-ups by LISTEN/NOTIFY, coalesced, outside of the transactions of runs.
 //!
-//! Nothing depends on them: every waiter polls as well, only less often.
+//! Nothing depends on them: every waiter also polls, only less often.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) const CHANNEL: &str = "heddle_wake";
 /// How long wake-ups gather before they are sent.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// How many runs one notification names; more of them are told as `*`. (A payload has at most 8,000 bytes.)
+/// How many runs one notification names; more are told as `*`. (A payload has at most 8,000 bytes.)
 const NAMED_MAX: usize = 150;
 
 /// How many queues one notification names; a name has at most 63 characters of four bytes.
@@ -30,7 +30,7 @@ const QUEUES_NAMED_MAX: usize = 8;
 /// What nodes tell each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// There is work in *ready* that the one who tells does not take at once.
+    /// There is work in *ready* that the sender does not take at once.
     Work,
     /// Attempts of other nodes were stopped.
     Stopped,
@@ -38,16 +38,16 @@ pub(crate) enum News {
     Ended(RunId),
     /// So many runs have ended that they are not named.
     ManyEnded,
-    /// A run came back to life: who has worked on it before has to read anew what is known of it. (Told in the transaction
-    /// that brings it back, so that it is heard before a wake-up for its work.)
+    /// An ended run is live again: nodes that worked on it before have to read its facts again. (This is told in the
+    /// transaction that reopens the run, so that it is heard before a wake-up for its work.)
     Reopened(RunId),
-    /// A queue has been filled.
+    /// There is something new in a queue.
     Filled(String),
 }
 
-/// What stands for each in a payload: letters, then runs, each behind a space, then queues, each behind a bar, as in
-/// `ws 0198... !0199...|mail|bills`. Nodes of earlier versions write and read the same; letters and runs that a node does
-/// not know it passes over.
+/// The format of a payload: letters, then runs, each after a space, then queues, each after a bar, as in `ws 0198...
+/// !0199...|mail|bills`. Nodes of earlier versions use the same format. A node skips letters and runs that it does not
+/// know.
 const WORK: char = 'w';
 const STOPPED: char = 's';
 const MANY_ENDED: &str = "*";
@@ -62,7 +62,7 @@ pub(crate) fn encode(news: &[News]) -> String {
         match one {
             News::Work => letters.push(WORK),
             News::Stopped => letters.push(STOPPED),
-            // The star stands for these as well, and earlier versions know it only alone.
+            // The star includes these, and earlier versions understand it only alone.
             News::Ended(_) if many => {}
             News::Ended(run) => runs.push_str(&format!(" {run}")),
             News::ManyEnded => runs.push_str(&format!(" {MANY_ENDED}")),
@@ -79,7 +79,7 @@ pub(crate) fn encode(news: &[News]) -> String {
     letters + &runs + &queues
 }
 
-/// What a payload says, as far as this node knows the words.
+/// The news in a payload, as far as this node knows them.
 pub(crate) fn decode(payload: &str) -> Vec<News> {
     let mut news = Vec::new();
     let mut parts = payload.split(QUEUE);
@@ -87,7 +87,7 @@ pub(crate) fn decode(payload: &str) -> Vec<News> {
         let first = parts.next().unwrap_or_default();
         first.split_once(' ').unwrap_or((first, ""))
     };
-    // First of all: what follows may be about these runs.
+    // First, because the other news may be about these runs.
     for run in runs.split_ascii_whitespace() {
         match run.strip_prefix(REOPENED) {
             Some(run) => news.extend(run.parse().ok().map(|id| News::Reopened(RunId(id)))),
@@ -105,7 +105,7 @@ pub(crate) fn decode(payload: &str) -> Vec<News> {
     news
 }
 
-/// News that gather until they are sent: each once, and no more than a payload holds.
+/// News that gather until they are sent: each once, and only as many as fit into a payload.
 #[derive(Debug, Default)]
 struct Gathered {
     work: bool,
@@ -122,10 +122,10 @@ impl Gathered {
             News::Stopped => self.stopped = true,
             News::Ended(run) if self.ended.len() < NAMED_MAX => self.ended.push(run),
             News::Ended(_) | News::ManyEnded => self.many_ended = true,
-            // What has no room in the payload is found by looking.
+            // Queues that do not fit into the payload are found by polling.
             News::Filled(queue) if self.queues.len() < QUEUES_NAMED_MAX => drop(self.queues.insert(queue)),
             News::Filled(_) => {}
-            // Told with its transaction.
+            // Told in its own transaction.
             News::Reopened(_) => {}
         }
     }
@@ -143,7 +143,7 @@ impl Gathered {
     }
 }
 
-/// What other nodes will be told.
+/// The news for other nodes.
 #[derive(Default)]
 pub(crate) struct Outbox {
     gathered: Mutex<Gathered>,
@@ -170,10 +170,10 @@ impl Outbox {
     }
 }
 
-/// Sends what has gathered, while there are other nodes to hear it.
+/// Sends the gathered news, if there are other nodes.
 pub(crate) struct Teller {
     node: Arc<Node>,
-    /// There is something to be sent, and more may gather for a moment.
+    /// There is something to send, and it waits a moment for more.
     gathers: bool,
 }
 
@@ -206,8 +206,8 @@ impl Service for Teller {
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         let outbox = &self.node.outbox;
         if !std::mem::replace(&mut self.gathers, false) {
-            // Whether there are others is known as of the last heartbeat, and a node that came since may hold what is to
-            // be interrupted within a second: that is told in any case. It is rare.
+            // The node knows whether there are others from its last heartbeat. A node that came later may hold an
+            // attempt that must be interrupted within a second. So a stop is always told; it is rare.
             if !self.node.has_others() && !outbox.gathered.lock().stopped {
                 *outbox.gathered.lock() = Gathered::default();
                 return Ok(NEVER);
@@ -239,7 +239,8 @@ mod tests {
         encode(&gathering.news())
     }
 
-    /// The payloads of the version before this one, byte by byte: nodes of both work side by side during an upgrade.
+    /// The payloads of the version before this one, byte by byte: during an upgrade, nodes of both versions run
+    /// together.
     #[test]
     fn payloads_are_those_of_earlier_versions() {
         let (one, other) = (run(1), run(2));
@@ -276,7 +277,7 @@ mod tests {
             decode(&format!("xw {one} @7||q")),
             [News::Ended(one), News::Work, News::Filled("q".into())]
         );
-        // What has come back is forgotten before there is work for it.
+        // A reopened run is forgotten before there is work for it.
         let both = encode(&[News::Work, News::Reopened(one)]);
         assert_eq!(decode(&both), [News::Reopened(one), News::Work]);
     }

@@ -8,9 +8,10 @@ use heddle_store::change::Change;
 use super::news::News;
 use crate::EngineError;
 
-/// What a service hears from its node, whatever its own loops do. Most listen for little of it.
+/// What a service hears from its node, whatever its own loops do. Most services implement only a few of these.
 pub(crate) trait Part: Send + Sync {
-    /// Something was changed, on this node or on another: what is remembered of it is old. On an error it is told again.
+    /// An object was changed, on this node or another: what the service remembers of it is old. After an error it is
+    /// told again.
     fn changed<'a>(&'a self, _change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -23,15 +24,15 @@ pub(crate) trait Part: Send + Sync {
         0
     }
 
-    /// How much it has in hand that a node which leaves lets end.
+    /// How much it has in hand that a leaving node lets end.
     fn in_hand(&self) -> usize {
         self.attempts_in_hand()
     }
 
-    /// Stops what is in hand: it is not this node's any more.
+    /// Stops what is in hand: it does not belong to this node any more.
     fn stop_in_hand(&self) {}
 
-    /// The node has been told to stop: whoever waits for something here goes elsewhere.
+    /// The node has been told to stop: callers that wait here go to another node.
     fn leaves(&self) {}
 }
 

@@ -1,12 +1,12 @@
-//! What a service is, and the one loop that drives it.
+//! What a service is, and the loop that drives it.
 //!
-//! A service is a `tick` that is told the time: it works off what there is, and answers when to come back. The loop around
-//! it is the same for all: it waits for that instant or for the service's signal, lets nothing begin on a node that may not
-//! work, and tries again after a failure. So whoever has a clock of their own can drive a service without this loop:
-//! `simulation.rs` does, with the tests that live through a month.
+//! A service is a `tick` that gets the time: it does what there is to do, and returns when to come back. The loop is
+//! the same for all services: it waits for that instant or for the service's signal, starts nothing on a node that may
+//! not work, and tries again after a failure. A test with its own clock drives a service without this loop:
+//! `simulation.rs` has tests that go through a month.
 //!
-//! What a service waits for beside the time is a signal, as a rule; another thing is waited for in [`Service::woken`], which
-//! notes what it has heard, and the tick that follows acts upon it.
+//! Usually a service waits for the time and for one signal. A service that waits for something else does so in
+//! [`Service::woken`], which notes what it has heard; the next tick handles it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::signals::Signal;
 use super::state::{NodeState, State};
 use crate::EngineError;
 
-/// How long until a tick of what only a signal asks for: never, as people count.
+/// The time until the next tick of a service that waits only for its signal: practically never.
 pub(crate) const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What a node needs for a service to work.
@@ -45,14 +45,14 @@ impl Needs {
     }
 }
 
-/// Something that a node does again and again.
+/// Work that a node does again and again.
 pub(crate) trait Service: Send + 'static {
-    /// What the log says when a tick fails.
+    /// The message of the log when a tick fails.
     const FAILED: &'static str;
     const NEEDS: Needs;
     /// How long to wait after a tick that failed.
     const AGAIN_AFTER: Duration;
-    /// The signal that brings a tick about before its time.
+    /// The signal that starts a tick before its time.
     const WOKEN_BY: Option<Signal> = None;
     /// The node that it works for.
     fn node(&self) -> &Arc<Node>;
@@ -62,8 +62,8 @@ pub(crate) trait Service: Send + 'static {
         Duration::ZERO
     }
 
-    /// Waits for what brings a tick about before its time: the service's signal, unless it waits for something else. It is
-    /// dropped when the time comes first, so it must not lose what it has heard.
+    /// Waits for the event that starts a tick before its time: the service's signal, unless it waits for something
+    /// else. It is dropped when the time comes first, so it must not lose what it has heard.
     fn woken(&mut self) -> impl Future<Output = ()> + Send {
         let node = Arc::clone(self.node());
         async move {
@@ -74,11 +74,11 @@ pub(crate) trait Service: Send + 'static {
         }
     }
 
-    /// Works off what there is; answers after how long to come back unless there is a signal before.
+    /// Does what there is to do; returns the time until the next tick unless there is a signal before.
     fn tick(&mut self, now: Time) -> impl Future<Output = Result<Duration, EngineError>> + Send;
 }
 
-/// Drives a service until its node stops. A tick that is under way then goes on to its end.
+/// Drives a service until its node stops. A tick that is running then goes on to its end.
 pub(crate) async fn drive(mut service: impl Service) {
     let node = service.node().clone();
     go_on(&mut service, &node.state, &node.stop, || node.now()).await;
@@ -90,7 +90,7 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            // What has failed is not tried again any sooner for being asked for.
+            // After a failure, a signal does not shorten the pause.
             () = service.woken(), if !failed => {}
             () = tokio::time::sleep(wait) => {}
         }
@@ -108,9 +108,9 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
     }
 }
 
-/// Something that a tick does only once in a while: when its period is over by the time that the tick is told, or by a
-/// clock that is never corrected. For a node's time stands still after a correction backwards, for minutes maybe
-/// ([`NodeClock`](super::clock::NodeClock)), and this goes on meanwhile.
+/// Something that a tick does only once per period, by the time that the tick gets, or by a clock that is never
+/// corrected. After a backward correction, a node's time stands still, perhaps for minutes
+/// ([`NodeClock`](super::clock::NodeClock)), and this must go on meanwhile.
 #[derive(Debug)]
 pub(crate) struct Every {
     period: TimeDelta,
@@ -118,12 +118,12 @@ pub(crate) struct Every {
 }
 
 impl Every {
-    /// Due at once, and then a period after it was done.
+    /// Due at once, and then one period after it was done.
     pub(crate) fn at_once(period: TimeDelta) -> Self {
         Self { period, done: None }
     }
 
-    /// Due for the first time a period from now.
+    /// Due for the first time one period from now.
     pub(crate) fn later(period: TimeDelta, now: Time) -> Self {
         Self {
             period,
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::node::signals::Signals;
 
-    /// Answers what it is told to, and stops its node when it has nothing more to answer.
+    /// Returns the scripted results, and stops its node when there are none left.
     struct Scripted {
         answers: VecDeque<Result<Duration, EngineError>>,
         ticks: Vec<Time>,
@@ -266,7 +266,7 @@ mod tests {
     async fn once_in_a_while_comes_although_time_stands_still() {
         let mut every = Every::later(TimeDelta::milliseconds(20), at(7));
         for _ in 0..2 {
-            // The time was corrected backwards: it is what it was, and was later than that before.
+            // The time was corrected backwards: it repeats a value, and was later before.
             tokio::time::sleep(every.rest(at(6))).await;
             assert!(every.is_due(at(7)));
             every.done(at(7));

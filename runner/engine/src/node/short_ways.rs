@@ -1,19 +1,19 @@
-//! Short ways beside general ones. ARCHITECTURE.md lists them, with what each earns; each asks here, where it begins,
-//! whether it may be taken. A node takes all of them, but in tests that compare what both leave behind, and in the
-//! benchmark that measures what one is worth.
+//! Short ways next to general ways. ARCHITECTURE.md lists them with what each earns. Each short way checks here, where
+//! it begins, whether it may be used. A node uses all of them, except in tests that compare the results of both ways,
+//! and in the benchmark that measures what each is worth.
 
 use std::str::FromStr;
 
-/// A way to do what is common in fewer statements, or with less asked, than the general way would.
+/// A way to do a common thing with fewer statements or fewer checks than the general way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortWay {
     /// The end of a single-task run in one statement.
     SingleTaskEnd,
-    /// Runs made by one statement, without a transaction around it.
+    /// Runs created by one statement, without a transaction around it.
     PlainRuns,
     /// A backfill's next run in one statement.
     BackfillStep,
-    /// An attempt that begins at once, without a task of its own that prepares it.
+    /// An attempt that begins at once, and is not prepared in a separate async task.
     BeginAtOnce,
     /// A row in a queue that is written with the transition that makes the task run ready.
     QueuedAtOnce,
@@ -37,7 +37,7 @@ impl ShortWay {
         Self::LinesWithOutcome,
     ];
 
-    /// What it is called.
+    /// Its name in settings.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SingleTaskEnd => "single_task_end",
@@ -61,7 +61,7 @@ pub struct ShortWays {
 impl ShortWays {
     pub const ALL: Self = Self { left_out: 0 };
 
-    /// These but for one.
+    /// All of these except one.
     #[must_use]
     pub fn without(self, way: ShortWay) -> Self {
         Self {
@@ -69,13 +69,13 @@ impl ShortWays {
         }
     }
 
-    /// Whether this one is taken.
+    /// Whether this one is used.
     pub fn take(self, way: ShortWay) -> bool {
         self.left_out & (1 << way as u16) == 0
     }
 }
 
-/// Those that are left out: `all` of them, or their names, separated by commas.
+/// Those that are not used: `all`, or their names, separated by commas.
 impl FromStr for ShortWays {
     type Err = String;
 

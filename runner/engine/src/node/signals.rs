@@ -1,9 +1,9 @@
-//! What parts of a node tell each other: that there may be something to do.
+//! What the parts of a node tell each other: that there may be something to do.
 //!
-//! One wakeup for each part. It keeps one ring for who does not listen just now, so a part that registers before it looks
-//! misses nothing; and no part depends on it: each looks by itself as well, only less often. Who waits for one thing
-//! among many (a run, a queue, an audience) listens to a wakeup of that thing instead. What other nodes are told is
-//! [`super::news::News`].
+//! There is one wakeup for each part. It keeps one signal for a part that is not listening at the moment, so a part
+//! that registers before it checks misses nothing. No part depends on signals: each also polls, only less often. A
+//! caller that waits for one thing among many (a run, a queue, an audience) listens to a wakeup of that thing instead.
+//! Other nodes get [`super::news::News`].
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use uuid::Uuid;
 
-/// For whom there may be something to do, and what.
+/// Which part may have something to do, and what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Signal {
-    /// The claimer: something is ready that was handed to nobody.
+    /// The claimer: something is ready that no node was given.
     Work,
     /// The claimer: an attempt in hand has ended.
     Freed,
@@ -24,6 +24,8 @@ pub(crate) enum Signal {
     Inbox,
     /// The reaper: sub-runs may have lost their parents.
     Orphans,
+    /// The abandoner: a run was given up.
+    GivenUp,
     /// The scheduler: a schedule was changed.
     Schedules,
     /// The links: a run succeeded whose group others follow, or waits for others.
@@ -32,11 +34,11 @@ pub(crate) enum Signal {
     Backfills,
     /// The admitter: slots of pools may be free, or wanted.
     Pools,
-    /// The notifier: somebody wants to hear of something.
+    /// The notifier: there is something to tell people.
     Notices,
     /// The drain: messages may be due.
     Messages,
-    /// The claim reaper: a lease was given that runs out soon.
+    /// The claim reaper: a new lease expires soon.
     Claims,
     /// The dispatch reaper: a user's hold has come or gone.
     Holds,
@@ -56,14 +58,14 @@ pub(crate) struct Signals {
     backfills: Mutex<Which>,
 }
 
-/// How many backfills are named; of more there may be something to do for any.
+/// How many backfills are named. If there are more, there may be something to do for any of them.
 const BACKFILLS_NAMED_MAX: usize = 1_000;
 
-/// For which of many there may be something to do.
+/// Which of many may have something to do.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Which {
     pub(crate) named: BTreeSet<Uuid>,
-    /// And for others, which are not named.
+    /// There are others, which are not named.
     pub(crate) others: bool,
 }
 
@@ -93,7 +95,7 @@ impl Signals {
         }
     }
 
-    /// For which it was raised since this was asked last.
+    /// The backfills for which it was raised since the last call.
     pub(crate) fn take_backfills(&self) -> Which {
         std::mem::take(&mut *self.backfills.lock())
     }
@@ -106,7 +108,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next ring, or takes one that nobody has heard yet.
+    /// Waits for the next signal, or takes one that nobody has heard yet.
     pub(crate) fn raised(&self, signal: Signal) -> Notified<'_> {
         self.wakeups[signal as usize].notified()
     }

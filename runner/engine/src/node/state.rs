@@ -1,17 +1,17 @@
-//! Where a node stands, as one value that changes as a whole, and that services can wait for.
+//! The state of a node, as one value that changes as a whole, and for whose changes services can wait.
 
 use tokio::sync::watch;
 
-/// Where a node stands.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeState {
-    /// The lease that it holds, or has held last.
+    /// The current or last lease.
     pub(crate) lease: i64,
-    /// That is lost, and no new one is there yet.
+    /// The lease is lost, and there is no new one yet.
     pub(crate) fenced: bool,
-    /// It has been told to stop: it takes nothing more.
+    /// It has been told to stop: it accepts nothing more.
     pub(crate) draining: bool,
-    /// Other nodes are alive: they have to be woken.
+    /// Other nodes are alive: they must be woken.
     pub(crate) others: bool,
     /// How many leases it has lost.
     pub(crate) leases_lost: u64,
@@ -24,7 +24,7 @@ impl NodeState {
     }
 }
 
-/// The state of a node, and who waits for it to change.
+/// The state of a node, with those who wait for it to change.
 #[derive(Debug)]
 pub(crate) struct State(watch::Sender<NodeState>);
 
@@ -34,7 +34,7 @@ impl Default for State {
             lease: 0,
             fenced: false,
             draining: false,
-            // Until the first heartbeat tells.
+            // Until the first heartbeat knows better.
             others: true,
             leases_lost: 0,
         }))
@@ -46,14 +46,14 @@ impl State {
         *self.0.borrow()
     }
 
-    /// Waits until it is as wanted; for ever, if it never is.
+    /// Waits until the state is as wanted; for ever, if it never is.
     pub(crate) async fn wait_for(&self, wanted: impl Fn(&NodeState) -> bool) {
-        // Its other end is `self`, so that it is never closed.
+        // The sender is `self`, so the channel is never closed.
         let mut state = self.0.subscribe();
         drop(state.wait_for(|state| wanted(state)).await);
     }
 
-    /// The lease is given, and with it leave to go on.
+    /// The node has a lease, and may work.
     pub(super) fn hold(&self, lease: i64) {
         self.change(|state| {
             state.lease = lease;
@@ -69,7 +69,7 @@ impl State {
         })
     }
 
-    /// The lease is given back: the node ends.
+    /// The lease is returned: the node ends.
     pub(crate) fn give_up_lease(&self) {
         self.change(|state| state.fenced = true);
     }
@@ -84,7 +84,7 @@ impl State {
         self.change(|state| state.others = others);
     }
 
-    /// Whether it is another now.
+    /// Returns whether the state has changed.
     fn change(&self, change: impl FnOnce(&mut NodeState)) -> bool {
         self.0.send_if_modified(|state| {
             let before = *state;
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!((lost.lease, lost.leases_lost, lost.is_active()), (7, 1, false));
         state.hold(8);
         assert_eq!((state.now().lease, state.now().is_active()), (8, true));
-        // Given back, it is not lost.
+        // A returned lease is not lost.
         state.give_up_lease();
         assert_eq!((state.now().leases_lost, state.now().is_active()), (1, false));
     }

@@ -1,11 +1,11 @@
-//! Where a task has templates.
+//! Finds the templates of a task.
 
 use heddle_domain::plan::{Plan, PlanTask};
 use heddle_domain::spec::ForEach;
 use heddle_domain::template;
 use serde_json::Value;
 
-/// Calls `seen` with each string of a task that is a template, and with each value that may hold some.
+/// Calls `seen` with each string of a task that is a template, and with each value that may contain some.
 pub(crate) fn templates_of<'p>(
     plan: &'p Plan,
     task: &'p PlanTask,
@@ -26,7 +26,7 @@ pub(crate) fn templates_of<'p>(
     task.executor.templates(text, value);
 }
 
-/// Whether a task's templates may have to be rendered where that is bounded.
+/// Whether a task's templates may have to be rendered in a child process, with bounds.
 pub(super) fn is_heavy(plan: &Plan, task: &PlanTask) -> bool {
     let heavy = std::cell::Cell::new(task.spec.when.as_deref().is_some_and(template::may_be_heavy));
     templates_of(

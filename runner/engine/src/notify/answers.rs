@@ -1,15 +1,16 @@
-//! How much a mail server may say at once, and in which letters.
+//! Bounds the answers of mail servers, and their encoding.
 //!
-//! lettre bounds an answer and its lines only after it has read a line: one without an end would fill the node's memory
-//! until the mail's time is over. So its connections run over a stream that counts what has come since something was
-//! last sent, and ends the conversation when that is more than any answer needs.
+//! lettre bounds an answer and its lines only after it has read a line: a line without an end would fill the node's
+//! memory until the time for the mail is over. So its connections use a stream that counts the bytes received since the
+//! last send, and ends the conversation when there are more than any answer needs.
 //!
-//! lettre also takes nothing but UTF-8, and of an answer in another encoding does not tell even the code; but many servers
-//! refuse mails in the encoding of their country. So what is no UTF-8 comes to it as question marks. That is possible above
-//! encryption only, hence connections are encrypted here: from the first byte, or after STARTTLS. For that the plain
-//! conversation is [lent](Lent) its stream, which is taken back once the server is ready; what lettre may have read beyond
-//! that answer, which anybody could have put there, is lost with the plain conversation. The encrypted one begins as a
-//! conversation of its own: for lettre with a greeting, which servers do not repeat, so it is given one.
+//! lettre also accepts only UTF-8: of an answer in another encoding it does not even report the code. But many servers
+//! refuse mails in the encoding of their country. So this stream replaces what is not UTF-8 by question marks. That
+//! works only above the encryption, so connections are encrypted here: from the first byte, or after STARTTLS. For
+//! STARTTLS, the plain conversation is [lent](Lent) its stream, which is taken back when the server is ready. Bytes
+//! that lettre has read beyond that answer are lost with the plain conversation: anybody could have sent them. The
+//! encrypted conversation begins anew. lettre expects a greeting, which servers do not repeat, so this stream provides
+//! one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,24 +23,24 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The most that a server may send between two things that it is sent: a TLS handshake with a long chain of
-/// certificates, or an answer, which lettre takes up to 64 KiB of.
+/// The maximum of bytes that a server may send between two requests: for a TLS handshake with a long chain of
+/// certificates, or for an answer, of which lettre accepts up to 64 KiB.
 const ANSWER_MAX_BYTES: usize = 256 * 1024;
 
-/// How much is read at once.
+/// How many bytes are read at once.
 const PIECE_BYTES: usize = 4 * 1024;
 
-/// What a server is taken to have said that has been greeted already.
+/// The greeting that lettre gets from a server that has already sent its own.
 const GREETING: &[u8] = b"220 encrypted\r\n";
 
-/// A stream of UTF-8 that ends with an error when too much comes of it.
+/// A stream of UTF-8 that ends with an error when too many bytes come.
 #[derive(Debug)]
 pub(super) struct Answers<S> {
     stream: S,
     came: usize,
-    /// What came and may be the beginning of a character: a piece of one at most, between two reads.
+    /// Received bytes that may begin a character: at most one incomplete character between two reads.
     raw: Vec<u8>,
-    /// What has not been read yet.
+    /// Text that has not been read yet.
     text: Vec<u8>,
 }
 
@@ -53,7 +54,7 @@ impl<S> Answers<S> {
         }
     }
 
-    /// Of a server that has said its greeting before.
+    /// For a server that has already sent its greeting.
     pub(super) fn greeted(stream: S) -> Self {
         Self {
             text: GREETING.to_vec(),
@@ -62,7 +63,8 @@ impl<S> Answers<S> {
     }
 }
 
-/// Moves what is text, and question marks for what is none; the beginning of a character stays, unless nothing follows.
+/// Moves text, and question marks for what is not text. An incomplete character at the end stays, unless nothing
+/// follows.
 fn take_text(raw: &mut Vec<u8>, text: &mut Vec<u8>, over: bool) {
     while let Err(error) = std::str::from_utf8(raw) {
         let (end, bad) = (error.valid_up_to(), error.error_len());
@@ -121,7 +123,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Answers<S> {
     }
 }
 
-/// The address of the other side, of what [`Answers`] is made of.
+/// The peer's address of the stream in [`Answers`].
 pub(super) trait Peer {
     fn peer(&self) -> io::Result<SocketAddr>;
 }

@@ -1,13 +1,13 @@
-//! The robots of chats: what each wants to be sent, and how it says that it took it.
+//! The robots of chats: the body that each expects, and how each says that it accepted a message.
 //!
-//! | kind | body | signed | took it |
+//! | kind | body | signed | accepted |
 //! |---|---|---|---|
-//! | `slack` | `{text}` | no: who knows the URL may speak | 200 `ok` |
+//! | `slack` | `{text}` | no: the URL is the secret | 200 `ok` |
 //! | `feishu` | `{timestamp, sign, msg_type: "text", content: {text}}` | in the body | `{code: 0}` |
 //! | `dingtalk` | `{msgtype: "text", text: {content}}` | in the URL | `{errcode: 0}` |
 //! | `wecom` | `{msgtype: "text", text: {content}}` | no | `{errcode: 0}` |
 //!
-//! All but Slack answer 200 whatever they think of a message.
+//! All except Slack answer 200, even if they refuse a message.
 
 use heddle_domain::Time;
 use heddle_domain::notify::channel::ChannelKind;
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use super::send::Failure;
 use super::sign;
 
-/// How many bytes of text each takes: WeCom documents 2,048, Feishu 20 KB for the whole body, DingTalk 20,000 bytes,
-/// Slack cuts at 40,000 characters.
+/// The maximum bytes of text: WeCom documents 2,048, Feishu 20 KB for the whole body, DingTalk 20,000 bytes; Slack cuts
+/// at 40,000 characters.
 fn text_max_bytes(kind: ChannelKind) -> usize {
     match kind {
         ChannelKind::Wecom => 2_048,
@@ -28,7 +28,7 @@ fn text_max_bytes(kind: ChannelKind) -> usize {
     }
 }
 
-/// Where a message goes, and as what.
+/// The address and the body of a message.
 pub(super) fn request(
     kind: ChannelKind,
     url: &Url,
@@ -73,7 +73,7 @@ pub(super) fn request(
     (url, body)
 }
 
-/// Whether the robot took it, of an answer with a 2xx status.
+/// Whether the robot accepted the message, from an answer with a 2xx status.
 pub(super) fn verdict(kind: ChannelKind, answer: &Value) -> Result<(), Failure> {
     let (code, said) = match kind {
         ChannelKind::Feishu => {

@@ -1,4 +1,4 @@
-//! What a node counts of notifications, by the kind of where they go.
+//! What a node counts of notifications, by the kind of their target.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,8 @@ use heddle_domain::notify::channel::ChannelKind;
 
 use super::Notifier;
 
-/// Where a notification goes, as it is counted: a kind of channel, a URL that is called back, or a channel that is not there.
+/// The target of a notification as it is counted: a kind of channel, a URL of a callback, or a channel that does not
+/// exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Channel(ChannelKind),
@@ -15,7 +16,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// In the order of their places.
+    /// In the order of their positions.
     const ALL: [Self; ChannelKind::ALL.len() + 2] = {
         let mut all = [Self::Nowhere; ChannelKind::ALL.len() + 2];
         let mut index = 0;
@@ -59,12 +60,12 @@ impl Counts {
         self.0[way.index()].sent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One is given up.
+    /// A notification is given up.
     pub(super) fn failed(&self, way: Way) {
         self.0[way.index()].failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A try has failed, whether there will be another or not.
+    /// A try has failed, whether another follows or not.
     pub(super) fn try_failed(&self, way: Way) {
         self.0[way.index()].tries_failed.fetch_add(1, Ordering::Relaxed);
     }
@@ -73,7 +74,7 @@ impl Counts {
 /// What a node has counted of one kind of channel since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotificationCount {
-    /// A kind of channel, `callback` for URLs, `none` for channels that are not there.
+    /// A kind of channel; `callback` for URLs; `none` for channels that do not exist.
     pub kind: &'static str,
     pub sent: u64,
     /// Notifications that were given up.

@@ -1,8 +1,8 @@
-//! From notices to notifications: who is told, what, and whether by itself or in a digest.
+//! From notices to notifications: who is told what, and whether alone or in a digest.
 //!
-//! What notices are about is read first, outside of any transaction. Then one transaction, held by one node at a time,
-//! takes the notices and writes what follows from them. Somebody else may have taken some in between: only those that
-//! this transaction deleted count.
+//! The objects that notices are about are read first, outside of any transaction. Then one transaction, on one node at
+//! a time, deletes the notices and writes what follows from them. Another node may have deleted some in between: only
+//! those that this transaction deleted count.
 
 use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -36,10 +36,10 @@ use crate::node::group_commit::is_passing;
 
 /// How many notices one transaction takes.
 const BATCH_MAX: usize = 200;
-/// How many bytes of a run somebody is called back with; of a larger one the outputs are left out.
+/// The maximum bytes of a run in a callback; from a larger one the outputs are left out.
 const PAYLOAD_MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// What notices are about.
+/// What is known of the subjects of notices.
 struct Known {
     revisions: HashMap<i64, Arc<Revision>>,
     runs: HashMap<Uuid, RunRow>,
@@ -56,7 +56,7 @@ struct Draft<'a> {
     channel: String,
     recipients: Vec<String>,
     facts: Facts,
-    /// It cannot be told; why.
+    /// Why it cannot be told, if it cannot.
     failed: Option<String>,
 }
 
@@ -67,11 +67,25 @@ struct Growing {
 }
 
 impl Notifier {
-    /// Turns a batch of notices into notifications; whether there may be more.
+    /// Turns a batch of notices into notifications; returns whether there may be more.
     pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let notices = self.node.store.notices(BATCH_MAX as i64).await?;
+        let found = self.node.store.notices(BATCH_MAX as i64).await?;
+        let more = found.len() == BATCH_MAX;
+        let mut notices = Vec::with_capacity(found.len());
+        for notice in found {
+            match notice {
+                Ok(notice) => notices.push(notice),
+                Err((id, error)) => {
+                    tracing::error!(error = %Chain(&error), "cannot read an event that somebody wants to hear of; it is \
+                        skipped");
+                    if !self.skip(id).await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
         if notices.is_empty() {
-            return Ok(false);
+            return Ok(more);
         }
         let ours = match self.fan_out_of(&notices).await {
             Err(error) if !is_passing(&error) => {
@@ -81,10 +95,10 @@ impl Notifier {
             }
             done => done?,
         };
-        Ok(ours && notices.len() == BATCH_MAX)
+        Ok(ours && more)
     }
 
-    /// The same one by one, without those of which nobody can be told: they must not keep all others from being told.
+    /// The same one by one, without those that cannot be told: they must not block the others.
     async fn fan_out_singly(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         for notice in notices {
             match self.fan_out_of(std::slice::from_ref(notice)).await {
@@ -93,15 +107,23 @@ impl Notifier {
                 Err(error) if !is_passing(&error) => {
                     tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "cannot create the notifications \
                         of an event; it is skipped");
-                    let Some(mut tx) = self.node.store.fan_out().await? else {
+                    if !self.skip(notice.id).await? {
                         return Ok(false);
-                    };
-                    tx.take(&[notice.id]).await?;
-                    tx.commit().await?;
+                    }
                 }
                 Err(error) => return Err(error),
             }
         }
+        Ok(true)
+    }
+
+    /// Takes a notice of which nobody can be told; `false`: another node is at it.
+    async fn skip(&self, notice: i64) -> Result<bool, EngineError> {
+        let Some(mut tx) = self.node.store.fan_out().await? else {
+            return Ok(false);
+        };
+        tx.take(&[notice]).await?;
+        tx.commit().await?;
         Ok(true)
     }
 
@@ -131,7 +153,7 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Reads what notices are about.
+    /// Reads the subjects of notices.
     async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
         let channels = self.node.store.all_channels().await?;
         let mut revisions = HashMap::new();
@@ -144,12 +166,11 @@ impl Notifier {
                 Ok(revision) => {
                     revisions.insert(id, revision);
                 }
-                // What this node cannot read, nobody can be told of; the others must not wait for it.
-                Err(EngineError::Unreadable(error)) => tracing::error!(
+                // A notice about something unreadable cannot be told; the others must not wait for it.
+                Err(error @ EngineError::Unreadable(_)) => tracing::error!(
                     revision = id,
-                    error,
-                    "cannot read the revision \
-                    of a group; its events create no notifications"
+                    error = %Chain(&error),
+                    "cannot read the revision of a group; its events create no notifications"
                 ),
                 Err(error) => return Err(error),
             }
@@ -189,7 +210,7 @@ impl Notifier {
         })
     }
 
-    /// A run as its submitter is told of it.
+    /// A run as its submitter gets it in a callback.
     async fn payload(&self, run: RunId) -> Result<Option<String>, EngineError> {
         let Some(runs) = self.runs.get() else {
             return Ok(None);
@@ -199,7 +220,7 @@ impl Notifier {
             return Ok(Some(text));
         }
         let mut whole: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| EngineError::Unreadable(error.to_string()))?;
+            serde_json::from_str(&text).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
         for task in whole["tasks"].as_array_mut().into_iter().flatten() {
             task["output"] = serde_json::Value::Null;
         }
@@ -207,7 +228,7 @@ impl Notifier {
         Ok(Some(whole.to_string()))
     }
 
-    /// Which of the recoveries are none: nothing had failed, or another success came first.
+    /// Which of the recoveries are no recoveries: nothing had failed, or another success came first.
     async fn recovered(
         &self,
         tx: &mut FanOut,
@@ -273,7 +294,7 @@ impl Notifier {
         }
     }
 
-    /// What is known of what happened.
+    /// The facts about an event.
     fn facts(&self, known: &Known, notice: &NoticeRow) -> Facts {
         let revision = notice.revision_id.and_then(|id| known.revisions.get(&id));
         let run = notice.run.and_then(|run| known.runs.get(&run.0));
@@ -321,7 +342,7 @@ impl Notifier {
         facts
     }
 
-    /// Decides what is told by itself and what is gathered, and writes it.
+    /// Decides what is told alone and what is gathered, and writes it.
     async fn write_drafts(
         &self,
         tx: &mut FanOut,
@@ -425,7 +446,7 @@ impl Notifier {
         (row, failed.map(|failed| (failed.run, failed.at)))
     }
 
-    /// Adds the last lines of their logs to failures that are told one by one.
+    /// Adds the last lines of the log to failures that are told alone.
     async fn with_logs(
         &self,
         rows: Vec<(NewNotification, Option<(RunId, AttemptKey)>)>,
@@ -496,7 +517,7 @@ fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bo
     }
 }
 
-/// How what cannot be told at all is counted.
+/// How a notification that cannot be told is counted.
 fn way_of(channel: Option<&ChannelSpec>) -> Way {
     channel
         .and_then(|channel| channel.kind)
@@ -511,7 +532,7 @@ fn pace_of(known: &Known, draft: &Draft<'_>) -> Pace {
     }
 }
 
-/// What a draft's storm would be; what is called back is told each time.
+/// The storm that a draft would belong to. Callbacks are told each time.
 fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
     if draft.notice.event == Event::Callback || draft.failed.is_some() {
         return None;

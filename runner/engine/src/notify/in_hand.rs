@@ -1,10 +1,10 @@
-//! What a node is sending, and where to.
+//! What a node is sending, and to which destinations.
 //!
-//! What is in hand counts among what goes to its destination and among all that a node sends, and is left alone by the node itself. So
-//! it leaves again whatever becomes of the task that sends it: what stayed would keep the place for ever.
+//! A notification in hand counts for its destination and for the node, and the node does not take it again. So it
+//! leaves this map whatever happens to the task that sends it: otherwise it would keep its slot for ever.
 //!
-//! A node that stops lets it end, for as long as it lets attempts end. What is not over by then is cut, and so is what a
-//! node has in hand that has lost its lease: others are about to send it.
+//! A node that stops lets it end, for as long as it lets attempts end. What is not over by then is cut. If a node loses
+//! its lease, all that it is sending is cut too: other nodes are about to send it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl InHand {
         self.0.lock().len()
     }
 
-    /// Cuts all that there is now.
+    /// Cuts all that are in hand now.
     pub(super) fn cut(&self) {
         for (_, cut) in self.0.lock().values() {
             cut.cancel();
@@ -55,7 +55,7 @@ impl InHand {
 }
 
 impl Held {
-    /// What comes of sending it; `None`: it was cut.
+    /// Waits for the result of sending; `None`: it was cut.
     pub(super) async fn until_cut<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
         self.cut.run_until_cancelled(sending).await
     }

@@ -1,7 +1,7 @@
 //! Mails: by SMTP, or into files.
 //!
-//! Each address gets a mail of its own: one that a server refuses keeps nobody else from theirs, and nobody learns who
-//! else was told. One connection carries them all, for as long as it lasts.
+//! Each address gets its own mail: if a server refuses one, the others still get theirs, and nobody sees who else was
+//! told. One connection carries all of them, for as long as it lasts.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -24,9 +24,9 @@ use uuid::Uuid;
 use super::answers::{Answers, Encrypted, Lent};
 use super::send::Failure;
 
-/// How long a server may take for one mail, with connecting where that is needed.
+/// How long one mail may take, including the connection if needed.
 const MAIL_TIMEOUT: Duration = Duration::from_secs(20);
-/// Who mails come from unless the channel says so.
+/// The sender of mails, unless the channel names one.
 const FROM_DEFAULT: &str = "Heddle <heddle@localhost>";
 
 /// What is to be mailed.
@@ -53,7 +53,7 @@ impl Mail<'_> {
                 HeaderName::new_from_ascii_str("X-Heddle-Notification"),
                 self.id.to_string(),
             ))
-            // RFC 3834: no holiday notes, please.
+            // RFC 3834: asks for no automatic replies.
             .raw_header(HeaderValue::new(
                 HeaderName::new_from_ascii_str("Auto-Submitted"),
                 "auto-generated".to_owned(),
@@ -64,12 +64,12 @@ impl Mail<'_> {
     }
 }
 
-/// Without what ends a line: the library refuses to write a name that has it, by a panic.
+/// Without line ends: the library panics on a name that contains one.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Mails to all `addresses`, and notes in `delivered` who has theirs. `until` is the end of it.
+/// Mails to all `addresses`, and notes in `delivered` who has got theirs. It must end at `until`.
 pub(super) async fn send(
     channel: &ChannelSpec,
     mail: &Mail<'_>,
@@ -92,7 +92,7 @@ pub(super) async fn send(
                     match tokio::time::timeout_at(limit, deliver(&mut connection, smtp, &envelope, &bytes)).await {
                         Ok(sent) => sent,
                         Err(_) => {
-                            // Where a conversation was cut nobody knows what comes next.
+                            // After a cut, the state of the conversation is unknown.
                             connection = None;
                             Err(Failure::passing(format!(
                                 "the mail server did not answer within {} s",
@@ -124,7 +124,7 @@ pub(super) async fn send(
     failure.map_or(Ok(()), Err)
 }
 
-/// What is worth another try counts for all.
+/// If one failure is worth another try, the whole is.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
     match one {
         Some(one @ Failure::Passing(..)) => one,
@@ -139,7 +139,7 @@ async fn deliver(
     envelope: &Envelope,
     bytes: &[u8],
 ) -> Result<(), Failure> {
-    // A connection that an error has closed is made anew.
+    // A connection that an error has closed is opened again.
     let mut current = match connection.take().filter(|connection| !connection.has_broken()) {
         Some(current) => current,
         None => connect(smtp).await?,
@@ -182,7 +182,7 @@ async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
     Ok(connection)
 }
 
-/// Ends a plain conversation, and gives back its stream, over which the server speaks encrypted from now on.
+/// Ends a plain conversation, and returns its stream, on which the server now expects encryption.
 async fn ready_for_tls(mut plain: AsyncSmtpConnection, lent: Lent) -> Result<TcpStream, Failure> {
     if !plain.can_starttls() {
         return Err(Failure::passing("the mail server does not offer STARTTLS".to_owned()));
@@ -193,7 +193,7 @@ async fn ready_for_tls(mut plain: AsyncSmtpConnection, lent: Lent) -> Result<Tcp
         .ok_or_else(|| Failure::passing("the connection to the mail server is still in use".to_owned()))
 }
 
-/// The system's certificates are read from files: not on a thread that serves.
+/// The system's certificates are read from files: not on a thread that serves requests.
 async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
     let (host, ca) = (smtp.host.clone(), smtp.ca.clone());
     let made = tokio::task::spawn_blocking(move || {
@@ -210,8 +210,8 @@ async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
     }
 }
 
-/// 5yz is an answer that another try does not change (RFC 5321, 4.2.1); a server that does not offer what the channel
-/// asks for may be mended.
+/// 5yz is an answer that another try does not change (RFC 5321, 4.2.1). But a server that does not offer what the
+/// channel asks for may be repaired.
 fn failure(error: Error) -> Failure {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -231,7 +231,7 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Writes a mail whole or not at all: whoever looks for `*.eml` never sees half of one.
+/// Writes a mail whole or not at all: a reader of `*.eml` never sees half of one.
 async fn write(directory: &Path, mail: &Mail<'_>, index: usize, bytes: &[u8]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::passing(format!("the mail cannot be written: {error}"));
     tokio::fs::create_dir_all(directory).await.map_err(failed)?;

@@ -1,24 +1,24 @@
-//! The notifier: turns notices into notifications and sends them, on whichever node comes to it.
+//! The notifier: turns notices into notifications and sends them, on any node.
 //!
 //! # The story
 //!
-//! A run's transaction writes notices ([`heddle_store::notice`]). The service here looks when it is rung, when the next
-//! notification is due, and every second. It first turns notices into notifications (`fan_out.rs`), which one node at a
-//! time does in small transactions. Then it takes notifications that are due and sends each in a task of its own
+//! A run's transaction writes notices ([`heddle_store::notice`]). This service ticks when it is signalled, when the
+//! next notification is due, and every second. First it turns notices into notifications (`fan_out.rs`), which one node
+//! at a time does in small transactions. Then it takes notifications that are due and sends each in its own async task
 //! (`send.rs`): by SMTP (`mail.rs`), as a webhook (`post.rs`, `sign.rs`), or to a chat's robot (`chat.rs`).
 //!
-//! Nothing of this is on a run's way: what a run costs is the insert of its notices, where somebody wants to hear of it.
+//! None of this delays a run: the run's only cost is the insert of its notices, if somebody wants to be told.
 //!
 //! # Bounds
 //!
-//! A destination is a channel, or a host that is called back. A node sends [`PER_DESTINATION_MAX`] notifications to a destination at once and
-//! [`SENDS_MAX`] altogether, and each try has an end: a channel that hangs holds up nobody but itself. What waits, waits
-//! in the database. Of test messages a node sends [`TESTS_MAX`] at once; who asks for one more waits.
+//! A destination is a channel, or the host of a callback. A node sends [`PER_DESTINATION_MAX`] notifications to a
+//! destination at once and [`SENDS_MAX`] altogether, and each try has a timeout: a channel that hangs delays only
+//! itself. The others wait in the database. A node sends [`TESTS_MAX`] test messages at once; further requests wait.
 //!
 //! # Invariants
 //!
-//! * A notification is in hand on at most one live node; its row carries that node's lease.
-//! * What is tried again carries the same id, in a header that receivers can know it by.
+//! * A notification is in hand on at most one live node; its row has that node's lease.
+//! * A repeat has the same id, in a header by which receivers can recognise it.
 //! * No transaction is open while something is sent.
 
 mod answers;
@@ -59,9 +59,9 @@ use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::notices::new_notices;
 
-/// How often to look without being rung.
+/// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait after something went wrong.
+/// The pause after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Notifications to one destination that a node sends at once.
 const PER_DESTINATION_MAX: usize = 4;
@@ -69,23 +69,23 @@ const PER_DESTINATION_MAX: usize = 4;
 const SENDS_MAX: usize = 64;
 /// Test messages that a node sends at once.
 const TESTS_MAX: usize = 16;
-/// How often queues are looked at that nobody claims from.
+/// How often queues are checked from which nobody claims.
 const STALLS_EVERY: Duration = Duration::from_secs(10);
-/// How many queued tasks one such look finds.
+/// How many queued tasks one such check finds.
 const STALLS_MAX: i64 = 1_000;
 
 /// How a node tells people.
 #[derive(Clone, Debug)]
 pub struct NotifyConfig {
-    /// What links in messages begin with, without a slash at the end.
+    /// The beginning of links in messages, without a slash at the end.
     pub public_url: String,
-    /// Where mails of channels without a server are written to; `None`: such a channel fails.
+    /// The directory for mails of channels without a server; `None`: such a channel fails.
     pub mail_dir: Option<PathBuf>,
     /// After how long a queued task that nobody claims is stalled.
     pub stalled_after: Duration,
 }
 
-/// A run as the API shows it, as JSON text; `None`: there is none any more.
+/// A run as the API shows it, as JSON text; `None`: it does not exist any more.
 pub type RunObject = Arc<dyn Fn(RunId) -> BoxFuture<'static, Result<Option<String>, EngineError>> + Send + Sync>;
 
 pub(crate) struct Notifier {
@@ -97,7 +97,7 @@ pub(crate) struct Notifier {
     tests: Arc<Semaphore>,
     runs: OnceLock<RunObject>,
     counts: count::Counts,
-    /// For public addresses and those that are configured; for channels that allow private ones.
+    /// One for public and configured addresses, and one for channels that allow private ones.
     public: (OutboundPolicy, reqwest::Client),
     private: (OutboundPolicy, reqwest::Client),
 }
@@ -110,9 +110,7 @@ impl Notifier {
         policy: &OutboundPolicy,
     ) -> Result<Self, EngineError> {
         let client = |policy: OutboundPolicy| {
-            let client = policy
-                .client()
-                .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+            let client = policy.client().map_err(EngineError::unreadable)?;
             Ok::<_, EngineError>((policy, client))
         };
         Ok(Self {
@@ -155,7 +153,7 @@ impl Part for Notifier {
     }
 }
 
-/// Looks for queues that nobody claims from.
+/// Finds queues from which nobody claims.
 pub(crate) struct Stalls(pub(crate) Arc<Notifier>);
 
 impl Stalls {
@@ -184,7 +182,7 @@ impl Service for Stalls {
 }
 
 impl Notifier {
-    /// Works off what there is; answers how long nothing will be due.
+    /// Handles what is due; returns how long nothing will be due.
     async fn notify_once(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let pending = self.node.store.outbox().await?;
         if pending.notices {
@@ -235,20 +233,20 @@ impl Notifier {
     }
 }
 
-/// An instant as messages have it.
+/// An instant in the format of messages.
 pub(crate) fn instant(at: Time) -> String {
     to_micros(at).to_rfc3339_opts(chrono::SecondsFormat::Micros, true)
 }
 
 impl Notifier {
-    /// How runs are shown to those who are called back.
+    /// Sets how runs are shown in callbacks.
     pub(crate) fn show_runs_with(&self, runs: RunObject) {
-        // Said once, when the node is put together.
+        // Called once, when the node is put together.
         let _ = self.runs.set(runs);
     }
 
-    /// Sends a test message through a channel, once, and waits for what comes of it; `None`: there is no such channel.
-    /// The answer is the notification's id. Who does not wait for it to the end changes nothing of what comes of it.
+    /// Sends a test message through a channel, once, and waits for the result. Returns the id of the notification;
+    /// `None`: there is no such channel. If the caller stops waiting, the message is still sent and recorded.
     pub(crate) async fn test_channel(self: &Arc<Self>, name: &str) -> Result<Option<Uuid>, EngineError> {
         let permit = self.tests.clone().acquire_owned().await;
         let permit = permit.map_err(|_| EngineError::Stopping)?;
@@ -276,7 +274,8 @@ impl Notifier {
             failed: None,
         };
         let id = row.id;
-        // A task of its own: a client that goes away must not leave it half sent, and its row to nobody.
+        // In its own async task: if the client goes away, the message must not stay half sent, with a row that nobody
+        // owns.
         let notifier = self.clone();
         let sending = self.node.tracker.spawn(async move {
             let _permit = permit;

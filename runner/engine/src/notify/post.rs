@@ -10,9 +10,9 @@ use reqwest::{Client, StatusCode, Url};
 use super::send::Failure;
 use crate::runs::retry_after::retry_after;
 
-/// How much of an answer is read where it says what came of it.
+/// How many bytes of an answer are read if its body tells the result.
 pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;
-/// How much of an answer that is an error is read and told.
+/// How many bytes of an error answer are read and told.
 const EXCERPT_MAX_BYTES: usize = 2 * 1024;
 const EXCERPT_MAX_CHARS: usize = 300;
 /// How many redirects are followed.
@@ -39,21 +39,22 @@ impl Answer {
     }
 }
 
-/// A policy, and a client that keeps to it.
+/// A policy, and a client that obeys it.
 pub(super) type Way = (OutboundPolicy, Client);
 
-/// How posts go out.
+/// The ways of a POST.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways<'a> {
-    /// To the host that somebody wrote down: of a channel with `allow_private`, to private addresses too.
+    /// To the host that the channel names: with `allow_private`, also to private addresses.
     pub(super) given: &'a Way,
-    /// To any other that a receiver names: `allow_private` is no leave for it to send us about the private network.
+    /// To any other host that a receiver redirects to: `allow_private` does not let a receiver send us through the
+    /// private network.
     pub(super) elsewhere: &'a Way,
 }
 
-/// Posts a body; 2xx is a success whose body is not read.
+/// Posts a body. 2xx is a success; its body is not read.
 ///
-/// 410 says that nobody wants to hear more. 307 and 308 are followed, to addresses that the policy allows; other
+/// 410 means that the receiver wants no more. 307 and 308 are followed, to addresses that the policy allows. Other
 /// redirects would turn the POST into a GET, and are errors.
 pub(super) async fn post(
     ways: Ways<'_>,
@@ -73,7 +74,7 @@ pub(super) async fn post(
             Ok(response) => response,
             Err(error) => {
                 return Err(match outbound::refusal(&error) {
-                    // A name that cannot be resolved now may be later.
+                    // A name that cannot be resolved now may be resolved later.
                     Some(refused @ outbound::Refused::Unresolved { .. }) => Failure::passing(refused.to_string()),
                     Some(refused) => Failure::Final(refused.to_string()),
                     None => Failure::passing(chain(&error)),

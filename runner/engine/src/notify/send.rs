@@ -1,4 +1,4 @@
-//! Sending what is due: each notification in a task of its own, with an end to every try.
+//! Sends what is due: each notification in its own async task, with a timeout for each try.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,25 +24,26 @@ use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::runs::redact::Redactor;
 
-/// How long a try may take: a POST, and a mail to many.
+/// The timeouts of one try: a POST, and a mail to many addresses.
 const POST_TIMEOUT: Duration = Duration::from_secs(20);
 const MAILS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often recording what came of a try is tried; after that the row is found under this node's lease and sent again.
+/// How often recording the result of a try is repeated; after that, the row is found by this node's lease and sent
+/// again.
 const RECORD_TRIES_MAX: u32 = 10;
 const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
 
-/// What is said of a try that was cut.
+/// The error of a try that was cut.
 const CUT: &str = "the node that was sending it stopped";
 
-/// The shortest part of a robot's URL that may be what makes it secret; `services` and the like are none.
+/// The minimum length of a part of a robot's URL that may be secret; shorter parts such as `services` are not.
 const URL_SECRET_BYTES_MIN: usize = 9;
 
 /// Why a message did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Another try would not change it.
+    /// Another try would give the same result.
     Final(String),
-    /// Another try may; not before the receiver says.
+    /// Another try may succeed, after the time that the receiver asks for.
     Passing(String, Option<Duration>),
 }
 
@@ -51,7 +52,7 @@ impl Failure {
         Self::Passing(why.into(), None)
     }
 
-    /// The same, without what is secret: receivers may repeat what they were sent.
+    /// The same, without secrets: receivers may repeat what they were sent.
     fn without(self, secrets: &Redactor) -> Self {
         match self {
             Self::Final(why) => Self::Final(secrets.hide(why)),
@@ -59,7 +60,7 @@ impl Failure {
         }
     }
 
-    /// The same, naming whom it is about.
+    /// The same, with the name of the recipient.
     pub(super) fn about(self, whom: &str) -> Self {
         match self {
             Self::Final(why) => Self::Final(format!("{whom}: {why}")),
@@ -69,16 +70,16 @@ impl Failure {
 }
 
 impl Notifier {
-    /// Takes what is due, as far as there is room; whether there may be more.
+    /// Takes what is due, as far as there are free slots; returns whether there may be more.
     pub(super) async fn send_due(self: &Arc<Self>) -> Result<bool, EngineError> {
-        // A node that stops begins nothing more, however much is due.
+        // A node that stops begins nothing more.
         if !self.node.is_active() {
             return Ok(false);
         }
         let (busy, in_hand) = self.in_hand.now();
         let room = SENDS_MAX.saturating_sub(in_hand.len());
         if room == 0 {
-            // Whoever ends wakes it.
+            // The next one that ends signals this service.
             return Ok(false);
         }
         let lease = self.node.lease();
@@ -132,7 +133,7 @@ impl Notifier {
         let sent = match result.map(|sent| sent.map_err(|failure| failure.without(&secrets))) {
             Some(Ok(())) => Sent::Done,
             Some(Err(Failure::Final(why))) => Sent::Failed(why),
-            // Whoever takes it next sends it; to those who have theirs, not again.
+            // The node that takes it next sends it, but not again to those who have got it.
             None => Sent::Later(CUT.into(), now),
             Some(Err(Failure::Passing(why, asked))) => {
                 match retry_after(outgoing.attempts + 1, self.node.chance.bits()) {
@@ -186,7 +187,7 @@ impl Notifier {
         }
     }
 
-    /// Sends a test message: once, with the answer recorded whatever it is.
+    /// Sends a test message: once, and the result is recorded whatever it is.
     pub(super) async fn send_test(&self, row: NewNotification, channel: ChannelSpec) -> Result<(), EngineError> {
         let lease = self.node.lease();
         let outgoing = Outgoing {
@@ -200,7 +201,7 @@ impl Notifier {
             recipients: row.recipients.clone(),
             attempts: 0,
         };
-        // In hand before it can be seen, so that this node's own loop leaves it alone.
+        // In hand before its row can be seen, so that this node's own loop does not take it.
         let held = self.in_hand.take(row.id, &row.destination);
         self.node.store.begin_outgoing(row, lease).await?;
         let mut delivered = Vec::new();
@@ -289,7 +290,7 @@ impl Notifier {
     }
 }
 
-/// What receivers are sent of a channel's secrets, in the forms in which they may repeat it.
+/// A channel's secrets that receivers get, in the forms in which they may repeat them.
 fn secrets_of(channel: &ChannelSpec) -> Redactor {
     let redactor = Redactor::default();
     let secrets = channel.secrets();
@@ -325,7 +326,7 @@ fn way_of(channel: Option<&ChannelSpec>) -> Way {
     }
 }
 
-/// What a webhook is sent: type, timestamp and data, as the Standard Webhooks specification recommends.
+/// The body of a webhook: type, timestamp and data, as the Standard Webhooks specification recommends.
 fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
     let mut data = serde_json::to_value(&outgoing.facts).unwrap_or_default();
     data["id"] = json!(outgoing.id);
@@ -347,7 +348,7 @@ fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
     })
 }
 
-/// The headers of a POST: the id by which a receiver knows a repeat, and the signature.
+/// The headers of a POST: the id by which a receiver recognises a repeat, and the signature.
 fn headers(id: Uuid, timestamp_seconds: i64, secret: Option<&str>, body: &str) -> Result<HeaderMap, Failure> {
     let id = id.to_string();
     let mut pairs = vec![
@@ -376,8 +377,8 @@ async fn within(limit: Duration, sending: impl Future<Output = Result<(), Failur
         .unwrap_or_else(|_| Err(Failure::passing(format!("no answer within {} s", limit.as_secs()))))
 }
 
-/// What a library could not cope with is a failed try like others: without this its row would stay in hand for ever, and
-/// with it a place among those to its destination.
+/// A panic in a library is a failed try like others: otherwise its row would stay in hand for ever, and keep a slot of
+/// its destination.
 async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     std::panic::AssertUnwindSafe(sending)
         .catch_unwind()
@@ -398,7 +399,7 @@ pub(super) fn is_url(target: &str) -> bool {
     target.contains("://")
 }
 
-/// A target as it may be logged: of a URL no more than its host.
+/// A target for the log: of a URL, only its host.
 fn shown(target: &str) -> String {
     if is_url(target) {
         heddle_store::notification::destination_of_url(target)

@@ -16,7 +16,7 @@ fn hmac_base64(key: &[u8], message: &[u8]) -> String {
 }
 
 /// The value of `webhook-signature`: `v1,` and the HMAC of `id.timestamp.body` under the secret's bytes. `None`: the
-/// secret is none (which is checked when a channel is put).
+/// secret is invalid (which is checked when a channel is put).
 ///
 /// <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 pub(super) fn webhook(secret: &str, id: &str, timestamp_seconds: i64, body: &str) -> Option<String> {
@@ -26,7 +26,7 @@ pub(super) fn webhook(secret: &str, id: &str, timestamp_seconds: i64, body: &str
     Some(format!("v1,{}", hmac_base64(&key, signed.as_bytes())))
 }
 
-/// Feishu's `sign`: the HMAC of nothing, under timestamp and secret as the key.
+/// Feishu's `sign`: the HMAC of an empty text, with timestamp and secret as the key.
 ///
 /// <https://open.feishu.cn/document/client-docs/bot-v3/add-custom-bot>
 pub(super) fn feishu(secret: &str, timestamp_seconds: i64) -> String {
@@ -67,7 +67,7 @@ mod tests {
         assert!(sign("whsec_c2VjcmV0IQ==").is_some());
     }
 
-    /// What the Python code in Feishu's and DingTalk's documentation gives for these.
+    /// The results of the Python code in Feishu's and DingTalk's documentation.
     #[test]
     fn chats() {
         assert_eq!(

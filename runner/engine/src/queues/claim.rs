@@ -1,4 +1,4 @@
-//! Claims: long polls, and what a worker is given.
+//! Claims: long polls, and what a worker gets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,20 @@ use crate::runs::params::constant_params;
 use crate::runs::queued::millis;
 use crate::{EngineError, RunContext};
 
-/// A poll that hears nothing looks by itself this often.
+/// How often a poll that gets no wake-up checks by itself.
 const BACKSTOP: Duration = Duration::from_secs(10);
 
-/// A poll to which the database was busy asks again after this.
+/// The pause of a poll after the database was busy.
 const BUSY_FOR: Duration = Duration::from_millis(500);
 
-/// The reaper is told of leases that run out within this; it looks that often anyway.
+/// Leases that expire within this time are signalled to the reaper; others it finds by polling as often.
 const REAPED_AFTER: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 
-/// How many bytes of params and items one answer carries; more wait for the next. The first is given however large it is.
+/// The maximum bytes of params and items in one answer; further task runs wait for the next. The first is given however
+/// large it is.
 pub const CLAIM_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What a worker asks for.
+/// The request of a worker.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
     pub queue: String,
@@ -39,7 +40,7 @@ pub struct ClaimRequest {
     pub tags: Vec<String>,
     /// How many task runs at most.
     pub max: usize,
-    /// For how long, unless extended.
+    /// How long the lease holds, unless extended.
     pub lease: Duration,
     /// How long to wait for the first.
     pub wait: Duration,
@@ -48,26 +49,26 @@ pub struct ClaimRequest {
 /// A task run that a worker holds.
 #[derive(Clone, Debug)]
 pub struct QueueClaim {
-    /// What its token is made of.
+    /// The key of which its token is made.
     pub claim: ClaimKey,
     pub group: String,
     pub task: String,
-    /// What to do it with: a JSON object.
+    /// The params: a JSON object.
     pub params: Box<RawValue>,
-    /// What a script would learn of itself, as JSON.
+    /// The context, as a script gets it, as JSON.
     pub context: Box<RawValue>,
-    /// When the token becomes old.
+    /// When the token expires.
     pub lease_expires_at: Time,
 }
 
-/// What a look came to.
+/// The result of a look.
 struct Found {
     claims: Vec<QueueClaim>,
     limited: Option<Duration>,
 }
 
 impl Queues {
-    /// Claims task runs; waits for the first of them. None are no error.
+    /// Claims task runs, and waits for the first one. An empty list is no error.
     pub(crate) async fn claim(self: &Arc<Self>, request: &ClaimRequest) -> Result<Vec<QueueClaim>, EngineError> {
         let until = Instant::now() + request.wait;
         if self.node.is_leaving() {
@@ -85,7 +86,8 @@ impl Queues {
                     return Ok(found.claims);
                 }
                 Ok(found) => found.limited.unwrap_or(BACKSTOP),
-                // Who has time left waits for the database as for work: a thousand polls at once may find it busy.
+                // A poll with time left waits for the database as it waits for work: a thousand concurrent polls may
+                // find it busy.
                 Err(error) if is_passing(&error) && !left.is_zero() && !self.node.is_leaving() => BUSY_FOR,
                 Err(error) => return Err(error),
             };
@@ -103,7 +105,7 @@ impl Queues {
 }
 
 impl Queues {
-    /// Looks once, and notes that the worker does.
+    /// Looks once, and notes that the worker polls.
     async fn poll_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         if self.is_news(&request.queue, &request.worker, &request.tags) {
             let seen = self
@@ -118,7 +120,7 @@ impl Queues {
         self.poll(request).await
     }
 
-    /// Looks once. The look goes on when the caller vanishes, and gives back what it found then.
+    /// Looks once. If the caller goes away, the look continues, and then gives back what it claimed.
     async fn poll(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         let (answer, answered) = oneshot::channel();
         let (queues, request) = (self.clone(), request.clone());
@@ -160,12 +162,16 @@ impl Queues {
             });
         };
         self.runs.waiters.queues.claimed(&request.queue, last);
+        for claimed in &answer.claimed {
+            let waited = (claimed.claimed_at - claimed.ready_at).to_std().unwrap_or_default();
+            self.runs.seen.counts.queue_wait_seconds.observe(waited.as_secs_f64());
+        }
         let soon = now + REAPED_AFTER;
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {
             self.node.signals.raise(Signal::Claims);
         }
         if answer.cut || answer.claimed.len() == request.max {
-            // There may be more where these came from.
+            // There may be more.
             self.runs.waiters.queues.wake(&request.queue, 1);
         }
         let keys: Vec<ClaimKey> = answer.claimed.iter().map(|claimed| claimed.claim).collect();
@@ -179,7 +185,7 @@ impl Queues {
         }
     }
 
-    /// What the worker is told of what it has claimed. What would make the answer too large goes back into the queue.
+    /// The answer for claimed task runs. Those that would make it too large go back into the queue.
     async fn claims_of(
         self: &Arc<Self>,
         request: &ClaimRequest,
@@ -196,7 +202,7 @@ impl Queues {
         let mut untold = Vec::new();
         while let Some(claimed) = left.next() {
             let key = claimed.claim;
-            // Without a run it has been cancelled meanwhile, and the claim with it.
+            // The run is gone: it was cancelled meanwhile, and the claim with it.
             let Some(context) = contexts.get(&key.run) else {
                 continue;
             };
@@ -234,7 +240,7 @@ impl Queues {
             None => constant_params(context, at.key.task)?,
         };
         let Some(params) = self.runs.cut_batch(context, params).await? else {
-            // Of a batch of messages that were all cancelled meanwhile there is nothing to be done.
+            // All messages of the batch were cancelled meanwhile: nothing is left to do.
             return Err(Ending::Succeeded("null".to_owned()).into());
         };
         let item = match at.key.item {
@@ -246,9 +252,9 @@ impl Queues {
         };
         let mut told = self.runs.context_of(context, at, item);
         told.deadline = claimed.deadline_at;
-        let raw =
-            |text: String| RawValue::from_string(text).map_err(|error| EngineError::Unreadable(error.to_string()));
-        let context_text = serde_json::to_string(&told).map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        let unreadable = |error| EngineError::unreadable_in(format!("run {}", context.facts.id), error);
+        let raw = |text: String| RawValue::from_string(text).map_err(unreadable);
+        let context_text = serde_json::to_string(&told).map_err(unreadable)?;
         Ok(QueueClaim {
             claim: claimed.claim,
             group: told.group,

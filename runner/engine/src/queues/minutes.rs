@@ -1,4 +1,4 @@
-//! How queues stand, written down minute by minute: `heddle_store::queue::minutes`.
+//! The state of queues, recorded minute by minute: `heddle_store::queue::minutes`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,37 +14,48 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Needs, Service};
 
-/// How often a node writes down what it has counted, and looks whether it is the one that looks at depths.
+/// How often a node records its counts, and checks whether it is the node that reads depths.
 const NOTE_EVERY: Duration = Duration::from_secs(15);
 
-/// How often some node looks at depths.
+/// How often one node of the cluster reads depths.
 const POLL_EVERY: TimeDelta = TimeDelta::minutes(1);
 
-/// Task runs that workers have ended, by queue, since it was last written down.
+/// Task runs that workers have ended, by queue, since the last recording.
 #[derive(Default)]
 pub(super) struct Ends(Mutex<HashMap<Arc<str>, i64>>);
 
 impl Ends {
-    /// Of more than [`QUEUES_MAX`] queues at once the others are not counted.
     pub(super) fn count(&self, queue: &Arc<str>) {
+        self.add(queue, 1);
+    }
+
+    /// If there are more than [`QUEUES_MAX`] queues at once, the others are not counted.
+    fn add(&self, queue: &Arc<str>, ended: i64) {
         let mut counted = self.0.lock();
         if let Some(count) = counted.get_mut(queue) {
-            *count += 1;
+            *count += ended;
         } else if counted.len() < QUEUES_MAX {
-            counted.insert(queue.clone(), 1);
+            counted.insert(queue.clone(), ended);
         }
     }
 
-    fn take(&self) -> (Vec<String>, Vec<i64>) {
+    /// Writes the counts; if this fails, they stay here.
+    async fn write<E>(&self, write: impl AsyncFnOnce(&[String], &[i64]) -> Result<(), E>) -> Result<(), E> {
         let counted = std::mem::take(&mut *self.0.lock());
-        counted
-            .into_iter()
-            .map(|(queue, count)| (queue.to_string(), count))
-            .unzip()
+        if counted.is_empty() {
+            return Ok(());
+        }
+        let queues: Vec<String> = counted.keys().map(|queue| queue.to_string()).collect();
+        let ended: Vec<i64> = counted.values().copied().collect();
+        let written = write(&queues, &ended).await;
+        if written.is_err() {
+            counted.iter().for_each(|(queue, ended)| self.add(queue, *ended));
+        }
+        written
     }
 }
 
-/// Writes down how queues stand.
+/// Records the state of queues.
 pub(crate) struct Minutes(pub(crate) Arc<Queues>);
 
 impl Service for Minutes {
@@ -58,14 +69,37 @@ impl Service for Minutes {
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
         let store = &self.0.node.store;
-        let (queues, ended) = self.0.ended.take();
-        if !queues.is_empty() {
-            store.add_queue_ends(now, &queues, &ended).await?;
-        }
+        let write = async |queues: &[String], ended: &[i64]| store.add_queue_ends(now, queues, ended).await;
+        self.0.ended.write(write).await?;
         if store.take_upkeep("queue_minutes", now, POLL_EVERY, false).await? {
             store.note_queue_depths(now).await?;
             store.forget_queue_minutes(now).await?;
         }
         Ok(NOTE_EVERY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_cannot_be_written_stays_counted() {
+        let (ends, queue) = (Ends::default(), Arc::from("q"));
+        ends.count(&queue);
+        let refused = ends.write(async |_: &[String], _: &[i64]| {
+            ends.count(&queue);
+            Err(())
+        });
+        assert_eq!(refused.await, Err(()));
+        let mut written = Vec::new();
+        let write = async |queues: &[String], ended: &[i64]| {
+            written.push((queues.to_vec(), ended.to_vec()));
+            Ok::<_, ()>(())
+        };
+        assert_eq!(ends.write(write).await, Ok(()));
+        assert_eq!(written, [(vec!["q".to_owned()], vec![2])]);
+        let nothing = ends.write(async |_: &[String], _: &[i64]| Err(()));
+        assert_eq!(nothing.await, Ok(()), "nothing is left");
     }
 }

@@ -1,20 +1,20 @@
-//! Queues: task runs that workers outside Heddle do.
+//! Queues: task runs that workers outside Heddle execute.
 //!
 //! # The story
 //!
-//! A task run of a queue that became ready is put into *queue_ready* by the very transaction that made it so, if plan
-//! and run tell its params. If something has to be found out first (`when`, templates, the items of a map), or slots of
-//! pools have to be had, a node claims it through *ready* like any other, finds it out, and hands it on with its params
-//! rendered ([`crate::attempts::queue_task`]). Its slots it keeps, in *queue_ready* as in *running*.
+//! When a task run of a queue becomes ready, the same transaction puts it into *queue_ready*, if its params follow from
+//! plan and run. If something has to be computed first (`when`, templates, the items of a map), or slots of pools are
+//! needed, a node claims it from *ready* like any other, computes it, and puts it into the queue with rendered params
+//! ([`crate::attempts::queue_task`]). It keeps its slots, in *queue_ready* as in *running*.
 //!
-//! A worker's claim ([`claim`]) moves rows to *running* under a random lease of its own, which its token carries. The
-//! lease runs out by the database's clock, and once it has it is never extended: the token is old, whether anybody has
-//! taken the attempt away yet or not. What ends a claim (an outcome, a release, the reaper) deletes the row in
-//! *queue_claims* and the one in *running* under the run's lock, and so only one of them does.
+//! A worker's claim ([`claim`]) moves rows to *running* under a random lease, which is part of its token. The lease
+//! expires by the database's clock. After that it is never extended: the token is old, whether somebody has taken the
+//! attempt away yet or not. What ends a claim (an outcome, a release, the reaper) deletes its rows in *queue_claims*
+//! and *running* under the run's lock, so only one of them does.
 //!
-//! Polls that find nothing wait for a wake-up of their queue. It comes from whatever fills the queue on this node, by other
-//! nodes' notifications, and, because these may get lost, by a look at all queues that are listened to every
-//! [`POLL_EVERY`]; hanging polls themselves do not ask the database.
+//! Polls that find nothing wait for a wake-up of their queue. It comes from this node when it fills the queue, from
+//! notifications of other nodes, and, because these may get lost, from a check of all queues with waiting polls every
+//! [`POLL_EVERY`]. Waiting polls themselves do not ask the database.
 
 mod claim;
 mod minutes;
@@ -28,9 +28,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use heddle_domain::Time;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
@@ -45,33 +44,33 @@ pub(crate) use reaper::Reaper;
 use settle::Settlements;
 pub use settle::{Beat, ClaimEnd, ClaimRefused};
 
-/// How often queues that are listened to are looked at without a wake-up.
+/// How often queues with waiting polls are checked without a wake-up.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// How many hanging polls a look that found something wakes.
+/// How many waiting polls a check wakes when it finds something.
 const WOKEN_AT_ONCE: usize = 16;
 
-/// How many workers' polls a node remembers; beyond that it forgets all of them.
+/// How many workers' polls a node remembers. When there are more, it forgets all of them.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// How often it is noted that a worker polls.
 const SEEN_EVERY: Duration = Duration::from_secs(15);
 
-/// Requests that end claims, each of up to 1,000, that may wait for a transaction before workers are told that the node is
-/// overloaded.
+/// How many requests that end claims, each of up to 1,000, may wait for a transaction; then workers are told that the
+/// node is overloaded.
 const ASKS_MAX: usize = 5_000;
 
-/// When a worker was noted last, and with which tags.
-type Seen = (Instant, Vec<String>);
+/// When a worker was noted last (`NodeClock::elapsed`), and with which tags.
+type Seen = (Duration, Vec<String>);
 
-/// Gives task runs to workers, and hears what became of them.
+/// Gives task runs to workers, and takes their outcomes.
 pub(crate) struct Queues {
     node: Arc<Node>,
     runs: Arc<Runs>,
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
     seen: Mutex<HashMap<(String, String), Seen>>,
     ends: GroupCommit<Settlements>,
-    /// For the pictures of queues.
+    /// For the charts of queues.
     ended: minutes::Ends,
 }
 
@@ -97,9 +96,9 @@ impl Queues {
         (Arc::new(queues), GatheringClaims(gathering))
     }
 
-    /// Whether it is time to note that a worker polls, or what it carries now.
+    /// Whether it is time to note that a worker polls, or its tags have changed.
     fn is_news(&self, queue: &str, worker: &str, tags: &[String]) -> bool {
-        let now = Instant::now();
+        let now = self.node.clock.elapsed();
         let mut seen = self.seen.lock();
         let key = (queue.to_owned(), worker.to_owned());
         if seen
@@ -115,7 +114,7 @@ impl Queues {
         true
     }
 
-    /// What was news could not be noted.
+    /// It could not be noted: the next poll tries again.
     fn forget(&self, queue: &str, worker: &str) {
         self.seen.lock().remove(&(queue.to_owned(), worker.to_owned()));
     }
@@ -123,7 +122,7 @@ impl Queues {
 
 impl Part for Queues {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if change.kind == "queue" {
+        if change.noun == Some(Noun::Queue) {
             self.runs.waiters.queues.wake_all(&change.name);
         }
         Box::pin(std::future::ready(Ok(())))

@@ -1,4 +1,4 @@
-//! What no worker ends: claims whose leases have run out, task runs in queues that nobody has claimed in time.
+//! Claims whose leases have expired, and task runs in queues that nobody has claimed in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::applied;
 use crate::runs::ending::Ending;
 
-/// The reaper's period, when nothing is known to be due earlier, and the shortest one.
+/// The reaper's longest and shortest period.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 const REAP_PAUSE: TimeDelta = TimeDelta::milliseconds(50);
 
@@ -71,7 +71,7 @@ impl Service for Reaper {
 }
 
 impl Queues {
-    /// Takes back what workers did not finish, and fails what nobody claimed in time; answers when to look again.
+    /// Takes back expired claims, and fails task runs that nobody claimed in time; returns when to check again.
     async fn reap(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let overdue = self.node.store.overdue().await?;
         if !overdue.claims.is_empty() {
@@ -112,7 +112,7 @@ impl Queues {
                     applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message))
                 })
                 .collect();
-            let mut completion = self.node.completion().await?;
+            let mut completion = self.node.completion("end_overdue").await?;
             let locked = completion.lock_overdue(&keys).await?;
             self.finish_claims(completion, &contexts, outcomes, locked).await?;
         }

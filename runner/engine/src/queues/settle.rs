@@ -1,4 +1,4 @@
-//! How claims end: outcomes gather while a transaction is under way, and the next one records them all.
+//! How claims end: outcomes gather during a transaction, and the next one records all of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::runs::ending::Ending;
 use crate::runs::queued::millis;
 use crate::{EngineError, RunContext};
 
-/// How long to wait before a transaction that failed is tried again, and how often that is done.
+/// The pause before a failed transaction is tried again, and the maximum number of tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const TRIES_MAX: u32 = 5;
 
@@ -33,37 +33,37 @@ pub enum ClaimEnd {
     Completed(String),
     /// The worker reports a failure.
     Failed {
-        /// Text that only people read.
+        /// Only for people.
         message: String,
-        /// Whether it is never tried again.
+        /// Whether the failure is final.
         fatal: bool,
-        /// The least time until the next attempt.
+        /// The minimum time until the next attempt.
         retry_after: Option<Duration>,
     },
-    /// Undone: somebody else shall do it.
+    /// Returned: another worker shall do it.
     Released,
 }
 
-/// A worker's sign of life.
+/// A worker's heartbeat.
 #[derive(Clone, Debug)]
 pub struct Beat {
     pub claim: ClaimKey,
-    /// What to extend it by, if not by what it was extended by before.
+    /// How long the claim holds now; `None`: as long as at its last extension.
     pub lease: Option<Duration>,
-    /// What else it says; the limit of its log is filled in.
+    /// What else it reports; the limit of its log is filled in here.
     pub report: ClaimReport,
 }
 
 /// Why a claim was not ended or extended.
 #[derive(Debug)]
 pub enum ClaimRefused {
-    /// The token is wrong or old; in a sentence.
+    /// The token is wrong or old; the reason in a sentence.
     Old(String),
     /// The output has more bytes than the task allows.
     TooLarge(usize),
-    /// The output does not say what it has to.
+    /// The output does not have the required form.
     Invalid(Faults),
-    /// Not the caller's fault.
+    /// An error that the caller did not cause.
     Engine(EngineError),
 }
 
@@ -73,18 +73,18 @@ impl From<EngineError> for ClaimRefused {
     }
 }
 
-/// Where a claim's answer will come, or why it is refused at once.
+/// Receives the answer for a claim; or the reason why it is refused at once.
 type Begun = Result<Answered<bool>, ClaimRefused>;
 
 /// A claim that ends.
 pub(crate) struct Settling {
     claim: ClaimKey,
     ending: Ending,
-    /// Its queue, if the run is known and the claim does not go back there.
+    /// Its queue, if the run is known and the claim does not return to the queue.
     queue: Option<Arc<str>>,
 }
 
-/// Ends claims; each answer tells whether it was the caller's to end.
+/// Ends claims; each answer says whether the caller held the claim.
 pub(crate) struct Settlements(pub(super) Arc<Queues>);
 
 impl Commits for Settlements {
@@ -95,12 +95,12 @@ impl Commits for Settlements {
         what: "ends of claims",
         queue_max: ASKS_MAX,
         batch_max: 1_000,
-        // With two, items of one run waited for each other's lock in smaller batches: 8,400 a second of a mapped task
-        // instead of 16,000.
+        // With two, items of one run waited for each other's lock in smaller batches: 8,400 items a second of a mapped
+        // task instead of 16,000.
         workers: 1,
         tries_max: Some(TRIES_MAX),
         again_after: AGAIN_AFTER,
-        // What has been recorded is no claim any more; the caller is told what became of it.
+        // A claim that was recorded does not exist any more, and the caller learns what happened to it.
         repeatable: true,
     };
 
@@ -109,8 +109,8 @@ impl Commits for Settlements {
     }
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
-        // Of two that end the same claim one is a repeat, or has the wrong token; which, the database tells, one after the
-        // other.
+        // If two requests end the same claim, one is a repeat or has the wrong token. They go into two batches, and the
+        // database tells which.
         let mut seen = HashSet::with_capacity(gathered.len());
         let (first, repeats): (Vec<_>, Vec<_>) = gathered
             .into_iter()
@@ -139,7 +139,7 @@ impl Commits for Settlements {
 }
 
 impl Queues {
-    /// Ends claims; the answers come after their commits, in the order of the claims.
+    /// Ends claims; returns after the commits, with answers in the order of the claims.
     pub(crate) async fn end_claims(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Vec<Result<(), ClaimRefused>> {
         let count = ends.len();
         match self.begin_to_end(ends).await {
@@ -154,15 +154,13 @@ impl Queues {
                 answers
             }
             Err(error) => {
-                // What became of the first is what became of all.
-                let mut first = Some(error);
-                let mut refused = || -> ClaimRefused { first.take().unwrap_or(EngineError::Unavailable).into() };
-                (0..count).map(|_| Err(refused())).collect()
+                // The error is the answer for all.
+                (0..count).map(|_| Err(error.clone().into())).collect()
             }
         }
     }
 
-    /// Hands claims to the settler, in one piece: so they end in one transaction.
+    /// Sends claims to the settler in one piece, so that they end in one transaction.
     async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
         let contexts = self.runs.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
@@ -202,8 +200,8 @@ impl Queues {
         Ok(self.node.store.claim_status(claim).await?)
     }
 
-    /// Extends claims, each by what it says or by what it said before, and writes what workers report with that; answers
-    /// when they run out now.
+    /// Extends claims, each by the given time or by the time given before, and stores what workers report. Returns when
+    /// each claim expires now.
     pub(crate) async fn heartbeat(&self, beats: Vec<Beat>) -> Result<Vec<Result<Time, ClaimRefused>>, EngineError> {
         let keys: Vec<ClaimKey> = beats.iter().map(|beat| beat.claim).collect();
         let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.lease.map(millis)).collect();
@@ -235,7 +233,7 @@ impl Queues {
                 None => {
                     let status = self.status(&key).await?;
                     if status.holds && status.run == Some(RunState::Paused) {
-                        // The worker is told to stop: what it holds waits, unharmed, for the run to go on.
+                        // The worker is told to stop. The task run waits, without a loss, for the run to go on.
                         self.end_claims(vec![(key, ClaimEnd::Released)]).await;
                     }
                     Err(ClaimRefused::Old(reason(&status)))
@@ -246,14 +244,14 @@ impl Queues {
     }
 }
 
-/// How many bytes the log of an attempt may have, as for scripts.
+/// The maximum bytes of an attempt's log, as for scripts.
 fn log_max(context: &RunContext, at: AttemptKey) -> usize {
     let task = context.revision.plan.task(at.key.task);
     let own = task.and_then(|task| task.spec.max_log).map(|size| size.0 as usize);
     own.unwrap_or_else(|| heddle_sandbox::Limits::default().log_bytes)
 }
 
-/// The queue that a task run has left for good when it ends like this.
+/// The queue that a task run leaves for good with this ending.
 fn queue_of(context: &RunContext, at: AttemptKey, ending: &Ending) -> Option<Arc<str>> {
     let task = context.revision.plan.task(at.key.task)?;
     match ending {
@@ -262,7 +260,7 @@ fn queue_of(context: &RunContext, at: AttemptKey, ending: &Ending) -> Option<Arc
     }
 }
 
-/// How many bytes the output of a task may have.
+/// The maximum bytes of a task's output.
 fn output_max(context: &RunContext, at: AttemptKey) -> usize {
     let task = context.revision.plan.task(at.key.task);
     let own = task.and_then(|task| task.spec.max_output).map(|size| size.0 as usize);
@@ -314,8 +312,8 @@ fn reason(status: &ClaimStatus) -> String {
 }
 
 impl Queues {
-    /// What a worker said, as an outcome; refused if it says too much, or what nobody can read. Without a context the run
-    /// is not live, and the claim with it.
+    /// A worker's report as an outcome; refused if it is too large or unreadable. Without a context, the run is not
+    /// live, and neither is the claim.
     fn ending_of(&self, context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
         Ok(match end {
             ClaimEnd::Completed(output) => {
@@ -345,8 +343,8 @@ impl Queues {
         })
     }
 
-    /// Ends claims that no worker will end, whatever comes of it: what fails here runs out by itself. What no worker has
-    /// seen does not count against the rate limit of its queue, `unseen`.
+    /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. Claims that no worker has
+    /// seen do not count against the rate limit of their queue, `unseen`.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
         if let Err(error) = self.settle(&claims, false, unseen).await {
             tracing::warn!(error = %Chain(&error), claims = claims.len(), "cannot release claims; their leases expire \
@@ -354,7 +352,7 @@ impl Queues {
         }
     }
 
-    /// One transaction that ends claims; answers which were there to be ended.
+    /// Ends claims in one transaction; returns which of them existed.
     pub(super) async fn settle(
         self: &Arc<Self>,
         ends: &[(ClaimKey, Ending)],
@@ -367,7 +365,7 @@ impl Queues {
             .iter()
             .map(|(key, ending)| applied(key.run, key.at, key.lease, ending))
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("settle_claims").await?;
         let locked = completion.lock_claims(&keys, expired).await?;
         if let Some(queue) = unseen {
             completion.refund_queue(queue, locked.owned.len()).await?;

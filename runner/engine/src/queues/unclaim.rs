@@ -1,10 +1,10 @@
-//! Claims that nobody was told of: they go back into their queue as if they had never been made.
+//! Claims that nobody was told of: they return to their queue as if they had never been made.
 //!
-//! How many bytes a claim comes to is known only when its answer is written: a group's params and an item of a map are
-//! not in the queue's row. What does not fit into an answer is therefore claimed already. No worker has seen its token,
-//! so the attempt has not begun: it keeps its number, its place in the queue and the time since which it waits, and
-//! nothing of it is written into the history. A run that was paused or cancelled meanwhile has withdrawn its rows; what
-//! was claimed of it is given back like any other claim.
+//! The size of a claim is known only when its answer is written: a group's params and an item of a map are not in the
+//! queue's row. So a task run that does not fit into the answer is already claimed. No worker has seen its token, so
+//! the attempt has not begun: it keeps its number, its position in the queue and the time since which it waits, and the
+//! history does not mention it. A run that was paused or cancelled meanwhile has withdrawn its rows; its claims are
+//! given back like any other claim.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::runs::ending::Ending;
 use crate::runs::queued::{FilledQueues, Put, target_of};
 
 impl Queues {
-    /// Takes claims back that were made a moment ago, in one transaction.
+    /// Takes back claims that were just made, in one transaction.
     pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
         let contexts = self
             .runs
             .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("unclaim").await?;
         let locked = completion.lock_claims(&keys, false).await?;
         let (mut rows, mut back, mut filled) = (Vec::new(), Vec::new(), FilledQueues::default());
         for claimed in claimed {

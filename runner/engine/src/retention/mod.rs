@@ -1,9 +1,9 @@
-//! Retention. The pruner removes what has been kept for long enough, and makes the partitions of days to come. What is due, and
-//! the locks, `heddle_store::retention` and `docs/retention.md` tell.
+//! Retention. The pruner removes what has been kept for long enough, and creates the partitions of the next days.
+//! `heddle_store::retention` and `docs/retention.md` describe what is due, and the locks.
 //!
-//! There is no leader: once in [`PRUNE_EVERY`] some node moves the row of *upkeep* on, and with it takes the round. If
-//! it dies, the next round is another's. A round is bounded, in rows and in statements; when it has not come to an end,
-//! the next one begins soon.
+//! There is no leader: once per [`PRUNE_EVERY`], one node updates the row of *upkeep*, and so gets the round. If it
+//! dies, another node gets the next round. A round is bounded, in rows and in statements; if it could not remove
+//! everything, the next one begins soon.
 
 mod pruned;
 
@@ -25,40 +25,40 @@ use pruned::Budget;
 
 pub use pruned::Pruned;
 
-/// How often a node looks whether a round is due.
+/// How often a node checks whether a round is due.
 const POLL_EVERY: Duration = Duration::from_secs(20);
 
 /// How often the cluster has a round.
 const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
 
-/// When the next one is due if this one has not come to an end.
+/// When the next round is due if this one could not remove everything.
 const GO_ON_AFTER: TimeDelta = TimeDelta::seconds(20);
 
-/// How often instants beyond their runs are looked at.
+/// How often instants that outlived their runs are checked.
 const INSTANTS_EVERY: TimeDelta = TimeDelta::days(1);
 
 /// How many runs, and how many other rows, one statement removes.
 const RUNS_MAX: i64 = 1_000;
 const ROWS_MAX: i64 = 10_000;
 
-/// How many offers or backfills: each is looked up in every partition of what may hold it.
+/// How many offers or backfills: each is looked up in every partition that may refer to it.
 const LOOK_UPS_MAX: i64 = 1_000;
 
-/// Partitions are made for so many days ahead, and looked after so often.
+/// For how many days ahead partitions are created, and how often that is checked.
 const PARTITION_DAYS: i32 = 9;
 const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
 
-/// How long the log of changes is kept: a node that has not followed it for so long has lost its lease long ago.
+/// How long the log of changes is kept: a node that has not read it for so long has lost its lease long ago.
 const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
 
-/// How long a runtime is kept that was retired: what is in hand of runs may go on on it, and an older program, put back in the
-/// place of the present one, finds its own.
+/// How long a retired runtime is kept: attempts in hand may still use it, and an older program that replaces the
+/// present one again finds its own.
 const RUNTIMES_KEPT: TimeDelta = TimeDelta::days(30);
 
-/// How long windows of storms are remembered: twice the longest, so that one that old cannot go on.
+/// How long windows of storms are remembered: twice the longest window, so no older one can still be open.
 const STORMS_KEPT: TimeDelta = TimeDelta::days(2);
 
-/// How long nodes that are gone are remembered.
+/// How long dead nodes are remembered.
 const NODES_KEPT: TimeDelta = TimeDelta::days(30);
 
 /// Removes what has been kept for long enough.
@@ -107,7 +107,8 @@ impl Pruner {
         Self { node }
     }
 
-    /// Makes the partitions of the next days; `false`: somebody is in the way, or the database is away, and there is time.
+    /// Creates the partitions of the next days. `false`: a lock is held by others, or the database is away; it is tried
+    /// again later.
     pub(crate) async fn make_partitions(&self) -> bool {
         match self.node.store.make_all_partitions(PARTITION_DAYS).await {
             Ok(()) => true,
@@ -125,7 +126,7 @@ impl Pruner {
         }
     }
 
-    /// A round, if one is due.
+    /// Does a round, if one is due.
     async fn round_if_due(&self, now: Time) -> Result<(), EngineError> {
         if self.node.store.take_upkeep("prune", now, PRUNE_EVERY, false).await? {
             let retention = self.node.store.retention().await?;
@@ -168,8 +169,8 @@ impl Pruner {
         Ok(())
     }
 
-    /// Removes now what is due by the retention that stands, or, with `dry_run`, says what `retention` (or the one that
-    /// stands) would remove.
+    /// Removes what is due under the current retention, or, with `dry_run`, says what `retention` (or the current one)
+    /// would remove.
     pub(crate) async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
         let stands = self.node.store.retention().await?;
         let now = self.node.now();
@@ -230,7 +231,7 @@ impl Pruner {
                     break;
                 }
             }
-            // All of them have ended, so that nothing is added while the day goes.
+            // All runs of that day have ended, so none is added while the day is dropped.
             let counts = self.node.store.count_day_runs(day).await?;
             match self.node.store.drop_run_day(rules, day, now).await? {
                 Dropped::Gone => {
@@ -305,7 +306,7 @@ impl Pruner {
                     break;
                 }
                 if table == Partitioned::Assignments && store.have_tasks_assignments(day).await? {
-                    // The others of that day go one by one.
+                    // The other runs of that day are removed one by one.
                     continue;
                 }
                 if store.drop_day(table, day).await? == Dropped::Busy {
@@ -316,7 +317,8 @@ impl Pruner {
         Ok(())
     }
 
-    /// What has no runs: audit, events, assignments, notifications, what is over, and what only Heddle itself looks at.
+    /// Removes what does not belong to a run: audit, events, assignments, notifications, ended objects, and internal
+    /// rows.
     async fn prune_rows(
         &self,
         retention: &Retention,
@@ -384,7 +386,7 @@ impl Pruner {
         Ok(())
     }
 
-    /// What a round would remove.
+    /// Counts what a round would remove.
     async fn preview(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
         let rules = self.node.store.run_rules(retention).await?;
         let mut pruned = Pruned {

@@ -1,11 +1,11 @@
-//! What a round of the pruner removes, and how much of it there may be.
+//! What a round of the pruner removes, and its bounds.
 
 use std::collections::BTreeMap;
 
 use chrono::NaiveDate;
 use heddle_domain::state::RunState;
 
-/// How many statements that removed as much as they could a round has.
+/// How many full statements (that removed as many rows as they could) a round has.
 const STATEMENTS_MAX: usize = 300;
 
 /// What a round removed, or (`dry_run`) what one would remove now.
@@ -15,17 +15,17 @@ pub struct Pruned {
     pub dry_run: bool,
     /// Runs, those of whole days among them.
     pub runs: u64,
-    /// The same by state; states that none had may be missing.
+    /// The same by state; states without any may be missing.
     pub by_state: BTreeMap<RunState, u64>,
     /// Days whose runs went as a whole.
     pub days: Vec<NaiveDate>,
-    /// Days whose logs went before their runs.
+    /// Days whose logs were removed before their runs.
     pub log_days: Vec<NaiveDate>,
-    /// Runs whose logs went before them, one by one.
+    /// Runs whose logs were removed before them, one by one.
     pub logs: u64,
     /// Rows of the audit.
     pub audit: u64,
-    /// Events, but for those of days that went as a whole.
+    /// Events, except those of days that were dropped as a whole.
     pub events: u64,
     pub assignments: u64,
     /// Notifications that were sent or given up.
@@ -37,12 +37,12 @@ pub struct Pruned {
     pub backfills: u64,
     /// Tokens that were revoked or expired.
     pub tokens: u64,
-    /// There is more to do; the next round goes on.
+    /// There is more to remove; the next round continues.
     pub more: bool,
 }
 
 impl Pruned {
-    /// Counts runs, by the number of their state; answers how many.
+    /// Counts runs, by the number of their state; returns how many.
     pub(super) fn count_runs(&mut self, states: impl IntoIterator<Item = (i16, u64)>) -> u64 {
         let mut all = 0;
         for (state, count) in states {
@@ -55,13 +55,13 @@ impl Pruned {
         all
     }
 
-    /// Counts runs that were removed one by one; answers how many.
+    /// Counts runs that were removed one by one; returns how many.
     pub(super) fn count_each(&mut self, states: Vec<i16>) -> u64 {
         self.count_runs(states.into_iter().map(|state| (state, 1)))
     }
 }
 
-/// How much a round may still do.
+/// How many statements a round may still execute.
 pub(super) struct Budget(usize);
 
 impl Budget {
@@ -69,7 +69,7 @@ impl Budget {
         Self(STATEMENTS_MAX)
     }
 
-    /// Whether one more statement may be carried out; if not, `pruned` says that there is more.
+    /// Whether one more statement may be executed; if not, `pruned` says that there is more.
     pub(super) fn spend(&mut self, pruned: &mut Pruned) -> bool {
         if self.0 == 0 {
             pruned.more = true;
@@ -79,7 +79,7 @@ impl Budget {
         true
     }
 
-    /// Whether another statement may follow one that removed `count` of at most `limit`.
+    /// Whether another statement may follow one that removed `count` of at most `limit` rows.
     pub(super) fn goes_on(&mut self, count: u64, limit: i64, pruned: &mut Pruned) -> bool {
         count >= limit as u64 && self.spend(pruned)
     }

@@ -1,5 +1,5 @@
-//! One batch of what has happened, applied to its runs within one transaction. Used by the recorder (own outcomes), the
-//! inbox (timers, sub-runs, starts), the reaper (lost attempts) and controls alike.
+//! One batch of events, applied to its runs within one transaction. Used by the recorder (outcomes of this node), the
+//! inbox (timers, sub-runs, starts), the reaper (lost attempts) and controls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Done, End, Ending};
+use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Transition, standing};
@@ -26,13 +27,13 @@ use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 pub(crate) struct Applied {
     pub(crate) ended: EndedAttempt,
     pub(crate) end: End,
-    /// When the attempt ended, if its holder knows; else it ends when its run is locked.
+    /// When the attempt ended, if its holder knows; otherwise it ends when its run is locked.
     pub(crate) finished_at: Option<Time>,
     /// Where the attempt ran.
     pub(crate) node: Option<uuid::Uuid>,
 }
 
-/// What becomes of an attempt that ends elsewhere.
+/// The outcome of an attempt that ends elsewhere.
 pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending) -> Applied {
     Applied {
         ended: EndedAttempt { run, at, lease },
@@ -42,22 +43,22 @@ pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending) -
     }
 }
 
-/// What a transaction came to; acted upon after its commit.
+/// The results of a transaction that are handled after its commit.
 #[derive(Default)]
 pub(crate) struct After {
     /// Runs that have ended.
     pub(crate) finished: Vec<RunId>,
-    /// Of these, runs that were never begun, and why.
+    /// Of these, runs that never began, and why.
     pub(crate) skipped: Vec<Skip>,
-    /// Runs that have moved.
+    /// Runs whose state or tasks have changed.
     pub(crate) moved: Vec<RunId>,
     /// Attempts that are this node's now.
     pub(crate) taken: Vec<(RunId, AttemptKey)>,
     /// Attempts that were stopped.
     pub(crate) interrupted: Vec<Interrupted>,
-    /// What of the node has something to do now.
+    /// The parts of the node that have something to do now.
     pub(crate) signals: SignalSet,
-    /// Backfills of which a run has ended: there may be room for their next.
+    /// Backfills of which a run has ended: they may start the next one.
     pub(crate) backfilled: Vec<uuid::Uuid>,
     /// The earliest timer that was written.
     pub(crate) due: Option<Time>,
@@ -66,18 +67,18 @@ pub(crate) struct After {
     pub(crate) accepted: Vec<(RunId, AttemptKey)>,
     /// What workers may claim now.
     pub(crate) filled: FilledQueues,
-    /// What a tracer wants to hear of.
+    /// Spans for a tracer.
     pub(crate) spans: Vec<Span>,
 }
 
-/// Whether a run may have timers, which go when it ends.
+/// Whether a run may have timers, which are deleted when it ends.
 fn has_timers(context: &RunContext) -> bool {
     let mut tasks = context.revision.plan.tasks.iter();
     context.facts.deadline_at.is_some() || tasks.any(|task| task.retry.is_some() || task.spec.queue_timeout.is_some())
 }
 
 impl Runs {
-    /// Applies outcomes to their runs, which it locks. `contexts` has those of all runs that are live.
+    /// Applies outcomes to their runs, which it locks. `contexts` contains all of the runs that are live.
     pub(crate) async fn apply(
         &self,
         completion: &mut Completion,
@@ -124,7 +125,13 @@ impl Runs {
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
             let transition = self
-                .transition(&context, standing(run, found)?, &events, completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &events,
+                    completion,
+                    now,
+                )
                 .await?;
             for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {
@@ -141,7 +148,7 @@ impl Runs {
                         maps.push((outcome.ended.at.key.task as i16, items));
                         continue;
                     }
-                    // Given back: its successor has the next number, so this one is recorded as stopped.
+                    // Given back: the next attempt has the next number, so this one is recorded as stopped.
                     End::Dropped => released_row(outcome.ended, started_at, now, self.node.identity.id),
                 };
                 let row = AttemptRow { worker, ..row };
@@ -247,7 +254,7 @@ impl Runs {
         }
         let written = completion.write(writes).await?;
         if !written.handed {
-            // The lease has run out: what was meant for this node went to everybody.
+            // The lease has expired: the attempts for this node went into the queue for all nodes.
             after.taken.clear();
             after.signals.add(Signal::Work);
         }
@@ -264,7 +271,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Acts upon what has been committed.
+    /// Does what follows from a commit.
     pub(crate) fn acted(self: &Arc<Self>, after: After) {
         use std::sync::atomic::Ordering::Relaxed;
         self.seen.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
@@ -282,7 +289,7 @@ impl Runs {
             }
         }
         if !after.interrupted.is_empty() {
-            // Sub-runs of stopped attempts have to be cancelled as well: the inbox looks for them.
+            // Sub-runs of stopped attempts must be cancelled too: the reaper finds them.
             self.node.signals.raise(Signal::Orphans);
             self.node.signals.raise(Signal::Inbox);
         }
@@ -314,7 +321,7 @@ impl Runs {
         }
     }
 
-    /// Applies what a script did if it succeeded; a lost compare-and-set turns its success into a failure.
+    /// Applies the effects of a script that succeeded. A lost compare-and-set turns its success into a failure.
     async fn commit_effects(
         &self,
         completion: &mut Completion,
@@ -340,7 +347,13 @@ impl Runs {
                     writes.push(Effect::Notify { channel, subject, body });
                 }
                 ScriptEffect::Enqueue { group, params, key } => {
-                    let params = serde_json::from_str(&params).unwrap_or_default();
+                    let params = match enqueued(&group, &params) {
+                        Ok(params) => params,
+                        Err(detail) => {
+                            done.result = Ending::fatal(ErrorKind::Fatal, detail);
+                            return Ok(());
+                        }
+                    };
                     let spec = heddle_domain::spec::SubmissionSpec {
                         params,
                         key,
@@ -400,7 +413,7 @@ pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, Engin
         .map_err(|error| EngineError::Progress { run, error })
 }
 
-/// What the run's decision needs to know of an outcome.
+/// What the run's decision has to know of an outcome.
 pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
     let outcome = match end {
         End::Expanded { count, .. } => return Event::Expanded { at, count: *count },

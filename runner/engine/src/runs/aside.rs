@@ -1,44 +1,43 @@
-//! Rows of the inbox that this node cannot handle, so that they hold up nobody else's.
+//! Rows of the inbox that this node cannot handle: they must not block the rows of other runs.
 //!
-//! Timers, ends of sub-runs and runs submitted in SQL are taken many in one transaction. One row among them that cannot be
-//! handled (it cannot be read, its run's progress or revision cannot, Postgres refuses what follows from it) would fail
-//! the whole transaction, and the next one in the same way, for ever.
+//! Many timers, ends of sub-runs and runs submitted in SQL are taken in one transaction. If one row among them cannot
+//! be handled (it is unreadable, or its run's progress or revision is, or Postgres refuses what follows from it), the
+//! whole transaction would fail, and the next one in the same way, for ever.
 //!
-//! 1. A transaction that fails for what it met in itself is divided by runs, until what cannot be handled stands alone.
-//!    All others are handled.
-//! 2. The rows of that run and kind are *set aside*: this node passes over them. An error in its log names the run and the
-//!    row, and the metric `heddle_rows_set_aside` counts them. They stay in their table: another node, perhaps a newer one,
-//!    may know what to make of them.
-//! 3. Every so often they are tried again, alone, and come back once somebody has mended what was wrong.
+//! 1. A transaction that fails because of its own rows is divided by runs, until the rows that cannot be handled are
+//!    alone. All others are handled.
+//! 2. The rows of that run and kind are *set aside*: this node skips them. An error in its log names the run and the
+//!    row, and the metric `heddle_rows_set_aside` counts them. They stay in their table: another node, perhaps a newer
+//!    one, may be able to handle them.
+//! 3. Every [`AGAIN_EVERY`] they are tried again, alone. When somebody has repaired the cause, they are handled again.
 //!
-//! A gate is looked at as a whole (`overlap.rs`): who may begin follows from all that wait before it and all that is active.
-//! So none of its runs is handled alone. Instead each is tried, as if it were its turn, in a transaction that is given up
-//! again; one that cannot begin is set aside, and the next look decides upon the others.
+//! A gate is decided as a whole (`overlap.rs`): which runs may begin follows from all that wait at it and all that are
+//! active. So none of its runs is handled alone. Instead, each is started for a test, in a transaction that is rolled
+//! back. A run that cannot begin is set aside, and the next tick decides about the others.
 //!
-//! What is passing (another transaction in the way, no database) sets nothing aside: the next look tries again.
+//! Errors that may pass (another transaction holds a lock, no database) set nothing aside: the next tick tries again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_store::live::{PassedOver, Take};
-use parking_lot::Mutex;
 
 use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
+use crate::runs::later::Later;
 use crate::{EngineError, Runs};
 
-/// How many runs' rows of one kind are set aside at most. With more, rows that cannot be handled are looked for anew each
-/// time: those of others still go on, but slowly.
+/// How many runs' rows of one kind are set aside at most. When there are more, bad rows are searched for again each
+/// time: the others are still handled, but slowly.
 const SET_ASIDE_MAX: usize = 1_000;
 
-/// How often rows that are set aside are tried again, and those of how many runs at once.
+/// How often rows that were set aside are tried again.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
-const AGAIN_MAX: usize = 20;
 
-/// What stands in the inbox.
+/// The kinds of rows in the inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Timers,
@@ -46,14 +45,14 @@ pub(crate) enum Kind {
     Settlements,
     /// Runs that were submitted in SQL.
     Starts,
-    /// Runs that wait for their turn before a gate.
+    /// Runs that wait for their turn at a gate.
     Gates,
 }
 
 impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::Timers, Self::Settlements, Self::Starts, Self::Gates];
 
-    /// The table, which is also what metrics call it.
+    /// The table, and its label in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Timers => "timers",
@@ -64,91 +63,54 @@ impl Kind {
     }
 }
 
-fn is_due(tried: Duration, now: Duration) -> bool {
-    now.saturating_sub(tried) > AGAIN_EVERY
+/// Rows that are set aside, by kind and run.
+pub(crate) struct RowsAside([Later<RunId, ()>; Kind::ALL.len()]);
+
+impl Default for RowsAside {
+    fn default() -> Self {
+        Self(Kind::ALL.map(|_| Later::new(SET_ASIDE_MAX, AGAIN_EVERY)))
+    }
 }
 
-/// Rows that are set aside, by kind and run, with when they were tried last (`NodeClock::elapsed`).
-#[derive(Default)]
-pub(crate) struct Aside([Mutex<HashMap<RunId, Duration>>; Kind::ALL.len()]);
-
-impl Aside {
-    /// What a look passes over.
+impl RowsAside {
+    /// The runs that a tick skips.
     pub(crate) fn passed_over(&self) -> PassedOver {
         PassedOver {
-            timers: self.runs(Kind::Timers),
-            settlements: self.runs(Kind::Settlements),
-            starts: self.runs(Kind::Starts),
+            timers: self.of(Kind::Timers).keys(),
+            settlements: self.of(Kind::Settlements).keys(),
+            starts: self.of(Kind::Starts).keys(),
         }
     }
 
-    /// Of how many runs rows of a kind are set aside.
-    pub(crate) fn count(&self, kind: Kind) -> usize {
-        self.of(kind).lock().len()
-    }
-
-    /// Whether rows of a kind are to be tried again.
-    pub(crate) fn is_due(&self, kind: Kind, now: Duration) -> bool {
-        self.of(kind).lock().values().any(|tried| is_due(*tried, now))
-    }
-
-    fn of(&self, kind: Kind) -> &Mutex<HashMap<RunId, Duration>> {
+    /// The runs of a kind.
+    pub(crate) fn of(&self, kind: Kind) -> &Later<RunId, ()> {
         &self.0[kind as usize]
-    }
-
-    fn runs(&self, kind: Kind) -> Vec<RunId> {
-        self.of(kind).lock().keys().copied().collect()
-    }
-
-    /// `false`: there is no place for more.
-    fn put(&self, kind: Kind, run: RunId, now: Duration) -> bool {
-        let mut aside = self.of(kind).lock();
-        let fits = aside.len() < SET_ASIDE_MAX;
-        if fits {
-            aside.insert(run, now);
-        }
-        fits
-    }
-
-    fn remove(&self, kind: Kind, run: RunId) {
-        self.of(kind).lock().remove(&run);
-    }
-
-    /// Those to be tried again now.
-    fn due(&self, kind: Kind, now: Duration) -> Vec<RunId> {
-        let mut aside = self.of(kind).lock();
-        let due = aside.iter_mut().filter(|(_, tried)| is_due(**tried, now));
-        due.take(AGAIN_MAX)
-            .map(|(run, tried)| {
-                *tried = now;
-                *run
-            })
-            .collect()
     }
 }
 
 impl Runs {
-    /// Works off what there is of a kind, but for what cannot be handled. An error is a passing one, or has nothing to do
-    /// with any row.
+    /// Handles all rows of a kind, except those that cannot be handled. An error is one that may pass, or has nothing
+    /// to do with any row.
     pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
-        for run in self.pending.aside.due(kind, self.node.clock.elapsed()) {
+        let aside = self.pending.aside.of(kind);
+        for (run, ()) in aside.due(self.node.clock.elapsed()) {
             match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
                 Ok(()) => {
-                    self.pending.aside.remove(kind, run);
+                    aside.remove(&run);
                     tracing::info!(table = kind.name(), %run, "work of a run that was set aside is done");
                 }
                 Err(error) if is_passing(&error) => return Err(error),
-                // That was told when it was set aside.
+                // This was logged when it was set aside.
                 Err(_) => {}
             }
         }
         let mut taken = BTreeSet::new();
-        let passed_over = self.pending.aside.runs(kind);
+        let passed_over = aside.keys();
         let error = match self.handle(kind, Take::AllBut(&passed_over), &mut taken).await {
             Err(error) if !is_passing(&error) && !taken.is_empty() => error,
             other => return other,
         };
-        let whole = error.again();
+        let whole = error.clone();
         let mut found = false;
         let mut failed = vec![(Vec::from_iter(taken), error)];
         while let Some((mut runs, error)) = failed.pop() {
@@ -166,7 +128,7 @@ impl Runs {
             }
         }
         match (kind, found) {
-            // The others were only tried.
+            // The test was rolled back; the inbox decides about the others.
             (Kind::Gates, true) => self.node.signals.raise(Signal::Inbox),
             (Kind::Gates, false) => return Err(whole),
             (Kind::Timers | Kind::Settlements | Kind::Starts, _) => {}
@@ -174,11 +136,12 @@ impl Runs {
         Ok(())
     }
 
-    /// Whether there was a place for it.
+    /// Returns whether there was room for it.
     fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) -> bool {
         let table = kind.name();
         let error = Chain(error);
-        let fits = self.pending.aside.put(kind, run, self.node.clock.elapsed());
+        let due = self.node.clock.elapsed() + AGAIN_EVERY;
+        let fits = self.pending.aside.of(kind).put(run, (), due);
         match fits {
             true => tracing::error!(
                 %error, table, %run,

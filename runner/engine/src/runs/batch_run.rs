@@ -1,43 +1,31 @@
-//! Runs that carry batches of messages to a queue's workers.
+//! Runs that bring batches of messages to a queue's workers.
 //!
-//! A topic that goes to a queue has a group of its own, which Heddle keeps ([`group_name`]). A batch becomes a run of it
-//! under a key made of the batch's id; its params are `{topic, messages}`. What is special about such a run is what stands
-//! here: its worker is not given what was cancelled while it waited, and may say which messages failed.
+//! A topic that sends to a queue has its own group, which Heddle keeps ([`heddle_domain::topic::group_name`]). A batch
+//! becomes a run of it, with a key made of the batch's id; its params are `{topic, messages}`. This module contains what is
+//! special about such a run: its worker does not get messages that were cancelled while it waited, and may say which
+//! messages failed.
 
 use std::collections::HashSet;
 
-use heddle_domain::topic::Topic;
+use heddle_domain::topic::{Topic, topic_of};
 use heddle_domain::{Fault, Faults};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{Engine, EngineError, RunContext, Runs};
+use crate::{EngineError, RunContext, Runs};
 
-/// The group whose runs carry a topic's batches.
-pub fn group_name(topic: i32) -> String {
-    format!("_topic-{topic}")
+/// The spec of the group of a topic that sends to a queue.
+pub fn topic_group(name: &str, topic: &Topic) -> Value {
+    let timeout = format!("{}ms", topic.spec.timeout.millis());
+    json!({
+        "description": format!("Carries the batches of the topic {name}. Created by Heddle."),
+        "tasks": {"batch": {"queue": topic.spec.queue, "timeout": timeout}},
+    })
 }
 
-impl Engine {
-    /// The group of a topic that goes to a queue: its name and its spec.
-    pub fn topic_group(topic: i32, name: &str, spec: &Topic) -> (String, Value) {
-        let timeout = format!("{}ms", spec.spec.timeout.millis());
-        let group = json!({
-            "description": format!("Carries the batches of the topic {name}. Created by Heddle."),
-            "tasks": {"batch": {"queue": spec.spec.queue, "timeout": timeout}},
-        });
-        (group_name(topic), group)
-    }
-}
-
-/// The topic whose batches a group carries, if it does.
-fn topic_of(group: &str) -> Option<i32> {
-    group.strip_prefix("_topic-")?.parse().ok()
-}
-
-/// A batch as it stands in a run's params.
+/// A batch in the form of a run's params.
 #[derive(Serialize, Deserialize)]
 struct BatchParams<'a> {
     #[serde(borrow)]
@@ -50,7 +38,7 @@ struct MessageId {
     id: Uuid,
 }
 
-/// Params without the messages that are not among `kept`; `None`: they are as they were.
+/// Params without the messages that are not in `kept`; `None`: nothing changes.
 fn without_others(params: &str, kept: &[Uuid]) -> Option<String> {
     let mut batch: BatchParams<'_> = serde_json::from_str(params).ok()?;
     let all = batch.messages.len();
@@ -65,8 +53,8 @@ fn without_others(params: &str, kept: &[Uuid]) -> Option<String> {
     serde_json::to_string(&batch).ok()
 }
 
-/// Which messages failed, by a worker's output: an object's `failed`. Whatever else could be meant to name some is not
-/// guessed at: what is taken for sent is never tried again.
+/// Which messages failed, by a worker's output: an object's `failed`. Nothing else in the output is interpreted: a
+/// message that is wrongly taken as sent is never tried again.
 pub(crate) fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
     const SHAPE: &str = "the output must name the failed messages as `{failed: [id]}`";
     let named = match output {
@@ -89,7 +77,7 @@ pub(crate) fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
     faults.or(failed)
 }
 
-/// What is wrong with a worker's output for a batch with these params.
+/// The errors of a worker's output for a batch with these params.
 fn check_output(output: &str, params: &str) -> Result<(), Faults> {
     let output: Value = serde_json::from_str(output).map_err(|error| Fault::at("/output", error.to_string()))?;
     let failed = failed_of(&output)?;
@@ -114,8 +102,8 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
 }
 
 impl Runs {
-    /// What a worker is given of a task run's params: of a batch of messages all but what was cancelled while it waited in
-    /// the queue. `None`: nothing is left of it.
+    /// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the
+    /// queue. `None`: no message is left.
     pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
         let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
         let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
@@ -124,13 +112,12 @@ impl Runs {
         Ok(match self.node.store.cut_queue_batch(topic, batch).await? {
             Some(kept) if kept.is_empty() => None,
             Some(kept) => Some(without_others(&params, &kept).unwrap_or(params)),
-            // Its topic was deleted, or it is no batch of ours at all.
+            // Its topic was deleted, or it is not a batch.
             None => Some(params),
         })
     }
 
-    /// Refuses a worker's output that may name messages which failed, and cannot be read: to take them for sent would lose
-    /// them.
+    /// Refuses an unreadable worker's output that may name failed messages: to take these as sent would lose them.
     pub(crate) fn check_batch_output(&self, context: &RunContext, output: &str) -> Result<(), Faults> {
         let batch = context.facts.key.as_deref().map(Uuid::parse_str);
         match (topic_of(&context.revision.group_name), batch) {
@@ -185,7 +172,5 @@ mod tests {
         let cut: Value = serde_json::from_str(&without_others(&text, &[other]).unwrap()).unwrap();
         assert_eq!(cut, json!({"topic": "t", "messages": [{"id": other, "payload": "é"}]}));
         assert_eq!(without_others("{}", &[one]), None);
-        assert_eq!(topic_of(&group_name(7)), Some(7));
-        assert_eq!(topic_of("_topic-x"), None);
     }
 }

@@ -1,9 +1,9 @@
-//! One control of many runs: in batches, a few at once, each answered for by itself.
+//! One control of many runs: in batches, a few at once, with one answer per run.
 //!
-//! What goes through `decide` and leaves a run among the living, or ends it (cancel, pause, resume), is done to a batch of
-//! runs in one transaction. What moves a run between tables, or resolves scripts (restart, override), is done run by run.
-//! A batch that fails as a whole is done again run by run, so that no run suffers for another's: only what the database
-//! itself cannot do ends the whole.
+//! Controls that go through `decide` and leave a run live, or end it (cancel, pause, resume), are applied to a batch of
+//! runs in one transaction. Controls that move a run between tables, or resolve scripts (restart, override), are
+//! applied run by run. A batch that fails as a whole is repeated run by run, so that no run suffers from another. Only
+//! an error of the database itself ends the whole.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use heddle_store::run::RunFilter;
 
 use crate::runs::apply::After;
 use crate::runs::control::{BulkAction, ControlError, shown};
-use crate::runs::transition::{NoTransition, standing};
+use crate::runs::transition::standing;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
 const BATCH_MAX: usize = 100;
 
-/// How many of these transactions are under way at once for one request: what else the node does needs connections too.
+/// How many of these transactions one request has open at once: the rest of the node needs connections too.
 const AT_ONCE: usize = 4;
 
-/// How many requests control many runs at once on a node; others wait for their turn.
+/// How many requests control many runs at once on a node; others wait.
 pub(crate) const REQUESTS_MAX: usize = 4;
 
-/// What became of one run of many.
+/// The result for one run of many.
 type Controlled = Result<(), ControlError>;
 
 impl Engine {
-    /// Does something to many runs; answers for each, in their order, after its commit. `Err` is what kept it from going
-    /// on: what was done until then stays done.
+    /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it:
+    /// what was done until then stays done.
     pub fn control_all<'a>(
         &'a self,
         runs: &'a [RunId],
@@ -46,8 +46,8 @@ impl Engine {
         Box::pin(self.runs.control_all(runs, action, actor))
     }
 
-    /// Does work that concerns many things to its end, even if whoever asked for it goes away; only a node that stops
-    /// ends it sooner. So much work is bounded by `REQUESTS_MAX`.
+    /// Finishes work on many objects even if its caller goes away; only a stopping node ends it sooner. `REQUESTS_MAX`
+    /// bounds such work.
     pub async fn to_the_end<T, F>(&self, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
@@ -63,31 +63,9 @@ impl Engine {
         match ended.await {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err(EngineError::Stopping),
-            Err(error) => Err(EngineError::Unreadable(format!(
+            Err(error) => Err(EngineError::unreadable(format!(
                 "the bulk control ended early: {error}"
             ))),
-        }
-    }
-}
-
-impl BulkAction {
-    /// Whether it is done to many live runs in one transaction.
-    fn is_batched(&self) -> bool {
-        // What is resumed may wait still, and is then told one by one to wait again.
-        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
-    }
-
-    /// Whether it takes back what of a run nobody has claimed.
-    fn withdraws(&self) -> bool {
-        matches!(self, Self::Cancel | Self::CancelFor(_) | Self::Pause)
-    }
-
-    /// What it tells a run in this state.
-    fn event(&self, state: RunState, withdrawn: Vec<TaskKey>) -> Result<Event, Refused> {
-        match self {
-            Self::Cancel | Self::CancelFor(_) => Ok(Event::Cancel { withdrawn }),
-            Self::Pause if matches!(state, RunState::Running | RunState::Waiting) => Ok(Event::Pause { withdrawn }),
-            _ => Err(Refused::RunState(state)),
         }
     }
 }
@@ -119,8 +97,11 @@ impl Runs {
         actor: Arc<str>,
     ) -> Result<Vec<Controlled>, EngineError> {
         let mut known = HashMap::new();
-        if action.is_batched() && runs.len() > 1 {
-            match self.control_together(&runs, &action, &actor).await {
+        // A resumed run may have to wait again, and is told so alone.
+        if let Some(event) = action.withdrawing()
+            && runs.len() > 1
+        {
+            match self.control_together(&runs, &action, event, &actor).await {
                 Ok(done) => known = done,
                 Err(error) => {
                     tracing::debug!(error = %Chain(&error), runs = runs.len(), "a batch of a bulk control failed; its \
@@ -142,25 +123,26 @@ impl Runs {
         Ok(done)
     }
 
-    /// One transaction over those of the runs that are live, in the order of their ids like every other that locks
-    /// several. What it answers nothing for has to be looked at by itself.
+    /// One transaction over the live ones of these runs, locked in the order of their ids, as everywhere. A run without
+    /// an answer must be handled alone.
     async fn control_together(
         self: &Arc<Self>,
         runs: &[RunId],
         action: &BulkAction,
+        event: fn(Vec<TaskKey>) -> Event,
         actor: &str,
     ) -> Result<HashMap<RunId, Controlled>, EngineError> {
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         runs.dedup();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("control_together").await?;
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
         let contexts = self.contexts_of(&live).await?;
-        let takes = |run: &&RunId| action.event(locked[*run].state, Vec::new()).is_ok();
+        let takes = |run: &&RunId| action.check(locked[*run].state).is_ok();
         let concerned: Vec<RunId> = live.iter().filter(takes).copied().collect();
         let mut withdrawn: HashMap<RunId, Vec<TaskKey>> = HashMap::new();
-        if action.withdraws() && !concerned.is_empty() {
+        if !concerned.is_empty() {
             for (run, key) in completion.withdraw(&concerned).await? {
                 withdrawn.entry(run).or_default().push(key);
             }
@@ -171,24 +153,16 @@ impl Runs {
         let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
         for run in live {
             let context = self.known(&contexts, run).await?;
-            let stood = standing(run, &locked[&run])?;
+            let found = &locked[&run];
+            let stood = standing(run, found.state, &found.progress)?;
             let before = stood.0;
-            let event = match action.event(before, withdrawn.remove(&run).unwrap_or_default()) {
-                Ok(event) => event,
-                Err(refused) => {
-                    done.insert(run, Err(refused.into()));
-                    continue;
-                }
-            };
-            let transition = match self.transition(&context, stood, &[event], &mut completion, now).await {
-                Ok(transition) => transition,
-                Err(NoTransition::Refused(refused)) if !action.withdraws() => {
-                    done.insert(run, Err(refused.into()));
-                    continue;
-                }
-                // What was taken back of a run must not be lost: nothing of this is done.
-                Err(none) => return Err(none.into()),
-            };
+            if let Err(refused) = action.check(before) {
+                done.insert(run, Err(refused.into()));
+                continue;
+            }
+            let event = event(withdrawn.remove(&run).unwrap_or_default());
+            // The withdrawn task runs of this run must not be lost: without a transition, nothing is committed.
+            let transition = self.transition(&context, stood, &[event], &mut completion, now).await?;
             audits.push((run, shown(before, None), shown(transition.state, None)));
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let error = action.why().or(write.error);

@@ -1,5 +1,5 @@
-//! The claimer: takes what waits in *ready*, as far as this node has room. A service of its own, so that one batch is claimed
-//! while the guests of another run and the outcomes of a third are recorded.
+//! The claimer: takes task runs from *ready*, as far as this node has free slots. It is its own service, so that a
+//! batch is claimed while guests run and other outcomes are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -12,28 +12,29 @@ use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::{EngineError, Runs};
 
-/// How often a node looks for work that nobody told it of; when it has had none for a while, less often.
+/// How often a node polls for work without a signal; less often after it has had none for a while.
 const POLL_BUSY: Duration = Duration::from_millis(100);
 const POLL_IDLE: Duration = Duration::from_millis(1_000);
 
-/// After so many looks for nothing it looks less often.
+/// After this many polls without a result, it polls less often.
 const IDLE_AFTER: u32 = 20;
 
-/// How long to wait before a claim that failed is tried again.
+/// The pause before a failed claim is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// While there is a backlog, so much room has to come free before the next claim: small claims cost as much as large.
+/// While there is a backlog, this many slots must become free before the next claim: a small claim costs as much as a
+/// large one.
 const ROOM_MIN: usize = crate::runs::held::SHORT_TARGET / 4;
 
-/// How long to wait for that much room.
+/// How long to wait for these slots.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 
-/// What a node knows of the queue of task runs that are ready.
+/// What a node knows of the queue of ready task runs.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The turn that was claimed last: where new rows stand in the queue.
+    /// The highest `turn` (position in the queue) that was claimed.
     turn: AtomicI64,
-    /// The last claim came back full: there is more where it came from.
+    /// The last claim was full: there is more.
     backlog: AtomicBool,
 }
 
@@ -42,7 +43,7 @@ impl Queue {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// It has come as far as this turn.
+    /// A row with this `turn` was claimed.
     pub(crate) fn has_come_to(&self, turn: i64) {
         self.turn.fetch_max(turn, Ordering::Relaxed);
     }
@@ -59,7 +60,7 @@ impl Queue {
 /// Claims what is ready.
 pub(crate) struct Claimer {
     runs: Arc<Runs>,
-    /// How often in a row it has looked without being told, and found nothing.
+    /// How many polls in a row found nothing.
     idle: u32,
     woken_by: Option<Signal>,
 }
@@ -73,7 +74,7 @@ impl Claimer {
         }
     }
 
-    /// How long to wait without being told.
+    /// The time until the next poll without a signal.
     fn poll(&self) -> Duration {
         match (self.runs.queue.has_backlog(), self.idle > IDLE_AFTER) {
             (true, _) => ROOM_WAIT,
@@ -82,12 +83,12 @@ impl Claimer {
         }
     }
 
-    /// Claims as much as there is room for.
+    /// Claims as much as there are slots for.
     async fn claim(&mut self) -> Result<(), EngineError> {
         let runs = &self.runs;
         let room = runs.room();
         if room.claimable() == 0 {
-            // Whatever frees a slot brings the claimer around again.
+            // Each freed slot signals the claimer.
             runs.queue.note_backlog(true);
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl Claimer {
 
 impl Service for Claimer {
     const FAILED: &'static str = "cannot claim task runs; trying again";
-    // A node that may not work has no room, and notes that there is more to claim.
+    // A node that may not work has no slots, and notes that there is more to claim.
     const NEEDS: Needs = Needs::Nothing;
     const AGAIN_AFTER: Duration = AGAIN_AFTER;
 
@@ -119,7 +120,7 @@ impl Service for Claimer {
         POLL_BUSY
     }
 
-    /// By work; and, while there is more than there was room for, by attempts that have ended.
+    /// Woken by work; and, while there is a backlog, by attempts that have ended.
     async fn woken(&mut self) {
         let signals = &self.runs.node.signals;
         let backlog = self.runs.queue.has_backlog();

@@ -1,4 +1,4 @@
-//! What has to be known of a run to work on it: read once, remembered for a while.
+//! The facts that work on a run needs: read once, kept for a while.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 use crate::runs::ending::{Ending, Step};
 use crate::{EngineError, RunContext, Runs};
 
-/// What is known of runs.
+/// The facts of runs.
 pub(crate) type Contexts = HashMap<RunId, Arc<RunContext>>;
 
-/// How many runs' facts a node remembers.
+/// How many runs' facts a node keeps.
 pub(crate) const CONTEXTS_MAX: usize = 4_096;
 
 impl Runs {
-    /// What is needed to work on runs, those of them that are live. The caller keeps it: what is remembered of a run may
-    /// be forgotten at any moment (a control of it, its end, too many others), so nobody who has to know asks twice.
+    /// The facts of those of the runs that are live. The caller keeps them: the node may forget them at any moment
+    /// (after a control, the run's end, or for lack of room), so a caller that needs them must not ask twice.
     pub(crate) async fn contexts_of(&self, runs: &[RunId]) -> Result<Contexts, EngineError> {
         let mut contexts = Contexts::with_capacity(runs.len());
         let mut missing = Vec::new();
@@ -57,17 +57,17 @@ impl Runs {
         Ok(contexts)
     }
 
-    /// What is known of a run that is locked, and hence live: if it came back to life since `contexts` were read, it is
-    /// not among them.
+    /// The facts of a run that is locked, and so is live. It is not in `contexts` if it was reopened after these were
+    /// read.
     pub(crate) async fn known(&self, contexts: &Contexts, run: RunId) -> Result<Arc<RunContext>, EngineError> {
         let context = match contexts.get(&run) {
             Some(context) => Some(context.clone()),
             None => self.contexts_of(&[run]).await?.remove(&run),
         };
-        context.ok_or_else(|| EngineError::Unreadable(format!("run {run} cannot be found")))
+        context.ok_or_else(|| EngineError::unreadable(format!("run {run} cannot be found")))
     }
 
-    /// What is known of runs that may be named twice.
+    /// The facts of runs that may be named twice.
     pub(crate) async fn contexts_for(&self, runs: impl Iterator<Item = RunId>) -> Result<Contexts, EngineError> {
         let mut runs: Vec<RunId> = runs.collect();
         runs.sort_unstable();
@@ -75,7 +75,7 @@ impl Runs {
         self.contexts_of(&runs).await
     }
 
-    /// What an attempt is told about itself.
+    /// The context that an attempt gets.
     pub(crate) fn context_of(&self, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         let now = self.now();
@@ -101,8 +101,8 @@ impl Runs {
 
     /// An item of a mapped task, and how many there are.
     ///
-    /// After a restart a map may be expanded anew. The attempts of its new items have higher numbers than any before,
-    /// so what was read for a lower one is read again.
+    /// After a restart, a map may be expanded again. The attempts of its new items have higher numbers than all before,
+    /// so items that were read for a lower number are read again.
     pub(crate) async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
         let task = at.key.task;
         let known = context
@@ -118,7 +118,7 @@ impl Runs {
                     return Err(Ending::invalid("its items were deleted").into());
                 };
                 let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
-                    .map_err(|error| EngineError::Unreadable(format!("items of {}: {error}", context.facts.id)))?;
+                    .map_err(|error| EngineError::unreadable_in(format!("items of {}", context.facts.id), error))?;
                 let items = Arc::new(items);
                 context.maps.lock().insert(task, (at.attempt, items.clone()));
                 items

@@ -1,9 +1,9 @@
-//! What operators do to runs and task runs. Each control is one transaction over one run: lock, decide, write.
+//! Controls of runs and task runs by operators. Each is one transaction over one run: lock, decide, write.
 
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Event, Progress, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, progress_of};
 use crate::runs::submit::Layout;
-use crate::runs::transition::Transition;
+use crate::runs::transition::{Transition, standing};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -25,32 +25,32 @@ pub enum ControlError {
     /// There is no such run or task run.
     #[error("the {0} does not exist")]
     NotFound(&'static str),
-    /// It does not go with how things stand.
+    /// The state of the run or task run does not allow it.
     #[error("{0}")]
     Refused(String),
-    /// The run would be a second unfinished one with params by which it was deduped: this one has them.
+    /// The run would be a second unfinished one with the same deduplicated params: this is the first.
     #[error("run {0} has the same params and has not ended (`dedupe`)")]
     Exists(RunId),
-    /// What was given is wrong.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(Faults),
-    /// Not the caller's fault.
+    /// An error that the caller did not cause.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
-/// What is done to a run.
+/// A control of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BulkAction {
-    /// Ends it and what runs in it.
+    /// Ends the run, and cancels its attempts.
     Cancel,
     /// The same, by Heddle itself, for this reason.
     CancelFor(String),
     /// The run starts nothing new.
     Pause,
-    /// Whatever was paused goes on.
+    /// All that was paused continues.
     Resume,
-    /// Goes on where it failed; `true`: with the scripts that are active now.
+    /// Continues where it failed; `true`: with the scripts that are active now.
     Restart(bool),
     /// Sets the state of an ended run, for this reason.
     Override(RunState, String),
@@ -62,13 +62,13 @@ pub struct Clear {
     pub task: Name,
     /// An item of a mapped task; `None`: all of it.
     pub item: Option<u32>,
-    /// Whether everything that depends on it runs again as well.
+    /// Whether all tasks that depend on it run again too.
     pub downstream: bool,
     /// Why; may be empty.
     pub reason: String,
 }
 
-/// What an operator sets, and why.
+/// The state that an operator sets, and why.
 struct ByHand<'a> {
     state: TaskState,
     output: Option<String>,
@@ -76,16 +76,16 @@ struct ByHand<'a> {
     actor: &'a str,
 }
 
-/// What the audit says of a control.
+/// The audit entry of a control.
 struct Noted<'a> {
     actor: &'a str,
     action: &'static str,
-    /// The task run, if it is about one, as it stood and as it shall stand.
+    /// If it is about a task run: its state before and after.
     task: Option<(Value, Value)>,
     reason: Option<&'a str>,
 }
 
-/// How a run stands, for the audit.
+/// The state of a run, for the audit.
 pub(crate) fn shown(state: RunState, task: Option<&Value>) -> Value {
     let mut shown = json!({"state": state});
     if let Some(task) = task {
@@ -114,7 +114,33 @@ impl Noted<'_> {
 }
 
 impl BulkAction {
-    /// The audit's word; `None` for what Heddle does by itself.
+    /// The control of which the run's state decides.
+    fn control(&self) -> Control {
+        match self {
+            Self::Cancel | Self::CancelFor(_) => Control::Cancel,
+            Self::Pause => Control::Pause,
+            Self::Resume => Control::Resume,
+            Self::Restart(_) => Control::Restart,
+            Self::Override(..) => Control::Override,
+        }
+    }
+
+    /// The refusal, if a run in this state does not allow it.
+    pub(crate) fn check(&self, state: RunState) -> Result<(), Refused> {
+        self.control().check(state)
+    }
+
+    /// The event of a control that withdraws the unclaimed task runs of a run. Only such a control is applied to many live
+    /// runs in one transaction.
+    pub(crate) fn withdrawing(&self) -> Option<fn(Vec<TaskKey>) -> Event> {
+        match self {
+            Self::Cancel | Self::CancelFor(_) => Some(|withdrawn| Event::Cancel { withdrawn }),
+            Self::Pause => Some(|withdrawn| Event::Pause { withdrawn }),
+            Self::Resume | Self::Restart(_) | Self::Override(..) => None,
+        }
+    }
+
+    /// The action's name in the audit; `None` for what Heddle does by itself.
     pub(crate) fn word(&self) -> Option<&'static str> {
         match self {
             Self::Cancel => Some("cancel"),
@@ -126,7 +152,7 @@ impl BulkAction {
         }
     }
 
-    /// What the run says it ended for.
+    /// The reason with which the run ends.
     pub(crate) fn why(&self) -> Option<String> {
         match self {
             Self::CancelFor(why) => Some(why.clone()),
@@ -135,7 +161,7 @@ impl BulkAction {
     }
 }
 
-/// How often a control is tried again when it collides with another transaction.
+/// How often a control is tried again after a conflict with another transaction.
 const TRIES_MAX: u32 = 5;
 
 impl From<StoreError> for ControlError {
@@ -145,7 +171,7 @@ impl From<StoreError> for ControlError {
 }
 
 impl Engine {
-    /// Does something to a run; the answer comes after it is committed.
+    /// Controls a run; returns after the commit.
     pub fn control<'a>(
         &'a self,
         run: RunId,
@@ -155,7 +181,7 @@ impl Engine {
         Box::pin(self.runs.control(run, action, actor))
     }
 
-    /// Sets the state of a task run, for a reason.
+    /// Sets the state of a task run, with a reason.
     pub fn set_task_state<'a>(
         &'a self,
         run: RunId,
@@ -175,12 +201,12 @@ impl Engine {
         Box::pin(self.runs.control_task(run, key, event, Some(by_hand), actor))
     }
 
-    /// Tries a failed or retrying task run again at once.
+    /// Retries a failed or retrying task run at once.
     pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
         Box::pin(self.runs.control_task(run, key, Event::RetryNow(key), None, actor))
     }
 
-    /// Runs a task run of an ended run again, and with `downstream` all that depends on it.
+    /// Runs a task run of an ended run again; with `downstream`, also all that depend on it.
     pub fn clear_task<'a>(
         &'a self,
         run: RunId,
@@ -190,7 +216,7 @@ impl Engine {
         Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
-    /// Makes a new run like an ended or live one; the audit says so from the same commit on.
+    /// Creates a run like an ended or live one; the audit entry is in the same commit.
     pub async fn rerun(&self, row: &RunRow, active_scripts: bool, actor: &str) -> Result<RunId, SubmitError> {
         let revision = self.runs.node.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
@@ -227,7 +253,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Whether a submission would be accepted, without making a run.
+    /// Whether a submission would be accepted; creates no run.
     pub async fn check(&self, group: &str, spec: SubmissionSpec) -> Result<(), SubmitError> {
         self.runs.layout(crate::Submission::manual(group, spec)).await.map(drop)
     }
@@ -272,18 +298,18 @@ impl Runs {
         }
     }
 
-    /// A run's context from what a lock has read.
+    /// A run's context, from the row that its lock has read.
     pub(crate) async fn context_of_live(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
         if let Some(context) = self.contexts_of(&[run]).await?.remove(&run) {
             return Ok(context);
         }
-        // It had ended, and comes back within this transaction only: its facts are read where it stands.
+        // The run had ended, and is live again only within this transaction: its facts are read from there.
         let row = self
             .node
             .store
             .run(run)
             .await?
-            .ok_or_else(|| EngineError::Unreadable(format!("run {run} does not exist any more")))?;
+            .ok_or_else(|| EngineError::unreadable(format!("run {run} does not exist any more")))?;
         let revision = self.node.catalog.revision(live.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) => self.node.catalog.resolution(id, &revision).await?,
@@ -299,15 +325,13 @@ impl Runs {
 
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let reopen = matches!(action, BulkAction::Restart(_));
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("control").await?;
         let live = completion
             .lock_one(run, reopen)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
-        if reopen && !matches!(live.state, RunState::Failed | RunState::Cancelled) {
-            return Err(Refused::RunState(live.state).into());
-        }
+        action.check(live.state)?;
         match action {
             BulkAction::Restart(true) => {
                 let resolution = self.node.catalog.resolve(&context.revision).await?;
@@ -321,28 +345,13 @@ impl Runs {
             }
             _ => {}
         }
-        if live.state.is_final() && !reopen {
-            return Err(Refused::RunState(live.state).into());
-        }
-        let event = match action {
-            BulkAction::Cancel | BulkAction::CancelFor(_) => {
+        let event = match action.withdrawing() {
+            Some(event) => {
                 let withdrawn = completion.withdraw(&[run]).await?;
-                Event::Cancel {
-                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
-                }
+                event(withdrawn.into_iter().map(|(_, key)| key).collect())
             }
-            BulkAction::Pause => {
-                if !matches!(live.state, RunState::Running | RunState::Waiting) {
-                    return Err(Refused::RunState(live.state).into());
-                }
-                let withdrawn = completion.withdraw(&[run]).await?;
-                Event::Pause {
-                    withdrawn: withdrawn.into_iter().map(|(_, key)| key).collect(),
-                }
-            }
-            BulkAction::Resume => Event::Resume { waits: live.waits },
-            BulkAction::Restart(_) => Event::Restart,
-            BulkAction::Override(..) => return Ok(()),
+            None if reopen => Event::Restart,
+            None => Event::Resume { waits: live.waits },
         };
         let noted = action.word().map(|action| Noted {
             actor,
@@ -369,13 +378,19 @@ impl Runs {
         noted: Option<Noted<'_>>,
         set: Option<(TaskKey, &ByHand<'_>)>,
     ) -> Result<(), ControlError> {
-        // By the revision of the run, as when it was made: a gate wakes for runs of which it knows.
+        // By the run's own revision, as when it was created: the gate is woken by runs whose revision has a bound.
         let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
         let turn = in_turn.then_some(Event::TakeTurn);
         let events: Vec<Event> = turn.into_iter().chain([event]).collect();
         let now = completion.now();
         let transition = self
-            .transition(context, standing(run, live)?, &events, &mut completion, now)
+            .transition(
+                context,
+                standing(run, live.state, &live.progress)?,
+                &events,
+                &mut completion,
+                now,
+            )
             .await?;
         let state = transition.state;
         if live.state.is_final()
@@ -394,7 +409,8 @@ impl Runs {
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
         if let Some((key, set)) = set {
-            // Dated behind the end of the attempt that it stops: an override that is older than an end no longer stands.
+            // Dated after the end of the attempt that it stops: an override that is older than an end has no effect any
+            // more.
             let at = completion.now();
             completion
                 .insert_override(run, key, set.state, set.output.as_deref(), set.reason, set.actor, at)
@@ -420,7 +436,7 @@ impl Runs {
                 .await?;
         }
         completion.commit().await?;
-        // What restarts may take other scripts: the facts are read anew, here and by whoever worked on it before.
+        // A restart may change the scripts: the facts are read again, here and on other nodes that worked on the run.
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
@@ -434,7 +450,7 @@ impl Runs {
         by_hand: Option<&ByHand<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("control_task").await?;
         let live = completion
             .lock_one(run, true)
             .await?
@@ -460,12 +476,12 @@ impl Runs {
     }
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("clear").await?;
         let live = completion
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        if !live.state.is_final() {
+        if !Control::Clear.is_allowed(live.state) {
             return Err(ControlError::Refused(not_cleared(live.state)));
         }
         let context = self.context_of_live(run, &live).await?;
@@ -508,7 +524,7 @@ impl Runs {
             .await
     }
 
-    /// Sets a run's state by hand: what is active is stopped first.
+    /// Overrides a run's state: what is active is stopped first.
     #[allow(
         clippy::too_many_arguments,
         reason = "one control, told apart by name at its only call"
@@ -566,15 +582,21 @@ impl Runs {
         let event = Event::Cancel { withdrawn };
         let now = completion.now();
         let cancelled = self
-            .transition(&context, standing(run, live)?, &[event], &mut completion, now)
+            .transition(
+                &context,
+                standing(run, live.state, &live.progress)?,
+                &[event],
+                &mut completion,
+                now,
+            )
             .await?;
         let mut after = After::default();
-        // Whatever it had come to: it has ended, as somebody says.
+        // Whatever state the cancel led to, the run has the given state.
         let overridden = Transition { state, ..cancelled };
         let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
         let write = RunWrite { error, ..write };
         self.write(&mut completion, &[write], &mut after).await?;
-        // Dated behind the ends that it brings about: an override that is older than an end no longer stands.
+        // Dated after the ends that it causes: an override that is older than an end has no effect any more.
         let now = completion.now();
         completion
             .insert_override(run, mark, task_state, None, reason, actor, now)
@@ -587,11 +609,7 @@ impl Runs {
     }
 }
 
-fn standing(run: RunId, live: &LiveRun) -> Result<(RunState, Progress), EngineError> {
-    Ok((live.state, progress_of(run, &live.progress)?))
-}
-
-/// Why nothing of a run in this state is cleared, and what to do instead.
+/// Why a run in this state cannot be cleared, and what to do instead.
 pub fn not_cleared(state: RunState) -> String {
     format!(
         "the run is {state}; a task run can be cleared only after its run has ended. Cancel the run first, or retry \

@@ -1,5 +1,5 @@
-//! What follows from the creation of runs, once it is committed: the same whoever made them (submissions, schedules,
-//! upstream groups, backfills, scripts).
+//! What follows from the creation of runs, after the commit; the same for submissions, schedules, upstream groups,
+//! backfills and scripts.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use crate::runs::apply::After;
 use crate::{RunContext, Runs};
 
 impl Runs {
-    /// What was handed to this node begins; whoever else is concerned is woken. `created` tells of each of `runs` what
-    /// became of it.
+    /// Attempts that this node was given begin; others are woken. `created` has the result for each of `runs`.
     pub(crate) fn created(
         self: &Arc<Self>,
         runs: impl IntoIterator<Item = (NewRun, Arc<RunContext>)>,
@@ -24,7 +23,7 @@ impl Runs {
         self.acted(after);
     }
 
-    /// The same of one run among others that a transaction makes; acted upon after its commit.
+    /// The same for one run among others of a transaction; handled after its commit.
     pub(crate) fn note_created(&self, run: &NewRun, context: Arc<RunContext>, created: &Created, after: &mut After) {
         if after.created(run, created) {
             self.contexts.insert(run.id, context);
@@ -33,12 +32,12 @@ impl Runs {
 }
 
 impl After {
-    /// Notes what follows; answers whether a node will soon have to know what the run is.
+    /// Notes what follows; returns whether a node will soon need the facts of the run.
     fn created(&mut self, run: &NewRun, created: &Created) -> bool {
         let Created::Made { handed, .. } = created else {
             return false;
         };
-        // Those that wait for upstream groups are looked at by the links, the others by the gate, mostly on this node.
+        // Runs that wait for upstream groups are handled by the links, the others by the gate, usually on this node.
         let in_turn = run.gated && !run.follows;
         self.signals.add_if(in_turn, Signal::Inbox);
         self.signals.add_if(run.follows, Signal::Links);
@@ -109,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Rows of which the first is handed to this node, the second is not, and the third waits for slots.
+    /// Rows of which this node gets the first and not the second; the third waits for slots of pools.
     fn rows(count: usize) -> Vec<ReadyRow> {
         let room = Room {
             free: 1,
@@ -142,7 +141,7 @@ mod tests {
             handed,
             at: Time::default(),
         };
-        // Handed over, and nothing left; the lease has run out meanwhile; more than was handed over; slots of pools.
+        // All given to this node; the lease expired meanwhile; more rows than were given; slots of pools.
         let ready = |count| NewRun {
             ready: rows(count),
             ..run()
@@ -151,7 +150,7 @@ mod tests {
         check(&ready(1), &made(false), &[Signal::Work], 0, true);
         check(&ready(2), &made(true), &[Signal::Work], 1, true);
         check(&ready(3), &made(true), &[Signal::Work, Signal::Pools], 1, true);
-        // Before a gate; behind upstream groups; with nothing to do at all.
+        // At a gate; waiting for upstream groups; with nothing to do at all.
         let gated = |follows| NewRun {
             gated: true,
             follows,
@@ -160,7 +159,7 @@ mod tests {
         check(&gated(false), &made(true), &[Signal::Inbox], 0, true);
         check(&gated(true), &made(true), &[Signal::Links], 0, false);
         check(&run(), &made(true), &[], 0, false);
-        // What was not made concerns nobody.
+        // A run that was not created has no consequences.
         for refused in [Created::Exists(run().id), Created::Fenced] {
             check(&ready(3), &refused, &[], 0, false);
             check(&gated(false), &refused, &[], 0, false);

@@ -1,9 +1,8 @@
-//! What is made of runs that have ended is kept for those who ask again.
+//! Keeps what was computed from ended runs, for the next request.
 //!
-//! A run of a thousand tasks is a quarter of a megabyte, and each of its pages shows a part of it. Once it has ended it
-//! changes only when somebody does something to it, which its mark tells ([`Store::ended_mark`]): what was made of it is
-//! good for as long as the mark is the same. A mark is read before what it stands for is, or with it, so that what is kept
-//! is never older than its mark.
+//! A run of a thousand tasks is a quarter of a megabyte, and each of its pages shows a part of it. After its end, a run
+//! changes only by a control, and that changes its mark ([`Store::ended_mark`]): a result is valid as long as the mark
+//! is the same. The mark is read before the run, or with it, so a kept result is never older than its mark.
 //!
 //! [`Store::ended_mark`]: heddle_store::Store::ended_mark
 
@@ -13,11 +12,11 @@ use std::sync::Arc;
 use heddle_domain::id::RunId;
 use parking_lot::Mutex;
 
-/// What is made of runs that have ended: of those that were asked for last, as long as there is room.
+/// Results computed from ended runs: those requested last, within a maximum weight.
 #[derive(Debug)]
 pub struct Ended<T> {
     weight_max: usize,
-    /// The one that was asked for last comes first.
+    /// The one that was requested last comes first.
     kept: Mutex<VecDeque<Kept<T>>>,
 }
 
@@ -30,7 +29,7 @@ struct Kept<T> {
 }
 
 impl<T> Ended<T> {
-    /// Keeps what together weighs no more than this, in whatever unit.
+    /// Keeps results with at most this weight together; the caller chooses the unit.
     pub fn new(weight_max: usize) -> Self {
         Self {
             weight_max,
@@ -38,12 +37,12 @@ impl<T> Ended<T> {
         }
     }
 
-    /// Whether anything of this run is kept, maybe of how it was before.
+    /// Whether any result of this run is kept, perhaps an old one.
     pub fn knows(&self, run: RunId) -> bool {
         self.kept.lock().iter().any(|kept| kept.run == run)
     }
 
-    /// What was made of a run that still has this mark.
+    /// The result for a run, if its mark is still the same.
     pub fn find(&self, run: RunId, mark: &str) -> Option<Arc<T>> {
         let mut all = self.kept.lock();
         let index = all.iter().position(|kept| kept.run == run && kept.mark == mark)?;
@@ -53,7 +52,7 @@ impl<T> Ended<T> {
         Some(what)
     }
 
-    /// Keeps what was made of a run with this mark, in place of what was kept of it before.
+    /// Keeps the result for a run with this mark; it replaces the run's previous one.
     pub fn keep(&self, run: RunId, mark: String, weight: usize, what: Arc<T>) {
         let mut all = self.kept.lock();
         all.retain(|kept| kept.run != run);
@@ -88,10 +87,10 @@ mod tests {
         ended.keep(run(2), "a".into(), 4, Arc::new("two"));
         assert_eq!(ended.find(run(1), "a").as_deref(), Some(&"one"));
         assert!(ended.find(run(1), "b").is_none() && ended.find(run(3), "a").is_none());
-        // The second was asked for before the first was.
+        // The second was requested before the first.
         ended.keep(run(3), "a".into(), 4, Arc::new("three"));
         assert!(ended.knows(run(1)) && !ended.knows(run(2)) && ended.knows(run(3)));
-        // It is another one now; and what does not fit is not kept.
+        // The run has changed; and a result that does not fit is not kept.
         ended.keep(run(1), "b".into(), 4, Arc::new("again"));
         assert_eq!(ended.find(run(1), "b").as_deref(), Some(&"again"));
         ended.keep(run(1), "c".into(), 11, Arc::new("large"));

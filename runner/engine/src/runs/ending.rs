@@ -1,4 +1,4 @@
-//! How attempts end, and what is reported of that.
+//! How attempts end, and the reports of that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,9 @@ use heddle_store::live::LogRow;
 use crate::runs::held::HeldAttempt;
 use crate::{EngineError, RunContext};
 
-/// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its report
-/// is taken up, so there are no more than slots, but for what transactions that ran side by side were each granted.
+/// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its
+/// report is taken, so there are at most as many as slots, plus those that concurrent transactions were each allowed to
+/// give to this node.
 pub(crate) fn reports_max(slots: usize) -> usize {
     slots + 4 * crate::runs::held::SHORT_TARGET
 }
@@ -27,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) held: HeldAttempt,
     pub(crate) end: End,
     pub(crate) finished_at: Time,
-    /// Log lines that have not been written.
+    /// Log lines that are not written yet.
     pub(crate) lines: Vec<LogRow>,
 }
 
@@ -39,7 +40,7 @@ pub(crate) enum End {
         items: String,
         count: u32,
     },
-    /// Nothing to be reported: it was cancelled, or a sub-run holds it now.
+    /// Nothing to report: it was cancelled, or something else (a sub-run, an offer, a queue) holds it now.
     Dropped,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Done {
     pub(crate) cpu: Option<Duration>,
 }
 
-/// What came of an attempt.
+/// The end of an attempt.
 #[derive(Clone, Debug)]
 pub(crate) enum Ending {
     Succeeded(String),
@@ -68,7 +69,7 @@ pub(crate) enum Ending {
     Released,
     /// Heddle's own fault; see `patience.rs`.
     Ours {
-        /// Text that only people read.
+        /// Only for people.
         message: String,
         /// Whether it counts as a loss.
         counted: bool,
@@ -98,7 +99,7 @@ impl Ending {
 }
 
 impl Ending {
-    /// What was asked for cannot be.
+    /// What was asked for is invalid.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::fatal(ErrorKind::Invalid, message)
     }
@@ -115,15 +116,15 @@ impl End {
     }
 }
 
-/// What a step on an attempt's way came to.
+/// The result of a step on an attempt's way.
 pub(crate) type Step<T> = Result<T, Stop>;
 
-/// Why an attempt gets no further.
+/// Why an attempt does not go on.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It ends like this.
     Ending(Ending),
-    /// Heddle itself failed: it is tried again, or fails as our own fault.
+    /// Heddle itself failed: the step is tried again, or fails as our own fault.
     Engine(EngineError),
 }
 
@@ -142,7 +143,7 @@ where
     }
 }
 
-/// For those who handle endings themselves, and pass on what Heddle failed at.
+/// For callers that handle endings themselves, and pass on the errors of Heddle.
 pub(crate) fn apart<T>(step: Step<T>) -> Result<Result<T, Ending>, EngineError> {
     match step {
         Ok(value) => Ok(Ok(value)),

@@ -1,70 +1,84 @@
 //! Outcomes that cannot be recorded.
 //!
-//! The database refuses an outcome for a reason that no waiting mends: a value that it does not take, a trigger of
-//! somebody's, a page that cannot be read, a progress that nobody can decode. Whoever has such an outcome has to come to
-//! an end with it that people can see: dropped silently its row would stay in *running* under a lease that holds, and
-//! the attempt would be taken for one whose hand-over was not heard of and run again, without end and uncounted.
+//! The database may refuse an outcome for a reason that does not pass: a value that it does not accept, somebody's
+//! trigger, a page that cannot be read, a progress that cannot be decoded. Such an outcome must come to an end that
+//! people can see. If it were silently dropped, its row would stay in *running* under a valid lease; the attempt would
+//! look like one of which the node has not heard, and would run again, without end and uncounted.
 //!
-//! 1. The outcome is tried alone, so that nobody else's waits for it.
-//! 2. In its place a failure of kind `invalid` is recorded, which says so.
-//! 3. If that is refused too, the run is *given up*: it ends as failed by statements that read neither its progress nor
-//!    its history, with a progress that is made anew ([`Progress::abandoned`]), and people are told. What of it runs
-//!    elsewhere is stopped. Once more without history and without telling anybody, if it was these that were refused.
-//! 4. If even that is refused, the attempt is *set aside*: it is never run again by this node, an error in the log and
-//!    the metric `heddle_outcomes_set_aside` tell of it, and step 3 is tried again every so often, so that the run ends
-//!    once somebody has mended the database.
+//! 1. The outcome is tried alone, so that no other outcome waits for it.
+//! 2. Instead of it, a failure of kind `invalid` is recorded, which says so.
+//! 3. If that is refused too, the run is *given up*: statements that read neither its progress nor its history end it
+//!    as failed, with a new progress ([`Progress::abandoned`]), and people are told. Its attempts elsewhere are
+//!    stopped. If the history or the notices were the reason, it is repeated without them.
+//! 4. If even that is refused, the attempt is *set aside*: this node never runs it again, an error in the log and the
+//!    metric `heddle_outcomes_set_aside` report it, and step 3 is repeated every [`AGAIN_EVERY`], so that the run ends
+//!    when somebody has repaired the database.
 //!
-//! A lost attempt that the reaper takes over goes the same way, whichever node it was of.
+//! The [`Abandoner`] does the steps 3 and 4, so that neither the recorder nor the reaper waits for them. A lost attempt that
+//! the reaper takes over is handled in the same way, whichever node held it.
+//!
+//! A progress in a format that only newer builds know is no reason to end a run: a newer node can read it. Such an attempt
+//! is set aside at once. Nothing of its run is written, and this node only checks whether the attempt still exists.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, AttemptKey, FormatError, Past, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState};
+use heddle_domain::{Chain, Time};
 use heddle_store::live::{AttemptRow, EndedAttempt, Grant, Interrupted, RunWrite};
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
+use crate::node::Node;
 use crate::node::group_commit::is_passing;
-use crate::runs::apply::After;
+use crate::node::service::{Needs, Service};
+use crate::node::signals::Signal;
+use crate::runs::apply::{After, progress_of};
+use crate::runs::later::Later;
 use crate::runs::transition::Transition;
 use crate::{EngineError, Runs};
 
-/// What people read as the error of the run.
+/// The error of the run.
 const WHY: &str = "the outcome could not be recorded; the log of the node has the cause";
 
-/// How many attempts are set aside at most. With more, this node takes up nothing that it does not know.
+/// How many attempts are set aside at most. When there are more, this node adopts no attempt that it does not know.
 const SET_ASIDE_MAX: usize = 10_000;
 
-/// How often those that are set aside are tried again, and how many of them at once.
+/// How often those that were set aside are tried again.
 const AGAIN_EVERY: Duration = Duration::from_secs(30);
-const AGAIN_MAX: usize = 20;
 
-/// How often a try that met passing trouble is repeated, with what pause.
-const TRIES_MAX: usize = 100;
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// When a try is repeated after an error that may pass, and how often the abandoner looks for due attempts.
+const AGAIN_SOON: Duration = Duration::from_secs(1);
 
 /// Runs that were given up, and attempts that are set aside.
-#[derive(Default)]
 pub(crate) struct GivenUp {
-    aside: Mutex<HashMap<(RunId, AttemptKey), Aside>>,
+    aside: Later<(RunId, AttemptKey), Attempt>,
     runs: AtomicU64,
 }
 
-struct Aside {
-    ended: EndedAttempt,
-    tried: Instant,
+/// An attempt whose outcome cannot be recorded.
+#[derive(Clone, Copy)]
+struct Attempt {
+    /// The lease under which it was held.
+    lease: i64,
+    /// The progress of its run has a newer format: only a newer node may end it.
+    newer: bool,
+}
+
+impl Default for GivenUp {
+    fn default() -> Self {
+        Self {
+            aside: Later::new(SET_ASIDE_MAX, AGAIN_EVERY),
+            runs: AtomicU64::new(0),
+        }
+    }
 }
 
 impl GivenUp {
-    /// Whether an attempt must not be run (again) by this node.
+    /// Whether this node must not run an attempt (again).
     pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
-        let aside = self.aside.lock();
-        aside.len() >= SET_ASIDE_MAX || aside.contains_key(&(run, at))
+        self.aside.is_full() || self.aside.contains(&(run, at))
     }
 
     /// Runs that this node has given up.
@@ -74,108 +88,113 @@ impl GivenUp {
 
     /// Attempts that are set aside.
     pub(crate) fn set_aside(&self) -> usize {
-        self.aside.lock().len()
-    }
-
-    fn put(&self, ended: EndedAttempt) {
-        let mut aside = self.aside.lock();
-        if aside.len() < SET_ASIDE_MAX {
-            let tried = Instant::now();
-            aside.insert((ended.run, ended.at), Aside { ended, tried });
-        }
-    }
-
-    fn remove(&self, ended: EndedAttempt) {
-        self.aside.lock().remove(&(ended.run, ended.at));
-    }
-
-    fn due(&self) -> Vec<EndedAttempt> {
-        let mut aside = self.aside.lock();
-        let due = aside.values_mut().filter(|aside| aside.tried.elapsed() > AGAIN_EVERY);
-        due.take(AGAIN_MAX)
-            .map(|aside| {
-                aside.tried = Instant::now();
-                aside.ended
-            })
-            .collect()
+        self.aside.len()
     }
 }
 
-/// What a try came to.
-enum Tried {
-    /// The run has ended, by this or by somebody else.
-    Ended,
-    /// It cannot be ended now.
-    Aside,
+/// Ends runs that were given up. If one cannot be ended, tries it again later.
+pub(crate) struct Abandoner(pub(crate) Arc<Runs>);
+
+impl Service for Abandoner {
+    const FAILED: &'static str = "cannot end runs that were given up; trying again";
+    // The node that takes the attempts over as lost comes to the same point.
+    const NEEDS: Needs = Needs::Lease;
+    const AGAIN_AFTER: Duration = AGAIN_SOON;
+    const WOKEN_BY: Option<Signal> = Some(Signal::GivenUp);
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0.node
+    }
+
+    async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        let (runs, node) = (&self.0, &self.0.node);
+        loop {
+            let due = runs.reports.given_up.aside.due(node.clock.elapsed());
+            if due.is_empty() {
+                return Ok(AGAIN_SOON);
+            }
+            for (key, attempt) in due {
+                if node.is_fenced() || node.stop.is_cancelled() {
+                    return Ok(AGAIN_SOON);
+                }
+                runs.try_to_end(key, attempt).await;
+            }
+        }
+    }
 }
 
 impl Runs {
-    /// The outcome of an attempt cannot be recorded: ends its run, or sets the attempt aside.
-    pub(crate) async fn give_up(self: &Arc<Self>, ended: EndedAttempt, error: &EngineError) {
+    /// Handles an outcome that cannot be recorded: from now on, nobody adopts the attempt here, and the abandoner ends
+    /// its run.
+    pub(crate) fn give_up(&self, ended: EndedAttempt, error: &EngineError) {
+        let EndedAttempt { run, at, lease } = ended;
+        let (task, newer, error) = (at.key.task, is_newer(error), Chain(error));
+        let mut due = self.node.clock.elapsed();
+        match newer {
+            true => {
+                due += AGAIN_EVERY;
+                tracing::error!(%error, %run, task, attempt = at.attempt, "only a newer node can record the outcome of \
+                    an attempt; the attempt is set aside");
+            }
+            false => tracing::error!(%error, %run, task, attempt = at.attempt, "cannot record the outcome of an \
+                attempt; its run is set to failed"),
+        }
+        self.reports
+            .given_up
+            .aside
+            .put((run, at), Attempt { lease, newer }, due);
+        self.node.signals.raise(Signal::GivenUp);
+    }
+
+    async fn try_to_end(self: &Arc<Self>, (run, at): (RunId, AttemptKey), attempt: Attempt) {
+        let Attempt { lease, newer } = attempt;
+        let ended = EndedAttempt { run, at, lease };
+        let aside = &self.reports.given_up.aside;
+        let tried = match newer {
+            true => self.is_over(ended).await,
+            false => self.end(ended).await,
+        };
+        match tried {
+            Ok(true) => aside.remove(&(run, at)),
+            Ok(false) => {}
+            Err(error) if is_passing(&error) => {
+                aside.put((run, at), attempt, self.node.clock.elapsed() + AGAIN_SOON);
+            }
+            Err(error) => tracing::error!(error = %Chain(&error), %run, task = at.key.task, attempt = at.attempt,
+                "cannot set a run to failed; its attempt is set aside and retried every 30 s"),
+        }
+    }
+
+    /// Whether a newer node has ended the attempt, or this node can read the run's progress now.
+    async fn is_over(&self, ended: EndedAttempt) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
-        let task = at.key.task;
-        tracing::error!(error = %Chain(error), %run, task, attempt = at.attempt, "cannot record the outcome of an \
-            attempt; its run is set to failed");
-        // A newer node knows what to make of it.
-        let newer = matches!(
-            error,
-            EngineError::Progress {
-                error: FormatError::Unknown(_),
-                ..
-            }
-        );
-        // Before anything else: while this is under way nobody may take the attempt up.
-        self.reports.given_up.put(ended);
-        if newer {
-            return;
-        }
-        match self.try_to_end(ended).await {
-            Tried::Ended => self.reports.given_up.remove(ended),
-            Tried::Aside => {
-                tracing::error!(%run, task, attempt = at.attempt, "cannot set a run to failed; its attempt is set \
-                    aside and retried every 30 s");
-            }
-        }
+        let mut completion = self.node.completion("look_at_set_aside").await?;
+        // This only looks: it is rolled back.
+        let locked = completion.lock(&[ended]).await?;
+        let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
+            return Ok(true);
+        };
+        Ok(!progress_of(run, &found.progress).is_err_and(|error| is_newer(&error)))
     }
 
-    /// Tries again what is set aside.
-    pub(crate) async fn give_up_again(self: &Arc<Self>) {
-        for ended in self.reports.given_up.due() {
-            if let Tried::Ended = self.try_to_end(ended).await {
-                self.reports.given_up.remove(ended);
-            }
-        }
-    }
-
-    async fn try_to_end(self: &Arc<Self>, ended: EndedAttempt) -> Tried {
+    /// Ends a run as failed, with its history if possible. `true`: the run has ended, by this or otherwise.
+    async fn end(self: &Arc<Self>, ended: EndedAttempt) -> Result<bool, EngineError> {
         let run = ended.run;
-        for in_full in [true, false] {
-            for _ in 0..TRIES_MAX {
-                if self.node.is_fenced() || self.node.stop.is_cancelled() {
-                    // Whoever takes the attempt over as lost comes to the same point.
-                    return Tried::Aside;
-                }
-                let error = match self.end_by_force(ended, in_full).await {
-                    Ok(true) => {
-                        tracing::error!(%run, "set a run to failed, because the outcome of an attempt could not be \
-                            recorded");
-                        self.reports.given_up.runs.fetch_add(1, Ordering::Relaxed);
-                        return Tried::Ended;
-                    }
-                    Ok(false) => return Tried::Ended,
-                    Err(error) => error,
-                };
-                if !is_passing(&error) {
-                    tracing::error!(error = %Chain(&error), %run, in_full, "cannot set a run to failed");
-                    break;
-                }
-                tokio::time::sleep(AGAIN_AFTER).await;
+        let forced = match self.end_by_force(ended, true).await {
+            Err(error) if !is_passing(&error) => {
+                tracing::error!(error = %Chain(&error), %run, "cannot set a run to failed; trying without its history");
+                self.end_by_force(ended, false).await?
             }
+            other => other?,
+        };
+        if forced {
+            tracing::error!(%run, "set a run to failed, because the outcome of an attempt could not be recorded");
+            self.reports.given_up.runs.fetch_add(1, Ordering::Relaxed);
         }
-        Tried::Aside
+        Ok(true)
     }
 
-    /// Ends a run as failed whatever stands in its way; `false`: the attempt, or the run, is over already.
+    /// Ends a run as failed, whatever is wrong with it. `false`: the attempt, or the run, has ended already.
     async fn end_by_force(self: &Arc<Self>, ended: EndedAttempt, in_full: bool) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
         let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
@@ -184,11 +203,11 @@ impl Runs {
         let past = match self.node.store.run_detail(run).await {
             Ok(detail) => detail.map(|detail| past_of(&detail.attempts)).unwrap_or_default(),
             Err(error) if error.is_passing() => return Err(error.into()),
-            // Then it is made without.
+            // If the history cannot be read, the progress is made without it.
             Err(_) => Vec::new(),
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("end_by_force").await?;
         let Some(stopped) = completion.abandon(ended).await? else {
             return Ok(false);
         };
@@ -216,6 +235,17 @@ impl Runs {
     }
 }
 
+/// Whether the error is that only newer builds know the format of a run's progress.
+pub(crate) fn is_newer(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Progress {
+            error: FormatError::Unknown(_),
+            ..
+        }
+    )
+}
+
 fn past_of(attempts: &[heddle_store::run::AttemptView]) -> Vec<Past> {
     let left = |attempt: &heddle_store::run::AttemptView| match (attempt.state, attempt.skipped) {
         (AttemptState::Succeeded, false) => Some(TaskState::Succeeded),
@@ -234,7 +264,7 @@ fn past_of(attempts: &[heddle_store::run::AttemptView]) -> Vec<Past> {
         .collect()
 }
 
-/// What is recorded of the attempts that a given up run still had.
+/// The history of the attempts that the run still had.
 fn history(stopped: &[Interrupted], failed: AttemptKey) -> Vec<AttemptRow> {
     stopped
         .iter()

@@ -1,4 +1,4 @@
-//! Secrets and connections, for whom they were granted to.
+//! Secrets and connections, for those to whom they are granted.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::{EngineError, Runs};
 /// How long one statement on a named connection may take.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many rows one query may give.
+/// How many rows one query may return.
 const ROWS_MAX: u32 = 10_000;
 
-/// What a script was granted, or why not; or what kept Heddle from finding out.
+/// What a script was granted, or why not; or the error that kept Heddle from finding out.
 pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
 
-/// What a script may reach, of what its task or topic names.
+/// What a script may reach, from the names in its task or topic.
 pub(crate) fn grants(allow_hosts: &[String], sql: &[Name], secrets: &[Name]) -> Grants {
     let names = |names: &[Name]| names.iter().map(|name| name.as_str().to_owned()).collect();
     Grants {
@@ -30,20 +30,20 @@ pub(crate) fn grants(allow_hosts: &[String], sql: &[Name], secrets: &[Name]) -> 
     }
 }
 
-/// The same address, for sessions in which nothing can be written. (A script's own `SET` ends with its statement.)
+/// The same address, for read-only sessions. (A script's own `SET` ends with its statement.)
 fn read_only(url: &str) -> String {
     let divider = if url.contains('?') { '&' } else { '?' };
     format!("{url}{divider}options=-c%20default_transaction_read_only%3Don")
 }
 
-/// What a consumer is told when Heddle is at fault; the node's log has the rest.
+/// What a consumer is told when the error is Heddle's own; the node's log has the details.
 pub(crate) fn unavailable(error: &EngineError) -> String {
     tracing::warn!(error = %Chain(error), "a host call of a script failed");
     "internal error of Heddle; try again".to_owned()
 }
 
 impl Runs {
-    /// A secret, if a group or topic (`noun`) of this name and category was granted it.
+    /// A secret, if it is granted to a group or topic (`noun`) of this name and category.
     pub(crate) async fn granted_secret(
         &self,
         noun: &str,
@@ -58,7 +58,7 @@ impl Runs {
         })
     }
 
-    /// A connection, if a group or topic (`noun`) of this name and category was granted it.
+    /// A connection, if it is granted to a group or topic (`noun`) of this name and category.
     pub(crate) async fn granted_connection(
         &self,
         noun: &str,

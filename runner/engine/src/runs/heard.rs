@@ -1,8 +1,8 @@
-//! What runs and attempts hear of their node.
+//! What runs and attempts hear from their node.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 
 use crate::node::news::News;
 use crate::node::part::Part;
@@ -13,17 +13,17 @@ impl Part for Runs {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         let signals = &self.node.signals;
         async move {
-            match change.kind.as_str() {
-                "script" => signals.raise(Signal::Scripts),
-                // Its scripts are on another one from now on: nobody takes them from memory, and snapshots are to be made.
-                "runtime" => {
+            match change.noun {
+                Some(Noun::Script) => signals.raise(Signal::Scripts),
+                // Its scripts now have another runtime: forget them, and make new snapshots.
+                Some(Noun::Runtime) => {
                     self.contexts.clear();
                     self.scripts.sandbox.forget_runtime(&change.name);
                     signals.raise(Signal::Scripts);
                 }
-                // Its bounds may have changed, and with them whose turn it is.
-                "group" if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
-                "pool" => signals.raise(Signal::Pools),
+                // Its bounds may have changed, so other runs may begin.
+                Some(Noun::Group) if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
+                Some(Noun::Pool) => signals.raise(Signal::Pools),
                 _ => {}
             }
             Ok(())

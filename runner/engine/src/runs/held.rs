@@ -1,4 +1,4 @@
-//! What this node has in hand: attempts that it claimed or was handed and has not reported.
+//! What this node has in hand: attempts that it has claimed or was given, and has not reported.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,13 +20,13 @@ use crate::runs::log_buffer::{Backlog, LogBuffer};
 use crate::runs::redact::Redactor;
 use crate::{EngineError, RunContext, Runs};
 
-/// What is wanted under way when tasks are short: so many that a transaction of the recorder has some hundred of them.
+/// How many short attempts should be in hand: so many that a transaction of the recorder has some hundred of them.
 pub(crate) const SHORT_TARGET: usize = 800;
 
 /// How much processor time a node takes in advance.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// How long a node waits before it asks again for what the database did not give.
+/// The pause before a node asks again after the database did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// One attempt in hand.
@@ -38,20 +38,20 @@ pub(crate) struct HeldAttempt {
     pub(crate) log: Arc<LogBuffer>,
     /// Stops what is not a script: an HTTP call, preparation.
     pub(crate) stop: CancellationToken,
-    /// Why it is stopped, if that is Heddle's own fault.
+    /// If it is stopped because of an error of Heddle itself: that error.
     pub(crate) trouble: Arc<Mutex<Option<Ending>>>,
     /// Stops the script of the attempt.
     pub(crate) handle: Arc<Mutex<Option<AttemptHandle>>>,
     /// When it was taken, by the monotonic clock.
     pub(crate) since: tokio::time::Instant,
-    /// How far it has come, for people.
+    /// Its progress, for people.
     pub(crate) progress: Arc<Mutex<Option<(f64, String)>>>,
-    /// What it must not show.
+    /// The secrets that its log must not show.
     pub(crate) secrets: Arc<Redactor>,
 }
 
 impl HeldAttempt {
-    /// Ends it by Heddle's own fault.
+    /// Ends it with an error of Heddle itself.
     pub(crate) fn end_as(&self, ours: Ending) {
         *self.trouble.lock() = Some(ours);
         self.cancel();
@@ -65,19 +65,20 @@ impl HeldAttempt {
     }
 }
 
-/// The attempts in hand, and who carries them out.
+/// The attempts in hand, and the worker that carries them out.
 pub(crate) struct HeldAttempts {
-    /// How many there may be, and how many threads run guests.
+    /// The maximum number of attempts, and how many threads run guests.
     slots: usize,
     threads: usize,
     worker: OnceLock<Weak<dyn Worker>>,
     attempts: Mutex<HashMap<(RunId, TaskKey), HeldAttempt>>,
     count: AtomicUsize,
-    /// Of these, waiting for something outside: HTTP calls, preparation. Scripts that are parked the sandbox counts.
+    /// Of these, those that wait for something outside: HTTP calls, preparation. The sandbox counts the scripts that
+    /// wait.
     parked: AtomicUsize,
-    /// How many lines of their logs wait.
+    /// How many of their log lines wait.
     logs_waiting: Arc<Backlog>,
-    /// Moving average of an attempt's processor time, microseconds.
+    /// Moving average of the processor time of an attempt, in microseconds.
     cpu_micros: AtomicU64,
 }
 
@@ -95,8 +96,8 @@ impl HeldAttempts {
         }
     }
 
-    /// Has attempts carried out by this one; said once, when the node is put together. It knows the runs, so that these
-    /// do not keep it.
+    /// Sets the worker that carries out attempts; called once, when the node is put together. The worker knows the
+    /// runs, so these hold only a weak reference.
     pub(crate) fn carried_out_by(&self, worker: &Arc<dyn Worker>) {
         let _ = self.worker.set(Arc::downgrade(worker));
     }
@@ -120,7 +121,8 @@ impl HeldAttempts {
         held
     }
 
-    /// The attempt has ended: its place is free. It stays known until its outcome is recorded, see [`HeldAttempts::forget`].
+    /// The attempt has ended: its slot is free. It stays known until its outcome is recorded, see
+    /// [`HeldAttempts::forget`].
     pub(crate) fn release(&self, run: RunId, at: AttemptKey) {
         let mut attempts = self.attempts.lock();
         if let Some(held) = attempts
@@ -132,7 +134,7 @@ impl HeldAttempts {
         }
     }
 
-    /// The attempt's outcome is recorded, or is not wanted.
+    /// The attempt's outcome is recorded, or not needed.
     pub(crate) fn forget(&self, run: RunId, at: AttemptKey) {
         self.release(run, at);
         let mut attempts = self.attempts.lock();
@@ -168,7 +170,7 @@ impl HeldAttempts {
         }
     }
 
-    /// Everything held for longer than `age`.
+    /// The attempts that were taken longer than `age` ago.
     pub(crate) fn older_than(&self, age: Duration) -> Vec<(RunId, AttemptKey)> {
         self.attempts
             .lock()
@@ -203,17 +205,18 @@ impl HeldAttempts {
         self.parked.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An attempt ended after so much processor time.
+    /// An attempt has ended after this much processor time.
     pub(crate) fn observe(&self, cpu: Duration) {
         let old = self.cpu_micros.load(Ordering::Relaxed);
         let new = (old * 15 + cpu.min(AHEAD).as_micros() as u64) / 16;
         self.cpu_micros.store(new, Ordering::Relaxed);
     }
 
-    /// `aside` are scripts that wait for I/O or run in the long lane: they hold a slot, but take nothing from others.
+    /// `aside` counts scripts that wait for I/O or run in the long lane: they hold a slot, but take no processor time
+    /// from the others.
     ///
-    /// How many more attempts this node should take: so many that its threads have work for a moment, not so many
-    /// that they wait here while other nodes idle.
+    /// How many more attempts this node should take: enough to keep its threads busy for a moment, but not so many that
+    /// they wait here while other nodes are idle.
     pub(crate) fn room(&self, aside: usize) -> usize {
         let held = self.len();
         let threads = self.threads;
@@ -261,7 +264,7 @@ impl Runs {
         for (run, at, held) in unknown {
             match contexts.get(&run) {
                 Some(context) => self.begin(context.clone(), at, held),
-                // It has ended meanwhile: somebody took the attempt away.
+                // It has ended meanwhile: another node has it, or it was cancelled.
                 None => self.held.forget(run, at),
             }
         }
@@ -274,8 +277,8 @@ impl Runs {
         }
     }
 
-    /// Stops what is still in hand and puts it back into the queue, at the end of a drain: not lost, so not counted
-    /// against `max_lost`.
+    /// At the end of a drain, stops the remaining attempts and puts them back into the queue. They are not lost, so
+    /// they do not count against `max_lost`.
     pub(crate) async fn hand_back(self: &Arc<Self>) -> Result<(), EngineError> {
         let left = self.held.older_than(Duration::ZERO);
         if left.is_empty() {
@@ -296,7 +299,7 @@ impl Runs {
                 node: Some(self.node.identity.id),
             })
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("release_held").await?;
         let after = self
             .apply(&mut completion, &contexts, outcomes, &mut Grant::none())
             .await?;

@@ -1,8 +1,8 @@
-//! What other transactions left to be picked up, and what dead nodes left behind.
+//! Rows that other transactions left for any node, and attempts that dead nodes left behind.
 //!
-//! One cheap look (`Store::inbox`) tells whether there is anything; each kind is then taken with SKIP LOCKED in a
-//! transaction of its own, so that nodes share the work and a crash gives it back. What of it cannot be handled is set
-//! aside (`aside.rs`).
+//! One cheap query (`Store::inbox`) tells whether there is anything. Then each kind is taken with SKIP LOCKED in its
+//! own transaction, so that nodes share the work and a crash loses nothing. Rows that cannot be handled are set aside
+//! (`aside.rs`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::node::group_commit::is_passing;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
-use crate::runs::aside::{Aside, Kind};
+use crate::runs::aside::{Kind, RowsAside};
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Done, End, Ending};
@@ -35,38 +35,38 @@ use crate::runs::submit::labels_of;
 use crate::runs::transition::standing;
 use crate::{EngineError, RunContext, Runs};
 
-/// How often to look without being told.
+/// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// How often attempts of dead nodes are looked for.
+/// How often attempts of dead nodes are searched for.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
-/// An attempt in hand that is younger may not stand in the database yet: whether it was taken away cannot be told.
+/// A younger attempt in hand may not be committed yet, so its absence from the database says nothing.
 const YOUNG: Duration = Duration::from_millis(300);
 
-/// How long an attempt has to be unknown before it is taken up.
+/// How long an attempt must be unknown before this node adopts it.
 const ADOPT_AFTER: Duration = Duration::from_secs(3);
 
-/// How often runs that wait for their turn are looked at without being told. A run's end wakes its group's gate if its
-/// own revision had one; where a bound came with a later revision, nobody else would.
+/// How often runs that wait for their turn are checked without a signal. The end of a run wakes its group's gate if its
+/// own revision has one. If a bound came with a later revision, only this sweep does.
 const SWEEP_GATES_EVERY: TimeDelta = TimeDelta::seconds(3);
 
-/// How many gates one sweep wakes; the next one goes on behind them.
+/// How many gates one sweep wakes; the next sweep continues after them.
 const SWEPT_GATES_MAX: i64 = 1_000;
 
-/// How many sub-runs without a parent one look cancels.
+/// How many sub-runs without a parent one tick cancels.
 const ORPHANS_MAX: i64 = 500;
 
 /// What a node knows of its inbox.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// When the next timer is due.
+    /// When the next timer is due, as far as known.
     next_due: Mutex<Option<Time>>,
-    pub(crate) aside: Aside,
+    pub(crate) aside: RowsAside,
 }
 
 impl Pending {
-    /// A timer is due then; whether that is sooner than the next one known.
+    /// Notes a timer; returns whether it is due sooner than the next known one.
     pub(crate) fn note_due(&self, due: Time) -> bool {
         let mut next = self.next_due.lock();
         let sooner = next.is_none_or(|next| due < next);
@@ -77,7 +77,7 @@ impl Pending {
     }
 }
 
-/// Works off what timers, other transactions and other systems have left.
+/// Handles what timers, other transactions and other systems have left.
 pub(crate) struct Inbox(pub(crate) Arc<Runs>);
 
 impl Service for Inbox {
@@ -100,15 +100,15 @@ impl Service for Inbox {
     }
 }
 
-/// Takes over what dead nodes held, and looks for what was forgotten.
+/// Takes over attempts of dead nodes, and finds what was forgotten.
 pub(crate) struct Reaper {
     runs: Arc<Runs>,
-    /// What stands under our lease and is in nobody's hand, since when.
+    /// Attempts under our lease that are not in hand, and since when.
     strangers: HashMap<(RunId, AttemptKey), Duration>,
     sweep: Every,
-    /// Behind which group's gate the next sweep goes on.
+    /// The group after whose gate the next sweep continues.
     cursor: Option<i64>,
-    /// When it wants to come back: sooner, it has been woken.
+    /// When it wants to tick next; a tick before that was caused by a signal.
     back_at: Option<Time>,
 }
 
@@ -149,7 +149,7 @@ impl Service for Reaper {
             self.sweep_gates().await;
         }
         self.runs.reap_once(&mut self.strangers).await?;
-        // Once more when what is too young to be judged now is not any more.
+        // After a signal, soon once more: attempts that are too young now can be judged then.
         let wait = if woken { YOUNG } else { REAP_EVERY };
         self.back_at = TimeDelta::from_std(wait).ok().map(|wait| now + wait);
         Ok(wait)
@@ -164,7 +164,7 @@ impl Runs {
         }
     }
 
-    /// Works off what there is.
+    /// Handles all that there is.
     async fn work_off_inbox(self: &Arc<Self>) -> Result<(), EngineError> {
         let inbox = self.node.store.inbox(&self.pending.aside.passed_over()).await?;
         *self.pending.next_due.lock() = inbox.next_due;
@@ -178,7 +178,7 @@ impl Runs {
                 Kind::Starts => inbox.starts,
                 Kind::Gates => inbox.turnstiles,
             };
-            if found || self.pending.aside.is_due(kind, self.node.clock.elapsed()) {
+            if found || self.pending.aside.of(kind).is_due(self.node.clock.elapsed()) {
                 self.work_off(kind).await?;
             }
         }
@@ -190,7 +190,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("timers").await?;
         let due = completion.take_due(take).await?;
         if due.is_empty() {
             return Ok(());
@@ -223,7 +223,7 @@ impl Runs {
         let overdue = || deadlines.iter().filter_map(|run| contexts.get(run));
         let missed: Vec<NewNotices> = overdue().filter_map(|context| deadline_missed(context)).collect();
         completion.tell(&missed).await?;
-        // In the transaction that takes the timer: a node that dies here leaves the timer, not a run without an end.
+        // In the transaction that takes the timer: if the node dies here, the timer stays and the run will end.
         for context in overdue() {
             if let Some(why) = late(context) {
                 events.insert(context.facts.id, Cause::Deadline(why));
@@ -253,13 +253,13 @@ impl Runs {
         if !missed.is_empty() {
             self.node.signals.raise(Signal::Notices);
         }
-        // What ran under a timed-out task has lost its parent.
+        // Sub-runs of a timed-out task have lost their parent.
         self.node.signals.raise(Signal::Orphans);
         self.node.signals.raise(Signal::Inbox);
         Ok(())
     }
 
-    /// Applies what is due to runs that are live; those that are not are passed over.
+    /// Applies due events to live runs; skips the others.
     async fn apply_events(
         &self,
         completion: &mut heddle_store::live::Completion,
@@ -292,7 +292,13 @@ impl Runs {
             };
             let now = completion.now();
             let transition = self
-                .transition(&context, standing(run, found)?, &events, completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &events,
+                    completion,
+                    now,
+                )
                 .await?;
             let mut write = self.write_of(&context, transition, grant, &mut after)?;
             write.error = why.or(write.error);
@@ -308,7 +314,7 @@ impl Runs {
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("settlements").await?;
         let settlements = completion.take_settlements(take).await?;
         if settlements.is_empty() {
             return Ok(());
@@ -335,13 +341,13 @@ impl Runs {
         Ok(())
     }
 
-    /// Runs submitted in SQL: their scripts are resolved, they begin.
+    /// Runs that were submitted in SQL: resolves their scripts and starts them.
     pub(crate) async fn starts(
         self: &Arc<Self>,
         take: Take<'_>,
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("starts").await?;
         let runs = completion.take_starts(take).await?;
         if runs.is_empty() {
             return Ok(());
@@ -390,9 +396,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Begins to work on attempts that are this node's by the tables but not by its memory: a commit whose answer was
-    /// lost with the connection. Only what stays unknown for a while: between a commit and its answer that is nothing
-    /// unusual.
+    /// Adopts attempts that are this node's in the database but not in its memory: the answer to a commit was lost with
+    /// the connection. Only after some time: between a commit and its answer this is normal.
     fn adopt(
         self: &Arc<Self>,
         held: HashSet<(RunId, AttemptKey)>,
@@ -421,14 +426,14 @@ impl Runs {
         }
     }
 
-    /// Ends attempts as lost; one whose end is refused keeps no other from its own.
+    /// Ends attempts as lost. If one end is refused, the others are still ended.
     async fn take_over(self: &Arc<Self>, lost: Vec<LostAttempt>) -> Result<(), EngineError> {
         let mut batches = vec![lost];
         while let Some(mut batch) = batches.pop() {
             match self.end_lost(&batch).await {
                 Ok(()) => {}
                 Err(error) if is_passing(&error) => return Err(error),
-                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error).await,
+                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error),
                 Err(_) => {
                     let second = batch.split_off(batch.len() / 2);
                     batches.push(batch);
@@ -453,7 +458,7 @@ impl Runs {
                 node: lost.node,
             })
             .collect();
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("end_lost").await?;
         let after = self
             .apply(&mut completion, &contexts, outcomes, &mut self.grant())
             .await?;
@@ -462,12 +467,12 @@ impl Runs {
         Ok(())
     }
 
-    /// Takes over what dead nodes held, stops what is not this node's any more, cancels sub-runs without a parent.
+    /// Takes over attempts of dead nodes, stops attempts that are no longer this node's, cancels sub-runs without a
+    /// parent.
     pub(crate) async fn reap_once(
         self: &Arc<Self>,
         strangers: &mut HashMap<(RunId, AttemptKey), Duration>,
     ) -> Result<(), EngineError> {
-        self.give_up_again().await;
         let mut lost = self.node.store.lost_attempts().await?;
         lost.retain(|lost| !self.reports.given_up.knows(lost.ended.run, lost.ended.at));
         if !lost.is_empty() {
@@ -492,7 +497,7 @@ impl Runs {
     }
 }
 
-/// What there is to be told of a run that has missed its deadline.
+/// The notices about a run that has missed its deadline.
 fn deadline_missed(context: &RunContext) -> Option<NewNotices> {
     let revision = &context.revision;
     revision.subscriptions.anywhere(NotifyEvent::DeadlineMissed).then(|| {
@@ -504,7 +509,7 @@ fn deadline_missed(context: &RunContext) -> Option<NewNotices> {
     })
 }
 
-/// Why a run that has missed its deadline is cancelled, if it is.
+/// If the run is cancelled for a missed deadline: the reason.
 fn late(context: &RunContext) -> Option<String> {
     let (run, group) = (context.facts.id, &context.revision.group_name);
     tracing::warn!(%run, group, "the run has missed its deadline");
@@ -515,7 +520,7 @@ fn late(context: &RunContext) -> Option<String> {
     })
 }
 
-/// A run as SQL submits it knows neither schedules nor spec: what its group adds, as to any run when it is made.
+/// A run that was submitted in SQL, with what its group adds to every run.
 fn completed(context: &RunContext) -> (SqlStart, Arc<RunContext>) {
     let (revision, resolution) = (&context.revision, &context.resolution);
     let mut facts = context.facts.clone();
@@ -538,10 +543,10 @@ fn completed(context: &RunContext) -> (SqlStart, Arc<RunContext>) {
     (start, Arc::new(context))
 }
 
-/// What the timers of a run ask for.
+/// What due timers do with a run.
 enum Cause {
     Due(Vec<AttemptKey>),
-    /// The run is cancelled, for this reason: nothing else of it matters any more.
+    /// The run is cancelled, for this reason; other timers do not matter.
     Deadline(String),
 }
 
@@ -552,7 +557,7 @@ fn timed_out() -> End {
     ))
 }
 
-/// What a sub-run's end means to the attempt that waits for it.
+/// What the end of a sub-run means for the attempt that waits for it.
 fn end_of(settlement: Settlement) -> End {
     let output = json!({"run": settlement.child, "state": settlement.state}).to_string();
     let result = match settlement.state {

@@ -1,9 +1,9 @@
-//! Lines of one attempt's log on their way to the database.
+//! Lines of one attempt's log that wait for the database.
 //!
-//! A script may write faster than Postgres can be made to keep it, and so may a thousand at once. So what waits is
-//! bounded, in lines and in bytes, for an attempt and for a node, and so is how many lines an attempt may write a
-//! second. What is beyond that is dropped as it comes: a line in its place says how much that was, the last of it is
-//! kept. Whoever has few lines waiting never loses one to others' floods.
+//! A script may write faster than Postgres can store, and a thousand scripts may do so at once. So the waiting lines
+//! are bounded, in number and in bytes, per attempt and per node, and so is the number of lines that an attempt may
+//! write per second. Further lines are dropped at once: a line in their place says how many, and the last one is kept.
+//! An attempt with few waiting lines never loses any because of others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use heddle_domain::run::AttemptKey;
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 
-/// How much of one attempt may wait: the log of a task at its default limit, when its lines have some thirty bytes each.
+/// How many lines of one attempt may wait: a full log at its default limit, if a line has some thirty bytes.
 const LINES_MAX: usize = 32_768;
 const BYTES_MAX: usize = 8 << 20;
 
-/// How much of all attempts of a node together.
+/// How many lines of all attempts of a node may wait together.
 const NODE_LINES_MAX: usize = 131_072;
 const NODE_BYTES_MAX: usize = 64 << 20;
 
-/// What may wait of an attempt however much waits of others.
+/// This many lines of an attempt may wait, however many of others wait.
 const ALWAYS_LINES: usize = 64;
 const ALWAYS_BYTES: usize = 32 << 10;
 
@@ -32,20 +32,20 @@ const BURST: i64 = 32_768;
 const PER_SECOND: i64 = 2_000;
 const STEP_MICROS: i64 = 1_000_000 / PER_SECOND;
 
-/// What a line takes besides its text, near enough.
+/// The memory of a line besides its text, approximately.
 const LINE_OVERHEAD_BYTES: usize = 128;
 
-/// The level of a line that tells what was dropped: a warning.
+/// The level of the line that tells how many were dropped: a warning.
 const LEVEL_OF_DROPPED: i16 = 3;
 
-/// What waits of all attempts of a node.
+/// The waiting lines of all attempts of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     lines: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// Lines of one attempt's log that have not been written.
+/// Lines of one attempt's log that are not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct LogBuffer {
     node: Arc<Backlog>,
@@ -58,14 +58,14 @@ struct Lines {
     /// The bytes of these.
     bytes: usize,
     next: i32,
-    /// What was taken by the log writer and is not committed yet: lines, bytes.
+    /// The lines and bytes that the log writer has taken and not committed.
     under_way: (usize, usize),
-    /// When the attempt may have written all that it wrote at its rate, in microseconds since 1970.
+    /// When the rate allows the next line, in microseconds since 1970.
     paid_until: i64,
     dropped: Option<Dropped>,
 }
 
-/// What was dropped since the last line that was kept.
+/// The lines that were dropped after the last kept line.
 #[derive(Debug)]
 struct Dropped {
     lines: usize,
@@ -78,7 +78,7 @@ fn bytes_of(row: &LogRow) -> usize {
 }
 
 impl Lines {
-    /// How much waits or is being written.
+    /// How much is waiting or being written.
     fn waiting(&self) -> (usize, usize) {
         (self.unwritten.len() + self.under_way.0, self.bytes + self.under_way.1)
     }
@@ -93,7 +93,7 @@ impl Lines {
         self.unwritten.push_back(row);
     }
 
-    /// Whether there is no room for another line. Who drops begins again when half of what may wait has gone.
+    /// Whether there is no room for another line. After a drop, lines are accepted again when half of the room is free.
     fn must_drop(&self, node: &Backlog, at_micros: i64) -> bool {
         let part = 1 + usize::from(self.dropped.is_some());
         let (lines, bytes) = self.waiting();
@@ -118,7 +118,7 @@ impl Lines {
         });
     }
 
-    /// Says what was dropped, if anything was, and keeps the last of it.
+    /// If lines were dropped, adds a line that says so, and keeps the last of them.
     fn tell_dropped(&mut self, node: &Backlog) {
         let Some(Dropped { lines, bytes, last }) = self.dropped.take() else {
             return;
@@ -142,7 +142,7 @@ impl Lines {
 }
 
 impl LogBuffer {
-    /// Of an attempt of a node.
+    /// For an attempt of a node.
     pub(crate) fn new(node: Arc<Backlog>) -> Self {
         Self {
             node,
@@ -150,7 +150,7 @@ impl LogBuffer {
         }
     }
 
-    /// Adds a line, unless there are too many; its number is given here.
+    /// Adds a line with the next number, unless there are too many.
     pub(crate) fn push(&self, row: LogRow) {
         let mut lines = self.lines.lock();
         let at = row.time.timestamp_micros();
@@ -178,8 +178,8 @@ impl LogBuffer {
         });
     }
 
-    /// The attempt has ended: what is left to be written with its outcome. `None` when that is more than `max`, or lines
-    /// before it are not committed: the log writer has to come first.
+    /// The attempt has ended: returns the lines to be written with its outcome. `None` if there are more than `max`, or
+    /// earlier lines are not committed: then the log writer comes first.
     pub(crate) fn rest(&self, max: usize) -> Option<Vec<LogRow>> {
         let mut lines = self.lines.lock();
         lines.tell_dropped(&self.node);
@@ -192,7 +192,7 @@ impl LogBuffer {
         Some(rest.into())
     }
 
-    /// Takes up to `max` lines to write them; [`LogBuffer::written`] says that they are.
+    /// Takes up to `max` lines to write them; [`LogBuffer::written`] confirms them.
     pub(crate) fn take(&self, max: usize) -> Vec<LogRow> {
         let mut lines = self.lines.lock();
         let count = lines.unwritten.len().min(max);
@@ -213,14 +213,14 @@ impl LogBuffer {
         lines.unwritten.is_empty() && lines.under_way.0 == 0
     }
 
-    /// Leaves out what waits, but for the last line: the outcome has waited for it long enough.
+    /// Drops the waiting lines except the last: the outcome has waited for them long enough.
     pub(crate) fn cut(&self) {
         let mut lines = self.lines.lock();
         let rows = std::mem::take(&mut lines.unwritten);
         let bytes = std::mem::take(&mut lines.bytes);
         self.node.take(rows.len(), bytes);
         if let Some(first) = rows.front() {
-            // Numbers have no gaps: readers take one for lines that are still to come.
+            // Numbers have no gaps: readers take a gap for lines that are still to come.
             lines.next = first.line;
         }
         for row in rows {
@@ -269,7 +269,7 @@ mod tests {
         rows.iter().map(|row| row.message.as_str()).collect()
     }
 
-    /// All that is written of an attempt that has ended.
+    /// All lines that are written of an attempt that has ended.
     fn all_of(log: &LogBuffer) -> Vec<LogRow> {
         let mut all = Vec::new();
         loop {
@@ -296,7 +296,7 @@ mod tests {
         let log = log_of(5);
         assert!(log.rest(4).is_none());
         assert_eq!(log.take(3).len(), 3);
-        // What is left would fit, but it must not overtake.
+        // The rest would fit, but must not be written before the lines under way.
         assert!(log.rest(4).is_none());
         assert!(!log.is_written());
         log.written();
@@ -312,7 +312,7 @@ mod tests {
         assert!(log.rest(0).is_some());
     }
 
-    /// Far more lines at once than may wait: bounded, told, and the last one is there.
+    /// Many more lines at once than may wait: they are bounded, the drop is told, and the last line is there.
     #[test]
     fn a_flood_is_cut_and_says_so() {
         const WRITTEN: usize = 200_000;
@@ -336,7 +336,7 @@ mod tests {
         );
     }
 
-    /// Lines of 64 KiB, which is what is left of lines of megabytes.
+    /// Lines of 64 KiB, the rest of lines of megabytes.
     #[test]
     fn large_lines_are_bounded_by_their_bytes() {
         let log = LogBuffer::default();
@@ -348,7 +348,7 @@ mod tests {
         assert!(all_of(&log).len() < BYTES_MAX / line.len() + 6);
     }
 
-    /// However fast lines are written down, an attempt has its rate; and who drops begins again in time.
+    /// However fast lines can be stored, an attempt has its rate; and after a drop, lines are accepted again in time.
     #[test]
     fn lines_have_a_rate() {
         const SECONDS: i64 = 20;
@@ -381,7 +381,7 @@ mod tests {
         assert!(modest.lines.lock().dropped.is_none());
     }
 
-    /// A thousand attempts that flood at once have one bound; who writes little beside them loses nothing.
+    /// A thousand attempts with floods have one common bound; an attempt with few lines next to them loses none.
     #[test]
     fn a_node_has_a_bound_for_all() {
         let node = Arc::new(Backlog::default());
@@ -405,7 +405,7 @@ mod tests {
         );
     }
 
-    /// An outcome that has waited for long enough takes along how much is left out, and the last line.
+    /// After long enough, an outcome is written with the last line, and with how many are left out.
     #[test]
     fn what_takes_too_long_is_left_out() {
         let log = log_of(1_000);

@@ -1,5 +1,5 @@
-//! The log writer: lines of attempts that are under way, so that they can be followed on every node, and of attempts
-//! that ended with more of them than their outcome should carry.
+//! The log writer writes lines of running attempts, so that they can be followed on every node, and of ended attempts
+//! with more lines than their outcome should take along.
 //!
 //! ```text
 //! guest --> LogBuffer --take--> a round: all who have lines, the modest first --> INSERT, 1,000 lines each, rests
@@ -8,14 +8,13 @@
 //!
 //! # Invariants
 //!
-//! * An outcome is recorded when all lines before it are committed: [`LogBuffer::rest`] gives nothing while lines are
-//!   under way, and the recorder then hands the report to the log writer.
+//! * An outcome is recorded when all lines before it are committed: [`LogBuffer::rest`] returns nothing while lines are
+//!   being written, and the recorder then gives the report to the log writer.
 //! * The lines of one attempt are written in their order.
-//! * A script that floods its log slows nobody: it takes [`SHARE`] lines of a round, its outcome waits alone, and the
-//!   writer rests for as long as Postgres worked for it, so that half of a core at most goes into lines.
-//! * What waits is bounded: lines by [`LogBuffer`], attempts by the node's slots, which they keep meanwhile.
-//! * No outcome waits for its lines for longer than [`LAG_MAX`] of writing: what is not written by then is left out, with
-//!   a line that says so.
+//! * A script that floods its log slows down nobody: it gets [`SHARE`] lines of a round, its outcome waits alone, and
+//!   the writer pauses for as long as Postgres worked for it, so that lines cost half a core at most.
+//! * All that waits is bounded: lines by [`LogBuffer`], attempts by the node's slots, which they keep meanwhile.
+//! * No outcome waits longer than [`LAG_MAX`] of writing for its lines: the others are left out, and a line says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,33 +29,33 @@ use crate::runs::ending::Report;
 use crate::runs::log_buffer::LogBuffer;
 use crate::{EngineError, Runs};
 
-/// How long a line may wait before others can see it, unless somebody floods.
+/// How long a line may wait before others can see it, unless there is a flood.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 /// How many lines one statement writes.
 const LINES_MAX: usize = 1_000;
 
-/// How many bytes of text one statement writes, near enough: a line has 64 KiB at most.
+/// How many bytes of text one statement writes, approximately: a line has at most 64 KiB.
 const BYTES_MAX: usize = 1 << 20;
 
-/// How many lines of one attempt a round takes; fewer while many have some, so that a round takes some ten thousand and
-/// what comes meanwhile waits for no longer.
+/// How many lines of one attempt a round takes. Fewer if many attempts have lines, so that a round takes some ten
+/// thousand, and new lines do not wait longer.
 const SHARE: usize = 500;
 const SHARE_MIN: usize = 20;
 const ROUND_MAX: usize = 10_000;
 
-/// For how long of writing (not of waiting for a database that does not answer) an outcome waits for its lines.
+/// How long (in time spent on writing, not on a database that does not answer) an outcome waits for its lines.
 const LAG_MAX: Duration = Duration::from_secs(5);
 
-/// How often a statement is tried before its lines are given up: logs must not hold up outcomes for ever.
+/// How often a statement is tried before its lines are dropped: logs must not hold up outcomes for ever.
 const TRIES_MAX: u32 = 20;
 
 impl Runs {
-    /// An attempt has ended, but its log has to be written before that can be recorded.
+    /// An attempt has ended, but its log must be written before its outcome.
     pub(crate) fn log_first(&self, report: Report) {
-        // It keeps its slot, so that what waits here is bounded, but takes no turn from others.
+        // It keeps its slot, so that the waiting reports are bounded, but takes no processor time from others.
         self.held.park();
-        // There is a place for each attempt that the node may have in hand; should there be none, the report waits for one.
+        // The channel has room for each attempt that the node may have in hand. Should it be full, the report waits.
         if let Err(mpsc::error::TrySendError::Full(report)) = self.reports.log_writer.try_send(report) {
             tracing::warn!(run = %report.run, "too many attempts with long logs have ended at the same time");
             let log_writer = self.reports.log_writer.clone();
@@ -67,7 +66,7 @@ impl Runs {
     }
 }
 
-/// An attempt that has ended, and for how long lines have been written since.
+/// An attempt that has ended, and how long lines have been written since then.
 struct Ended {
     report: Report,
     lag: Duration,
@@ -111,7 +110,7 @@ impl Service for LogWriter {
         FLUSH_EVERY
     }
 
-    /// By an attempt that has ended: somebody waits for its outcome.
+    /// Woken by an attempt that has ended: its outcome waits.
     async fn woken(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.ended.push(report.into()),
@@ -143,9 +142,9 @@ impl Service for LogWriter {
     }
 }
 
-/// Writes a share of everybody's lines; answers for how long, with the rests.
+/// Writes some lines of each attempt; returns how long that took, with the pauses.
 async fn round(runs: &Runs, ended: &[Ended]) -> Duration {
-    // Those that have ended are in hand too, as a rule.
+    // Usually those that have ended are in hand too.
     let mut logs = runs.held.logs();
     logs.extend(ended.iter().map(|ended| ended.report.held.log.clone()));
     logs.retain(|log| !log.is_written());
@@ -178,7 +177,7 @@ fn bytes_of(row: &LogRow) -> usize {
     row.message.len() + row.fields.as_ref().map_or(0, String::len)
 }
 
-/// Writes these lines, says so to those whose lines they are, and rests.
+/// Writes these lines, confirms them to their buffers, and pauses.
 async fn flush(runs: &Runs, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBuffer>>) -> Duration {
     if lines.is_empty() {
         return Duration::ZERO;
@@ -192,7 +191,7 @@ async fn flush(runs: &Runs, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBuff
     2 * took
 }
 
-/// For how long the last try took.
+/// Returns how long the last try took.
 async fn insert(runs: &Runs, lines: &[LogRow]) -> Duration {
     for attempt in 1..=TRIES_MAX {
         let began = tokio::time::Instant::now();

@@ -1,9 +1,9 @@
-//! Runs: what becomes of them, from their creation to their end.
+//! Runs: from their creation to their end.
 //!
-//! Everything that changes a run goes through here, whoever causes it: a submission, an outcome, a timer, an operator, a
-//! service. Each is a transaction that locks the run, decides (`transition.rs`), writes, and acts upon it after its commit
-//! (`apply.rs`). Who carries attempts out is not known here but as a [`Worker`], nor who gives out offers, but as
-//! [`Audiences`].
+//! Every change of a run goes through here, whether it is caused by a submission, an outcome, a timer, an operator or a
+//! service. Each is a transaction that locks the run, decides (`transition.rs`), writes, and does what follows after
+//! its commit (`apply.rs`). The part that carries out attempts is known here only as a [`Worker`], and the part that
+//! gives out offers only as [`Audiences`].
 
 pub(crate) mod apply;
 pub(crate) mod aside;
@@ -20,6 +20,7 @@ pub(crate) mod grants;
 pub(crate) mod heard;
 pub(crate) mod held;
 pub(crate) mod inbox;
+pub(crate) mod later;
 pub(crate) mod log_buffer;
 pub(crate) mod logs;
 pub(crate) mod notices;
@@ -67,26 +68,26 @@ pub(crate) struct RunContext {
     pub(crate) facts: RunFacts,
     pub(crate) revision: Arc<Revision>,
     pub(crate) resolution: Arc<Resolution>,
-    /// Arrays of mapped tasks, parsed, with the highest attempt that they were read for.
+    /// The items of mapped tasks, parsed, with the highest attempt for which they were read.
     pub(crate) maps: Mutex<HashMap<u16, (u32, Items)>>,
 }
 
 /// The items of a mapped task.
 type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
 
-/// Who carries attempts out, as far as runs know it.
+/// Carries out attempts, as far as runs know it.
 pub(crate) trait Worker: Send + Sync {
     /// An attempt is this node's now, and in hand.
     fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt);
 }
 
-/// Who gives out offers, as far as those who make them know it.
+/// Gives out offers, as far as runs know it.
 pub(crate) trait Audiences: Send + Sync {
-    /// An audience has other offers than it had.
+    /// The offers of an audience have changed.
     fn changed(&self, audience: &str);
 }
 
-/// Runs of a node: what each part keeps stands with the part.
+/// The runs of a node; each part keeps its own state.
 pub(crate) struct Runs {
     pub(crate) node: Arc<Node>,
     pub(crate) scripts: scripts::Scripts,
@@ -100,7 +101,7 @@ pub(crate) struct Runs {
     pub(crate) seen: trace::Seen,
 }
 
-/// What gathers while transactions are under way: nothing is done with it yet.
+/// Queues of requests for transactions; not started yet.
 pub(crate) struct GatheringRuns {
     outcomes: Gathering<recorder::Outcomes>,
     submissions: Gathering<submit::Submissions>,

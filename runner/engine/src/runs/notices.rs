@@ -1,4 +1,4 @@
-//! What there is to be told of runs, written in their own transactions; who is told, and how, the notifier sees to.
+//! Notices about runs, written in the runs' own transactions; the notifier decides who is told, and how.
 
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Moves, Notice, Telling, notices};
@@ -11,14 +11,14 @@ use crate::node::catalog::Revision;
 use crate::node::signals::Signal;
 use crate::{EngineError, RunContext, Runs};
 
-/// Whether somebody wants to hear that a task begins; not that each of its items does. Whether it has been told already
-/// [`Runs::tell_started`] finds out.
+/// Whether somebody wants to be told that a task begins; not for each of its items. [`Runs::tell_started`] finds out
+/// whether it has been told already.
 pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
     at.key.item.is_none() && context.revision.subscriptions.task(at.key.task, NotifyEvent::Started)
 }
 
 impl Runs {
-    /// What there is to be told of a run's moves, to be written in the transaction of these moves.
+    /// The notices about the changes of a run, to be written in the same transaction.
     pub(crate) fn notices_of(
         &self,
         context: &RunContext,
@@ -42,7 +42,7 @@ impl Runs {
         (!telling.is_empty()).then(|| Box::new(new_notices(revision, Some(context.facts.id), telling, None)))
     }
 
-    /// Whether somebody wants to hear of a run of one task that ends so.
+    /// Whether somebody wants to be told of a single-task run that ends like this.
     pub(crate) fn tells_end(&self, context: &RunContext, state: RunState) -> bool {
         let subscriptions = &context.revision.subscriptions;
         let end = match state {
@@ -52,9 +52,9 @@ impl Runs {
         context.facts.callback || subscriptions.anywhere(end) || subscriptions.anywhere(NotifyEvent::Recovered)
     }
 
-    /// An attempt of a task begins: whoever wants to hear of it is told before it does anything, unless an earlier attempt
-    /// told: of what is tried again people hear as such. An attempt that was lost before it could tell leaves it to this
-    /// one.
+    /// An attempt of a task begins: a notice is written before it does anything, unless an earlier attempt wrote one:
+    /// people are told of retries separately. If an earlier attempt was lost before it could write one, this attempt
+    /// does.
     pub(crate) async fn tell_started(&self, context: &RunContext, at: AttemptKey) -> Result<(), EngineError> {
         let notice = Notice::of_task(NotifyEvent::Started, at.key.task);
         let telling = Telling {

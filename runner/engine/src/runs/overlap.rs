@@ -1,32 +1,33 @@
 //! The gate of a group: which of its waiting runs begin.
 //!
-//! `max_active_runs` bounds all runs but backfilled ones. `overlap` applies among *timed* runs, those that a schedule
-//! or an upstream made (those of a backfill, or brought along by one, are not timed: neither holds up the other):
+//! `max_active_runs` bounds all runs except backfilled ones. `overlap` applies among *timed* runs, those that a
+//! schedule or an upstream created. (Runs of a backfill, or of its `include_downstream`, are not timed: timed runs and
+//! these do not hold up each other.)
 //!
 //! | overlap | a timed run that comes while another one is active |
 //! |---|---|
 //! | `queue` | waits; the earliest logical time goes first |
 //! | `skip` | is skipped |
 //! | `allow` | begins |
-//! | `cancel_previous` | cancels the other one, and begins when that has stopped; of several that wait, only the last |
+//! | `cancel_previous` | cancels the other one, and begins when that has stopped; if several wait, only the last |
 //!
-//! Of the timed runs that wait for their turn at most `max_waiting` stay, whatever holds them up: beyond that the oldest
-//! is skipped. Between its creation and the next look there is one more; no two looks at a group happen at once, so each
-//! leaves exactly as many. Those that wait for upstreams are not counted: they wait for something to be repaired.
+//! Of the timed runs that wait for their turn, at most `max_waiting` stay: beyond that the oldest is skipped. Between
+//! its creation and the next check there is one more; two checks of a group never happen at once, so each leaves
+//! exactly as many. Runs that wait for upstreams are not counted: they wait for a repair.
 //!
-//! What is skipped was never begun: it ends as `cancelled`, with the reason in `skipped` and in words in its error; its
+//! A skipped run never began: it ends as `cancelled`, with the reason in `skipped` and in words in its error; its
 //! instant holds up no follower.
 //!
-//! A run that is reopened (restart, retry now, an override) waits for a place under `max_active_runs` like a new one, if
-//! its revision has that bound; overlap is asked of new runs only.
+//! A run that is reopened (restart, retry now, an override) waits for `max_active_runs` like a new one, if its revision
+//! has that bound. Overlap applies only to new runs.
 //!
-//! Active is what has begun and not ended. A run that still waits for upstreams is not active: it holds up nobody.
+//! A run is active from its begin to its end. A run that still waits for upstreams is not active: it holds up nobody.
 //!
-//! A run's end wakes the gate if the run's revision has one; runs that are older than a bound do not, so gates before
-//! which somebody waits are looked at every few seconds as well.
+//! A run's end wakes the gate if the run's revision has one. Runs older than a bound do not, so gates with waiting runs
+//! are also checked every few seconds.
 //!
-//! A group's gate is an advisory lock, held from before the look until the commit, so that two nodes never admit to
-//! one group at once.
+//! A group's gate is an advisory lock, held from before the check until the commit, so that two nodes never admit runs
+//! of one group at once.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -48,29 +49,30 @@ use crate::runs::notices::new_notices;
 use crate::runs::transition::standing;
 use crate::{EngineError, RunContext, Runs};
 
-/// How many waiting runs of a group one look decides upon at most, and of all groups together (what of them a node has in
-/// its memory has to fit, see [`crate::runs::contexts::CONTEXTS_MAX`]); a gate before which more wait is looked at again.
+/// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to
+/// keep their facts in memory, see [`crate::runs::contexts::CONTEXTS_MAX`]). If more wait at a gate, it is checked
+/// again.
 const ADMIT_MAX: usize = 1_000;
 const APPLICANTS_MAX: usize = 2_000;
 
-/// What a gate decides.
+/// The decisions of a gate.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Admission {
     admitted: Vec<RunId>,
-    /// These are left out.
+    /// These are skipped.
     skipped: Vec<(RunId, Skipped)>,
-    /// These have to stop first.
+    /// These must stop first.
     cancelled: Vec<RunId>,
 }
 
-/// Why a run is left out.
+/// Why a run is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Skipped {
     /// This earlier run was active.
     For(RunId),
-    /// This later one cancels whatever came before.
+    /// This later run cancels all runs before it.
     Replaced(RunId),
-    /// More than so many waited.
+    /// More than this many waited.
     MaxWaiting(u32),
 }
 
@@ -93,7 +95,7 @@ impl Skipped {
 }
 
 impl Admission {
-    /// How many have been decided upon so far.
+    /// How many runs have been decided so far.
     fn decided(&self) -> usize {
         self.admitted.len() + self.skipped.len() + self.cancelled.len()
     }
@@ -108,7 +110,7 @@ struct Applicant {
     max_active: Option<u32>,
 }
 
-/// Decides upon the runs that wait before one gate, in their order.
+/// Decides about the runs that wait at one gate, in their order.
 fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
     let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
     let mut count = active.iter().filter(|active| bounded(active.trigger)).count();
@@ -117,7 +119,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
         .filter(|active| is_timed(active.trigger, active.sourced))
         .map(|active| active.run)
         .collect();
-    // Of several that would each cancel the one before, only the last has to begin.
+    // If several would each cancel the one before, only the last has to begin.
     let last = applicants
         .iter()
         .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
@@ -157,28 +159,28 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
     }
 }
 
-/// What one look at gates comes to.
+/// The results of one check of gates.
 #[derive(Default)]
 struct GateDecisions {
     admission: Admission,
-    /// Groups before whose gates more wait than were looked at.
+    /// Groups with more waiting runs than were checked.
     more: Vec<i64>,
     surplus: Vec<Surplus>,
 }
 
-/// More runs wait for their turn than a group lets wait.
+/// More runs wait for their turn than the group allows.
 struct Surplus {
     group_id: i64,
-    /// How many it lets wait.
+    /// How many the group allows.
     max: u32,
-    /// How many too many wait.
+    /// How many must be skipped.
     many: usize,
-    /// Who is not among those that are skipped for it.
+    /// Runs that are decided otherwise: they are not among those that are skipped for it.
     leaving: Vec<RunId>,
 }
 
-/// Decides upon up to `each` runs before every gate; those that are passed over keep waiting. Bounds are those of the
-/// groups' revisions of today.
+/// Decides about up to `each` runs at every gate; those that are set aside keep waiting. The bounds are those of the groups'
+/// current revisions.
 fn decide(
     gates: Vec<Gate>,
     each: usize,
@@ -235,7 +237,7 @@ fn decide(
 }
 
 impl Runs {
-    /// What there is to be told of a run that is skipped, beside what there is of its end.
+    /// The notices about a skipped run, in addition to those about its end.
     fn skip_notices(&self, context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
         if !context.revision.subscriptions.anywhere(NotifyEvent::Skipped) {
             return notices;
@@ -252,14 +254,14 @@ impl Runs {
         Some(notices)
     }
 
-    /// Groups whose waiting runs may be let through. Those that are passed over keep waiting, and hold up nobody; `taken` gets
-    /// those that were looked at.
+    /// Groups whose waiting runs may begin. Runs that are set aside keep waiting, and hold up nobody; `taken` gets the
+    /// runs that were checked.
     pub(crate) async fn turnstiles(
         self: &Arc<Self>,
         passed_over: &[RunId],
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("turnstiles").await?;
         let groups = completion.take_turnstiles().await?;
         let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
@@ -271,7 +273,7 @@ impl Runs {
             .collect();
         taken.extend(&waiting);
         let mut contexts = self.contexts_of(&waiting).await?;
-        // Bounds are the groups' of today, not of the day on which a run was made: raising one lets runs begin.
+        // The bounds are the group's current ones, not those from the creation of a run: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.node.catalog.revisions(&revisions).await?;
         let decisions = decide(gates, each, &contexts, &today, passed_over);
@@ -318,7 +320,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Writes what gates decided.
+    /// Writes the decisions of gates.
     async fn carry_out(
         &self,
         completion: &mut Completion,
@@ -341,7 +343,8 @@ impl Runs {
         let now = completion.now();
         let mut after = After::default();
         let mut writes = Vec::new();
-        // A run that was paused or ended since the look is not decided upon: it keeps what it waits for, or has none.
+        // A run that was paused or has ended since the check is not decided: it keeps what it waits for, or has
+        // nothing.
         let mut decided = Vec::new();
         let mut grant = self.grant();
         for run in &admitted {
@@ -350,7 +353,13 @@ impl Runs {
             };
             let context = self.known(contexts, *run).await?;
             let transition = self
-                .transition(&context, standing(*run, found)?, &[Event::Start], completion, now)
+                .transition(
+                    &context,
+                    standing(*run, found.state, &found.progress)?,
+                    &[Event::Start],
+                    completion,
+                    now,
+                )
                 .await?;
             decided.push(*run);
             writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
@@ -364,7 +373,13 @@ impl Runs {
             let context = self.known(contexts, *run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let transition = self
-                .transition(&context, standing(*run, found)?, &[cancel], completion, now)
+                .transition(
+                    &context,
+                    standing(*run, found.state, &found.progress)?,
+                    &[cancel],
+                    completion,
+                    now,
+                )
                 .await?;
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let notices = self.skip_notices(&context, write.notices);
@@ -379,7 +394,7 @@ impl Runs {
             left_out.push(*run);
         }
         completion.unwait(&decided).await?;
-        // What the overlap cancels holds up no follower either.
+        // Runs that the overlap cancels hold up no follower either.
         left_out.extend(&cancelled);
         if !left_out.is_empty() {
             completion.note_skipped(&left_out).await?;
@@ -391,9 +406,9 @@ impl Runs {
 }
 
 impl Runs {
-    /// Has these runs begin, if they still wait, and gives that up again: an error says that one of them cannot.
+    /// Starts these runs, if they still wait, and rolls that back: an error says that one of them cannot begin.
     pub(crate) async fn try_start(&self, runs: &[RunId]) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("try_start").await?;
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         let contexts = self.contexts_of(&runs).await?;
@@ -406,12 +421,18 @@ impl Runs {
             };
             let context = self.known(&contexts, run).await?;
             let transition = self
-                .transition(&context, standing(run, found)?, &[Event::Start], &mut completion, now)
+                .transition(
+                    &context,
+                    standing(run, found.state, &found.progress)?,
+                    &[Event::Start],
+                    &mut completion,
+                    now,
+                )
                 .await?;
             writes.push(self.write_of(&context, transition, &mut Grant::none(), &mut after)?);
         }
         self.write(&mut completion, &writes, &mut after).await
-        // Nothing of it is committed.
+        // The transaction is dropped without a commit.
     }
 }
 

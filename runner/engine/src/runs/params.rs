@@ -1,4 +1,4 @@
-//! Params of a task without templates: those of all layers, merged.
+//! Params of a task without templates: those of all layers, merged; params of a run that a script makes.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ fn merged_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending
     };
     let mut merged = Value::Object(layers.constant().0);
     if let Some(schema) = schema {
-        // What was submitted over HTTP has been checked; what came by SQL or with time, or to another
-        // version, has not.
+        // Params that came over HTTP have been checked; those that came by SQL or by a schedule, or for another
+        // version, have not.
         let faults = if given || !fits {
             schema.check(&merged)
         } else {
@@ -53,7 +53,7 @@ fn merged_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending
 /// `params`, and `task_params` of one task.
 type GivenParams = (Map<String, Value>, Map<String, Value>);
 
-/// What the run was given for all tasks, and for this one.
+/// The params that the run was given for all tasks, and for this one.
 pub(crate) fn given_params(context: &RunContext, task: TaskIndex) -> Result<GivenParams, Ending> {
     let facts = &context.facts;
     let run: Map<String, Value> =
@@ -68,4 +68,9 @@ pub(crate) fn given_params(context: &RunContext, task: TaskIndex) -> Result<Give
         None => Map::new(),
     };
     Ok((run, task_run))
+}
+
+/// The params that a script gives to a run of a group.
+pub(crate) fn enqueued(group: &str, params: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(params).map_err(|error| format!("enqueue of `{group}`: {error}"))
 }

@@ -1,13 +1,12 @@
-//! What is Heddle's own trouble is no failure of anybody's script.
+//! An error of Heddle itself is not the failure of a script.
 //!
-//! Before an attempt and while a script runs, the node reads from its database on their behalf. When the database does
-//! not answer, whoever asked waits: most troubles are over within seconds. The same holds where nobody can render a template
-//! or check params at the moment. A node that cannot reach its database at all
-//! loses its lease in the meantime, and with it all that it has in hand. What lasts longer, or is no matter of waiting,
-//! ends the attempt as [`Ending::Ours`]: the script is not told anything, the attempt's history says whose fault it was,
-//! and the task run is tried again without using up a retry. After trouble that passes, that counts for nothing, and
-//! since each such attempt has waited it is no loop without a pause; after any other, it counts as a loss, up to
-//! `max_lost`.
+//! Before an attempt, and while a script runs, the node reads from its database for it. When the database does not
+//! answer, the caller waits: most such errors pass within seconds. The same holds when no child process can render a
+//! template or check params at the moment. A node that cannot reach its database at all loses its lease meanwhile, and
+//! all that it has in hand. An error that lasts longer, or that waiting cannot help, ends the attempt as
+//! [`Ending::Ours`]: the script gets no answer, the attempt's history says that Heddle failed, and the task run is
+//! retried without using up a retry. If the error may pass, it does not count as a loss: each such attempt has waited,
+//! so this is no loop without a pause. Any other error counts as a loss, up to `max_lost`.
 
 use std::time::Duration;
 
@@ -18,17 +17,17 @@ use crate::node::group_commit::is_passing;
 use crate::runs::ending::Ending;
 use crate::{EngineError, Runs};
 
-/// For how long an answer is waited for at most.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Of an attempt's timeout, this share may go by before the attempt is given back rather than timed out: in percent.
+/// How much of an attempt's timeout may pass before the attempt is given back instead of timed out: in percent.
 const SHARE_OF_TIMEOUT: u32 = 80;
 
-/// The pause before asking again, doubled each time up to the longest.
+/// The pause before the next try: doubled each time, up to the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Until when an attempt that began at `began` waits for an answer that it asks for at this moment.
+/// How long an attempt that began at `began` waits for an answer that it asks for now.
 pub(crate) fn until(began: Instant, timeout: Option<Duration>) -> Instant {
     let patience = Instant::now() + PATIENCE;
     match timeout {
@@ -38,7 +37,7 @@ pub(crate) fn until(began: Instant, timeout: Option<Duration>) -> Instant {
 }
 
 impl Runs {
-    /// Asks until there is an answer, or an error that waiting does not mend.
+    /// Tries until there is an answer, or an error that waiting cannot help.
     pub(crate) async fn patient<T, F>(
         &self,
         what: &'static str,
@@ -69,12 +68,12 @@ impl Runs {
 }
 
 impl Ending {
-    /// An attempt that ends by Heddle's own fault.
+    /// An attempt that ends by an error of Heddle itself.
     pub(crate) fn ours(what: &str, error: &EngineError) -> Self {
         let passing = is_passing(error);
         tracing::warn!(error = %Chain(error), what, passing, "an attempt failed because of an error in Heddle; it is \
             run again");
-        // Of our own errors people learn what kind; the log has the rest.
+        // People are told the kind of our own errors; the log has the details.
         let kind = match error {
             EngineError::Store(error) => match error {
                 heddle_store::StoreError::ReadOnly(_) => "the database is read-only",

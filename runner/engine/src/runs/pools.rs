@@ -1,6 +1,6 @@
-//! The admitter: gives free slots of pools to those that wait for them; `heddle_store::live` tells the story (pools).
+//! The admitter: gives free slots of pools to task runs that wait for them; `heddle_store::live` describes it (pools).
 //!
-//! What wakes it is a move of a run that uses pools, a change of a pool, or a look once in a while.
+//! It ticks when a run that uses pools changes, when a pool is changed, and periodically.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
 use crate::{EngineError, Runs};
 
-/// How often to look without being told.
+/// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// Gives out slots of pools.

@@ -1,8 +1,8 @@
-//! Task runs that wait in queues, as far as every transaction has to know of them that puts one there: which go there at
-//! once, in which order they stand, and who is told.
+//! What every transaction that puts task runs into queues must know: which of them go there at once, in which order,
+//! and who is told.
 //!
-//! Polls that find nothing wait for a wake-up of their queue. It comes from whatever fills the queue on this node, by other
-//! nodes' notifications, and by a look once in a while, since these may get lost.
+//! Polls that find nothing wait for a wake-up of their queue. It comes from this node when it fills the queue, from
+//! notifications of other nodes, and from periodic checks, because notifications may get lost.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
 use crate::{EngineError, Runs};
 
-/// How many queues' turns a node remembers; beyond that it forgets all of them.
+/// For how many queues a node remembers the last claimed `turn`. When there are more, it forgets all of them.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// What a node knows of queues.
 #[derive(Default)]
 pub(crate) struct Queued {
     wakeups: Mutex<HashMap<String, Arc<Wakeup>>>,
-    /// The `turn` (the number in the order of its queue) that was claimed last, by queue.
+    /// The highest claimed `turn` (position in its queue), by queue.
     last_claimed: Mutex<HashMap<String, i64>>,
 }
 
-/// What hanging polls of one queue listen to.
+/// What waiting polls of one queue listen to.
 #[derive(Default)]
 pub(crate) struct Wakeup {
     pub(crate) notify: Notify,
@@ -49,7 +49,7 @@ pub(crate) struct FilledQueues(BTreeMap<String, Filled>);
 #[derive(Clone, Copy, Default)]
 struct Filled {
     rows: usize,
-    /// Not everybody may claim all of them.
+    /// Some rows need a worker with tags.
     tagged: bool,
 }
 
@@ -68,16 +68,16 @@ impl FilledQueues {
     }
 }
 
-/// Task runs on their way into queues, in a transaction that has locked their runs.
+/// Task runs that are put into queues, in a transaction that has locked their runs.
 pub(crate) struct Put {
     /// With the priorities of their runs.
     pub(crate) rows: Vec<(RunId, i16, QueueRow)>,
-    /// Those that go back, since their runs do not go on.
+    /// Those that go back, because their runs do not go on.
     pub(crate) back: Vec<Applied>,
     pub(crate) filled: FilledQueues,
 }
 
-/// A hanging poll's ear.
+/// A waiting poll that listens to its queue.
 pub(crate) struct Listening<'a> {
     queued: &'a Queued,
     queue: &'a str,
@@ -94,7 +94,7 @@ impl Drop for Listening<'_> {
 }
 
 impl Queued {
-    /// Listens to a queue: before it is looked at, so that nothing is missed.
+    /// Listens to a queue: before the first look, so that nothing is missed.
     pub(crate) fn listen<'a>(&'a self, queue: &'a str) -> Listening<'a> {
         let mut wakeups = self.wakeups.lock();
         let wakeup = match wakeups.get(queue) {
@@ -109,7 +109,7 @@ impl Queued {
         }
     }
 
-    /// Wakes as many hanging polls as there is work for.
+    /// Wakes as many waiting polls as there is work for.
     fn wake_polls(&self, queue: &str, filled: Filled) {
         let Some(wakeup) = self.wakeups.lock().get(queue).cloned() else {
             return;
@@ -123,17 +123,17 @@ impl Queued {
         }
     }
 
-    /// There may be so many rows for whoever claims from a queue.
+    /// There may be this many rows to claim in a queue.
     pub(crate) fn wake(&self, queue: &str, rows: usize) {
         self.wake_polls(queue, Filled { rows, tagged: false });
     }
 
-    /// A queue may be another than it was: every hanging poll looks again.
+    /// A queue may have changed: all waiting polls look again.
     pub(crate) fn wake_all(&self, queue: &str) {
         self.wake_polls(queue, Filled { rows: 0, tagged: true });
     }
 
-    /// The node stops: every hanging poll ends.
+    /// The node stops: all waiting polls end.
     pub(crate) fn close(&self) {
         for wakeup in self.wakeups.lock().values() {
             wakeup.notify.notify_waiters();
@@ -145,7 +145,7 @@ impl Queued {
         self.wakeups.lock().keys().cloned().collect()
     }
 
-    /// The turn of a row that was claimed.
+    /// A row with this `turn` was claimed.
     pub(crate) fn claimed(&self, queue: &str, turn: i64) {
         let mut last_claimed = self.last_claimed.lock();
         match last_claimed.get_mut(queue) {
@@ -159,7 +159,7 @@ impl Queued {
         }
     }
 
-    /// A row for a task run; `ordinal` counts those of its run that become ready with it.
+    /// A row for a task run; `ordinal` counts the task runs of its run that become ready with it.
     pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, target: QueueTarget, params: Option<String>) -> QueueRow {
         let floor = self.last_claimed.lock().get(&target.queue).copied().unwrap_or(0);
         QueueRow {
@@ -173,14 +173,15 @@ impl Queued {
     }
 }
 
-/// Where a task run goes at once; `None`: it is no queue's, or something has to be found out first.
+/// The queue of a task run that goes there at once; `None`: it has another executor, or something must be computed
+/// first.
 fn target(revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
     let task = revision.plan.task(at.key.task)?;
     let asks = at.key.item.is_none() && (task.mapped || task.spec.when.is_some());
     if asks || revision.templated[at.key.task as usize] {
         return None;
     }
-    // What takes slots of pools waits for these first, and comes to its queue from *ready* when it has them.
+    // A task run that needs slots of pools waits for these first, and comes to its queue from *ready*.
     if revision.need_of(at).is_some() {
         return None;
     }
@@ -206,7 +207,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 }
 
 impl Runs {
-    /// The queue that a task run goes to with the transition that makes it ready; `None`: it is a node's to begin.
+    /// The queue of a task run that goes there with the transition that makes it ready; `None`: a node begins it.
     pub(crate) fn target_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
         if !self.node.short_ways.take(ShortWay::QueuedAtOnce) {
             return None;
@@ -214,7 +215,7 @@ impl Runs {
         target(revision, at)
     }
 
-    /// Writes what goes into queues and what goes back, commits, and tells pollers.
+    /// Writes the rows that go into queues and those that go back, commits, and wakes polls.
     pub(crate) async fn put_into_queues(
         self: &Arc<Self>,
         mut completion: Completion,
@@ -237,7 +238,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Tells pollers of new rows, here and elsewhere.
+    /// Wakes polls for new rows, here and on other nodes.
     pub(crate) fn wake_claimers(&self, filled: &FilledQueues) {
         for (queue, rows) in &filled.0 {
             self.waiters.queues.wake_polls(queue, *rows);

@@ -1,17 +1,17 @@
-//! The recorder: what has ended is recorded, many outcomes in one transaction.
+//! The recorder records many outcomes in one transaction.
 //!
-//! Outcomes gather while a transaction is under way; the next one records them all (`group_commit.rs`). A run of one task
-//! run takes the short way (`complete_single_task`, one statement), everything else the long one (lock, decide, write). What
-//! became ready is handed to this node in the same transaction where it has room; only what waits for room is claimed
+//! Outcomes gather during a transaction; the next one records all of them (`group_commit.rs`). A single-task run takes
+//! the short way (`complete_single_task`, one statement), all others the general way (lock, decide, write). Task runs
+//! that become ready are given to this node in the same transaction if it has slots; only the others have to be claimed
 //! (`claimer.rs`).
 //!
 //! # Invariants
 //!
 //! * An outcome leaves memory only when it is committed, or when the database says that it is not ours to report.
-//! * The lines of an attempt's log are there when its outcome is. Few of them go with it; those of an attempt that
-//!   wrote many go before it, by the log writer (`logs.rs`), so that nobody else's outcome waits for them.
-//! * One poisonous outcome (which Postgres refuses) does not keep others from being recorded: batches are halved until
-//!   it stands alone, then it is recorded as a failure, or its run is given up (`given_up.rs`).
+//! * The log lines of an attempt are stored no later than its outcome. A few lines are written with it. If there are
+//!   many, the log writer (`logs.rs`) writes them before it, so that no other outcome waits for them.
+//! * An outcome that Postgres refuses does not keep others from being recorded: batches are halved until it is alone.
+//!   Then it is recorded as a failure, or its run is given up (`given_up.rs`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,36 +31,37 @@ use crate::node::signals::Signal;
 use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{End, Ending, Report};
-use crate::runs::given_up::GivenUp;
+use crate::runs::given_up::{GivenUp, is_newer};
 use crate::runs::single_task;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
 
-/// How many lines of its log an outcome may take along, and how many all of a transaction: others wait for them.
+/// How many log lines an outcome may take along, and how many all outcomes of a transaction: other outcomes wait for
+/// them.
 const LINES_PER_OUTCOME: usize = 200;
 const LINES_PER_BATCH: usize = 4_000;
 
-/// An outcome takes up to this many lines along even when the others of its batch have used up theirs.
+/// An outcome may take this many lines along even when the transaction's maximum is reached.
 const LINES_ALWAYS: usize = 8;
 
-/// How long to wait before a transaction that failed is tried again.
+/// The pause before a failed transaction is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// Attempts that have ended, on their way into the database.
+/// Ended attempts that wait to be recorded.
 pub(crate) struct Reports {
     /// Outcomes to record, bounded by [`crate::runs::ending::reports_max`].
     pub(crate) outcomes: GroupCommit<Outcomes>,
-    /// Those whose log has to be written before their outcome.
+    /// Those whose log must be written before their outcome.
     pub(crate) log_writer: mpsc::Sender<Report>,
     pub(crate) given_up: GivenUp,
 }
 
-/// An outcome on its way into the database.
+/// An outcome that waits to be recorded.
 pub(crate) struct Outcome {
     report: Report,
-    /// The end of its run, if it is all that there is to know of that: the short way is enough.
+    /// The end of its run, if nothing else decides it: then the short way is enough.
     single_task: Option<SingleTaskEnd>,
-    /// Once it is being recorded: its attempt's place among those that are in hand.
+    /// While it is being recorded: keeps its attempt known as in hand.
     known: Option<Known>,
 }
 
@@ -74,8 +75,8 @@ impl From<Report> for Outcome {
     }
 }
 
-/// Keeps an attempt known to this node until its outcome is recorded, or is not its to record any more: what is dropped is
-/// forgotten.
+/// Keeps an attempt known to this node until its outcome is recorded, or is no longer this node's: on drop, the attempt
+/// is forgotten.
 struct Known {
     runs: Arc<Runs>,
     run: RunId,
@@ -88,7 +89,7 @@ impl Drop for Known {
     }
 }
 
-/// Records outcomes until they are recorded, or are not ours any more.
+/// Records outcomes; tries until they are recorded, or are no longer ours.
 pub(crate) struct Outcomes(pub(crate) Arc<Runs>);
 
 impl Commits for Outcomes {
@@ -97,13 +98,13 @@ impl Commits for Outcomes {
     type Then = After;
     const POLICY: Policy = Policy {
         what: "outcomes",
-        // A node has its own: `ending::reports_max`.
+        // Each node has its own: `ending::reports_max`.
         queue_max: 0,
         batch_max: 1_000,
         workers: 1,
         tries_max: None,
         again_after: AGAIN_AFTER,
-        // What has been recorded is not in *running* any more: the second time it is refused as somebody else's.
+        // A recorded attempt is not in *running* any more: the second try is refused as somebody else's.
         repeatable: true,
     };
 
@@ -119,7 +120,7 @@ impl Commits for Outcomes {
         for mut asked in gathered {
             let report = &mut asked.request.report;
             let room = match report.end {
-                // Nothing is recorded that could take lines along.
+                // Nothing is recorded, so no lines can be written with it.
                 End::Dropped => 0,
                 // The log writer writes them all.
                 _ if !runs.node.short_ways.take(ShortWay::LinesWithOutcome) => 0,
@@ -169,21 +170,21 @@ impl Commits for Outcomes {
 
     fn follow(&self, batch: Vec<Outcome>, after: After) {
         self.0.acted(after);
-        // Attempts are forgotten when it is known what comes after them.
+        // Attempts are forgotten only when their successors are known.
         drop(batch);
     }
 
-    /// A failure takes its place; if that is refused too, its run is given up.
+    /// A failure replaces the outcome; if that is refused too, its run is given up.
     async fn refused(&self, outcome: Outcome, error: &EngineError) -> Option<Outcome> {
         let runs = &self.0;
         let Outcome { report, known, .. } = outcome;
-        if is_unrecordable(&report.end) {
+        if is_unrecordable(&report.end) || is_newer(error) {
             let ended = EndedAttempt {
                 run: report.run,
                 at: report.at,
                 lease: runs.lease(),
             };
-            runs.give_up(ended, error).await;
+            runs.give_up(ended, error);
             return None;
         }
         tracing::error!(error = %Chain(error), run = %report.run, "cannot record the outcome of an attempt; the \
@@ -192,7 +193,7 @@ impl Commits for Outcomes {
             ErrorKind::Invalid,
             "the outcome could not be recorded; the log of the node has the cause",
         );
-        // Its log may be what was refused.
+        // The log may be what was refused.
         let report = Report {
             end: End::plain(ending),
             lines: Vec::new(),
@@ -208,10 +209,10 @@ impl Commits for Outcomes {
 }
 
 impl Runs {
-    /// Hands an attempt's outcome to the recorder. There is a place for each attempt that the node may have in hand; should
-    /// there be none, the report waits for one: what has been done is never thrown away.
+    /// Gives an attempt's outcome to the recorder. Its queue has room for each attempt that the node may have in hand.
+    /// Should it be full, the report waits: a result is never thrown away.
     pub(crate) fn record(&self, report: Report) {
-        // The recorder lives as long as the node; without it the lease runs out and the attempt is run again.
+        // The recorder lives as long as the node. Without it, the lease expires and the attempt is run again.
         if let Err(outcome) = self.reports.outcomes.put(report.into()) {
             tracing::warn!(run = %outcome.report.run, "too many attempts have ended at the same time");
             let outcomes = self.reports.outcomes.clone();
@@ -222,12 +223,12 @@ impl Runs {
     }
 }
 
-/// Whether it stands in the place of an outcome that was refused, or is refused as what it was.
+/// Whether it replaces an outcome that was refused, or was itself refused.
 fn is_unrecordable(end: &End) -> bool {
     matches!(end, End::Done(done) if matches!(&done.result, Ending::Failed { kind: ErrorKind::Invalid, .. }))
 }
 
-/// The end of a report's run, if its outcome is all that there is to know of that.
+/// The end of a report's run, if the outcome alone decides it.
 fn single_task_end(runs: &Runs, report: &Report) -> Option<SingleTaskEnd> {
     if !runs.node.short_ways.take(ShortWay::SingleTaskEnd) {
         return None;
@@ -269,7 +270,7 @@ async fn record_single_task(
     Ok(After { spans, ..after })
 }
 
-/// What a tracer hears of runs of one task that have ended.
+/// The spans of single-task runs that have ended.
 fn spans_of(runs: &Runs, reports: &[&Report], rows: &[&SingleTaskEnd], owned: &[RunId]) -> Vec<Span> {
     if runs.seen.tracer.get().is_none() {
         return Vec::new();
@@ -281,7 +282,7 @@ fn spans_of(runs: &Runs, reports: &[&Report], rows: &[&SingleTaskEnd], owned: &[
         let Some(report) = reports.get(&row.attempt.run) else {
             continue;
         };
-        // When it was taken the database knows; here it is near enough by this node's own watch.
+        // The database knows when the attempt was taken; here the node's own monotonic clock is accurate enough.
         let took = chrono::TimeDelta::from_std(report.held.since.elapsed()).unwrap_or_default();
         let started_at = runs.now() - took;
         let context = &report.context;
@@ -315,7 +316,7 @@ async fn record_general(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, 
         })
         .collect();
     let mut grant = runs.grant();
-    let mut completion = runs.node.completion().await?;
+    let mut completion = runs.node.completion("record").await?;
     completion.insert_logs(&lines_of(reports)).await?;
     let after = runs.apply(&mut completion, &contexts, outcomes, &mut grant).await?;
     completion.commit().await?;

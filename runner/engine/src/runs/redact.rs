@@ -1,17 +1,17 @@
-//! Keeps secrets out of what people read of an attempt: its log, its errors, its progress.
+//! Removes secrets from what people read of an attempt: its log, its errors, its progress.
 //!
-//! An attempt's redactor learns each secret that the attempt asks for, and puts [`MASK`] where one stands: as it is, as a
-//! JSON string has it, and (of one with several lines, such as a private key) each of its lines, since logs are kept by
-//! line. What a script does to a secret before it logs it (encode it, cut it in two) is beyond this. Outputs and
-//! what is sent to others are data, and stay as they are.
+//! An attempt's redactor learns each secret that the attempt asks for, and replaces it by [`MASK`]: as it is, as a JSON
+//! string, and (if it has several lines, such as a private key) each of its lines, because logs are kept by line. It
+//! cannot recognise a secret that a script changes before it logs it (encodes it, cuts it in two). Outputs and what is
+//! sent to others are data, and stay unchanged.
 
 use aho_corasick::AhoCorasick;
 use parking_lot::Mutex;
 
-/// What stands for a secret.
+/// Replaces a secret.
 pub(crate) const MASK: &str = "***";
 
-/// The shortest text that is masked, in bytes: to mask every `a` would leave nothing to read, and hide nothing.
+/// The shortest text that is masked, in bytes: masking every `a` would leave nothing to read, and hide nothing.
 const MASKED_BYTES_MIN: usize = 4;
 
 /// The secrets that one attempt was given.
@@ -22,9 +22,9 @@ pub(crate) struct Redactor {
 
 #[derive(Default)]
 struct Known {
-    /// Each secret as it may stand in a text.
+    /// Each secret in the forms that may occur in a text.
     forms: Vec<String>,
-    /// What finds all of them in one pass: texts are many and long, secrets few. `None`: it could not be built.
+    /// Finds all of them in one pass: texts are many and long, secrets few. `None`: it could not be built.
     finder: Option<AhoCorasick>,
 }
 
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// From now on this is hidden.
+    /// Hides this secret from now on.
     pub(crate) fn learn(&self, secret: &str) {
         let mut known = self.known.lock();
         let before = known.forms.len();
@@ -54,7 +54,7 @@ impl Redactor {
         }
     }
 
-    /// The text without secrets. Of secrets that overlap in it nothing is left: what is masked is all that any covers.
+    /// The text without secrets. If secrets overlap in it, all that any of them covers is masked.
     pub(crate) fn hide(&self, text: String) -> String {
         let known = self.known.lock();
         if known.forms.is_empty() {
@@ -63,7 +63,7 @@ impl Redactor {
         let Some(finder) = &known.finder else {
             return MASK.to_owned();
         };
-        // Matches come in the order of their ends, so a later one may begin before those that are known.
+        // Matches come in the order of their ends, so a later one may begin before known ones.
         let mut covered: Vec<std::ops::Range<usize>> = Vec::new();
         for found in finder.find_overlapping_iter(&text) {
             let mut range = found.range();

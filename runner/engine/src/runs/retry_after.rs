@@ -5,8 +5,8 @@ use std::time::Duration;
 use heddle_domain::Time;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// How long a server asks us to wait, of a request that was made at `now`; `None`: it does not, or nobody can read it. A
-/// date that is past asks for nothing.
+/// How long a server asks us to wait, for a request that was made at `now`. `None`: it does not ask, or the value is
+/// unreadable. A past date asks for nothing.
 pub(crate) fn retry_after(headers: &HeaderMap, now: Time) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match text.parse() {

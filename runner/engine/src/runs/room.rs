@@ -1,15 +1,15 @@
-//! How much one transaction may hand to this node: the numbers that `heddle_store::live::Room` makes its one rule of.
+//! How many task runs one transaction may give to this node: the numbers for the rule in `heddle_store::live::Room`.
 
 use heddle_store::live::{Grant, NewRun, Room};
 
 use crate::Runs;
 
-/// How many task runs a node takes at once while other nodes are alive: enough to be busy for a moment, not so many that
-/// the others stand idle beside it.
+/// How many task runs a node takes at once while other nodes are alive: enough to be busy for a moment, but not so many
+/// that the others are idle.
 const SHARE_WITH_OTHERS: usize = 128;
 
 impl Runs {
-    /// What this node can take at this moment. Nothing, if it is to stop or has lost its lease.
+    /// How many task runs this node can take now. None, if it is to stop or has lost its lease.
     pub(crate) fn room(&self) -> Room {
         let idle = self.node.is_draining() || self.node.is_fenced();
         Room {
@@ -22,12 +22,12 @@ impl Runs {
         }
     }
 
-    /// What the transaction that begins now may hand to this node.
+    /// How many task runs a transaction that begins now may give to this node.
     pub(crate) fn grant(&self) -> Grant {
         self.room().grant()
     }
 
-    /// Hands what may start at once of new runs to this node, as far as one transaction may.
+    /// Gives the ready task runs of new runs to this node, as many as one transaction may.
     pub(crate) fn hand_out<'a>(&self, runs: impl IntoIterator<Item = &'a mut NewRun>) {
         let mut grant = self.grant();
         for row in runs.into_iter().flat_map(|run| run.ready.iter_mut()) {

@@ -1,9 +1,10 @@
 //! Runtimes of text scripts.
 //!
-//! A program has one of its own for each language. It is written down before the first script that is checked with it, and
-//! the script's version names it: other programs take it up from there (`scripts.rs`), so that a script stays on what it was
-//! checked with, whatever program runs it. A runtime is retired by a program that has another: its versions are checked
-//! with that one, and from then on name it. Which programs there are is not known, so nothing is retired by itself.
+//! A program has one runtime of its own for each language. It is stored before the first script that is checked with
+//! it, and the script's version names it: other programs load it from there (`scripts.rs`), so that a script keeps the
+//! runtime with which it was checked, whatever program runs it. A program with another runtime can retire it: its
+//! versions are checked with that runtime, and name it from then on. Nobody knows which programs exist, so nothing is
+//! retired automatically.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,32 +22,32 @@ use crate::{Engine, EngineError, Runs, UseCase};
 /// How many versions are read at once.
 const PAGE: i64 = 200;
 
-/// How many runtimes a node looks through when it starts; there is one for each language and build that scripts were
-/// checked with and that was not retired.
+/// How many runtimes a node checks when it starts. There is one for each language and build with which scripts were
+/// checked, unless it was retired.
 const RUNTIMES_MAX: i64 = 1_000;
 
-/// How often versions are looked at anew that were uploaded or activated meanwhile.
+/// How often versions are checked again because they were uploaded or activated meanwhile.
 const ROUNDS_MAX: u32 = 5;
 
 /// How many scripts a line of the log names.
 const NAMED_MAX: usize = 20;
 
-/// When a node tries again to say which scripts run on kept runtimes.
+/// The pause before a node tries again to report which scripts use kept runtimes.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// What this program's own runtime makes of a version that was checked with another.
+/// A version that was checked with another runtime, as this program's own runtime sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recheck {
     pub name: String,
     pub version: i32,
-    /// What it would say otherwise of itself: `description`, `defaults`, `params_schema`, `exports`.
+    /// What would be different: `description`, `defaults`, `params_schema`, `exports`.
     pub changed: Vec<&'static str>,
-    /// Why it would not be accepted.
+    /// Why it would be refused.
     pub error: Option<String>,
 }
 
 impl Recheck {
-    /// Whether it would be as it was.
+    /// Whether nothing would change.
     pub fn is_same(&self) -> bool {
         self.changed.is_empty() && self.error.is_none()
     }
@@ -63,22 +64,22 @@ impl std::fmt::Display for Recheck {
     }
 }
 
-/// What came of retiring a runtime.
+/// The result of retiring a runtime.
 #[derive(Clone, Debug)]
 pub enum Retirement {
-    /// There is none of this tag.
+    /// There is no runtime with this tag.
     Missing,
-    /// It is this program's own.
+    /// It is this program's own runtime.
     Current,
-    /// These would change, or not be accepted.
+    /// These would change, or be refused.
     Refused(Vec<Recheck>),
-    /// Others upload or activate versions of it faster than they can be checked.
+    /// Versions are uploaded or activated with it faster than they can be checked.
     Contended,
     /// No version names it any more.
     Done {
         /// How many versions were moved.
         versions: u64,
-        /// What their scripts run on now.
+        /// The runtime that their scripts have now.
         onto: RuntimeId,
         /// Those that are in use.
         scripts: Vec<Recheck>,
@@ -92,11 +93,7 @@ fn language_of(row: &RuntimeRow) -> Language {
     named.unwrap_or(Language::JavaScript)
 }
 
-fn unreadable(error: &CompileError) -> EngineError {
-    EngineError::Unreadable(error.to_string())
-}
-
-/// In what a version is another.
+/// What is different in a version.
 fn changes(version: &VersionInUse, compiled: &Compiled) -> Vec<&'static str> {
     let same = [
         (
@@ -119,13 +116,11 @@ fn changes(version: &VersionInUse, compiled: &Compiled) -> Vec<&'static str> {
         .collect()
 }
 
-/// This program's own runtime, as it is kept.
+/// This program's own runtime, in its stored form.
 async fn packed(language: Language) -> Result<Vec<u8>, EngineError> {
     let packed = tokio::task::spawn_blocking(move || RuntimeBundle::own(language).map(|bundle| bundle.pack()));
-    let packed = packed
-        .await
-        .map_err(|error| EngineError::Unreadable(error.to_string()))?;
-    packed.map_err(EngineError::Unreadable)
+    let packed = packed.await.map_err(EngineError::unreadable)?;
+    packed.map_err(EngineError::unreadable)
 }
 
 fn written<'a>(own: &'a RuntimeId, packed: &'a [u8]) -> RuntimeWrite<'a> {
@@ -139,13 +134,13 @@ fn written<'a>(own: &'a RuntimeId, packed: &'a [u8]) -> RuntimeWrite<'a> {
 }
 
 impl Runs {
-    /// Which runtime this program has for a language.
+    /// This program's runtime for a language.
     async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
         let own = self.scripts.sandbox.own_runtime(language).await;
-        own.map_err(|error| unreadable(&error))
+        own.map_err(EngineError::unreadable)
     }
 
-    /// Has this program's own runtime be there for other programs.
+    /// Stores this program's own runtime for other programs.
     async fn keep_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
         let own = self.own_runtime(language).await?;
         if self.node.store.keeps_runtime(&own.tag).await? {
@@ -165,17 +160,13 @@ impl Runs {
         Ok(own)
     }
 
-    /// Has this program's own runtime be whole where it is kept: other programs have it from there, and a disk or a hand may
-    /// have damaged it.
+    /// Repairs the stored form of this program's own runtime: other programs load it, and it may be damaged.
     async fn mend_runtime(&self, own: &'static RuntimeId) -> Result<(), EngineError> {
         let Some(kept) = self.node.store.runtime_bytes(&own.tag).await? else {
             return Ok(());
         };
         let whole = tokio::task::spawn_blocking(move || RuntimeBundle::unpack(&kept, &own.tag).map(drop));
-        let Err(why) = whole
-            .await
-            .map_err(|error| EngineError::Unreadable(error.to_string()))?
-        else {
+        let Err(why) = whole.await.map_err(EngineError::unreadable)? else {
             return Ok(());
         };
         let packed = packed(own.language).await?;
@@ -188,7 +179,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Writes down what texts export that builds have uploaded which did not.
+    /// Stores what texts export that were uploaded by builds which did not store it.
     async fn note_exports(&self) -> Result<(), EngineError> {
         let mut behind = (0, 0);
         loop {
@@ -204,7 +195,7 @@ impl Runs {
                         let noted = self.node.store.note_exports(behind.0, behind.1, &compiled.exports);
                         noted.await?;
                     }
-                    // Its run says why, if it has one.
+                    // If it has a `run`, that will report the error.
                     Err(error) => {
                         tracing::debug!(script = version.name, version = version.version, %error, "a text cannot be checked")
                     }
@@ -216,7 +207,7 @@ impl Runs {
         }
     }
 
-    /// What this program's own runtime makes of a version.
+    /// Checks a version with this program's own runtime.
     async fn recheck(&self, version: &VersionInUse) -> Result<Recheck, EngineError> {
         let told = |changed, error| Recheck {
             name: version.name.clone(),
@@ -229,7 +220,7 @@ impl Runs {
         };
         let text = self.node.store.blob(&version.digest).await?;
         let text = text.ok_or_else(|| {
-            EngineError::Unreadable(format!(
+            EngineError::unreadable(format!(
                 "the source text of {}@{} was deleted",
                 version.name, version.version
             ))
@@ -237,13 +228,13 @@ impl Runs {
         match self.scripts.sandbox.check_source(language, text.into()).await {
             Ok(compiled) => Ok(told(changes(version, &compiled), None)),
             Err(CompileError::NotNow(stopped)) => Err(stopped.into()),
-            // This machine's fault is no script's.
-            Err(error @ CompileError::Internal(_)) => Err(unreadable(&error)),
+            // An error of this machine is not the script's.
+            Err(error @ CompileError::Internal(_)) => Err(EngineError::unreadable(error)),
             Err(error) => Ok(told(Vec::new(), Some(error.to_string()))),
         }
     }
 
-    /// The same of all versions in use that name a runtime and were not looked at before.
+    /// The same for all versions in use that name a runtime and were not checked before.
     async fn recheck_all(
         &self,
         tag: &str,
@@ -305,17 +296,17 @@ impl Runs {
 }
 
 impl Engine {
-    /// Which runtime this program has for a language.
+    /// This program's runtime for a language.
     pub fn own_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
         Box::pin(self.runs.own_runtime(language))
     }
 
-    /// Has this program's own runtime be there for other programs: before a script is written down that was checked with it.
+    /// Stores this program's own runtime for other programs: before a script is stored that was checked with it.
     pub fn keep_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
         Box::pin(self.runs.keep_runtime(language))
     }
 
-    /// Has the scripts of a runtime that is not this program's own run on this program's own.
+    /// Moves the scripts of another runtime to this program's own.
     pub fn retire_runtime<'a>(
         &'a self,
         by: By<'a>,
@@ -326,8 +317,8 @@ impl Engine {
     }
 }
 
-/// Says, when a node has started, which scripts run on runtimes that are not this program's own, and what this one would
-/// make of them: what an upgrade has left to do. And makes whole what this program has, if it is damaged where it is kept.
+/// After the start of a node, logs which scripts use runtimes that are not this program's own, and what would change
+/// with this one: the remaining work of an upgrade. Also repairs this program's own stored runtime if it is damaged.
 pub(crate) struct Rechecker(pub(crate) Arc<Runs>);
 
 impl Service for Rechecker {
@@ -342,7 +333,7 @@ impl Service for Rechecker {
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         let stop = self.0.node.stop.clone();
         tokio::select! {
-            // A node that ends waits for no check.
+            // A stopping node does not wait for checks.
             () = stop.cancelled() => {}
             done = self.look() => done?,
         }
@@ -364,7 +355,7 @@ impl Rechecker {
     }
 
     async fn tell(&self, row: &RuntimeRow) -> Result<(), EngineError> {
-        // What of it has to be compiled is, before a run waits for it.
+        // It is compiled now, so that no run has to wait for that.
         let kept = self.0.node.store.runtime_bytes(&row.tag);
         let sandbox = &self.0.scripts.sandbox;
         if let Err(error) = sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
@@ -375,7 +366,7 @@ impl Rechecker {
         let mut scripts = Vec::new();
         let checked = self.0.recheck_all(&row.tag, &mut HashSet::new(), &mut scripts).await;
         if let Err(error) = checked {
-            // Of one runtime; of the others it may be told.
+            // An error with one runtime; the others are still reported.
             tracing::warn!(runtime = row.tag, error = %Chain(&error), "{}", Self::FAILED);
             return Ok(());
         }

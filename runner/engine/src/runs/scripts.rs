@@ -1,4 +1,4 @@
-//! Scripts on this node: made runnable when they are asked for, or before.
+//! Scripts on this node: loaded when they are needed, or before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, Step, apart};
 use crate::{Engine, EngineError, Runs, UseCase};
 
-/// How long to wait after scripts could not be loaded.
+/// The pause after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// What scripts run in, and what opens the secrets that they are given.
+/// The sandbox of scripts, and the keys of the secrets that they get.
 pub(crate) struct Scripts {
     pub(crate) sandbox: Sandbox,
     pub(crate) keys: Arc<SecretKeys>,
@@ -28,7 +28,7 @@ pub(crate) struct Scripts {
 /// Loads scripts that were uploaded on other nodes before a run asks for them.
 pub(crate) struct Warmer {
     runs: Arc<Runs>,
-    /// What scripts that are text run in is loaded: once for a node, not at the first upload of a text.
+    /// The runtimes of text scripts are loaded: once per node, not at the first upload of a text.
     has_begun: bool,
 }
 
@@ -58,15 +58,15 @@ impl Service for Warmer {
     }
 }
 
-/// Makes ready, on a node that has nothing else to do, what the first text in Python would wait for.
+/// While a node is idle, prepares what the first text in Python would otherwise wait for.
 pub(crate) struct Preparer {
     runs: Arc<Runs>,
-    /// At how many looks in a row the node was idle.
+    /// How many checks in a row found the node idle.
     idle: u32,
 }
 
 impl Preparer {
-    /// How often to look whether the node is idle, and how often it has to be.
+    /// How often to check whether the node is idle, and how often it must be.
     const POLL_EVERY: Duration = Duration::from_secs(1);
     const IDLE_CHECKS: u32 = 4;
 
@@ -98,11 +98,11 @@ impl Service for Preparer {
             return Ok(NEVER);
         }
         tokio::select! {
-            // A node that ends waits for no compiler: it dies with what it was started by.
+            // A stopping node does not wait for a compiler: the compiler dies with its parent.
             () = self.runs.node.stop.cancelled() => {}
             made = sandbox.prepare_python() => match made {
                 Ok(()) => tracing::info!("the Python runtime is ready"),
-                // Whoever uploads a text in Python has it made, or is told why it cannot be.
+                // Who uploads a text in Python causes it to be made, or is told the error.
                 Err(error) => tracing::warn!(%error, "{}", Self::FAILED),
             },
         }
@@ -111,9 +111,9 @@ impl Service for Preparer {
 }
 
 impl Runs {
-    /// Makes a script runnable on this node.
+    /// Makes a script ready to run on this node.
     pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
-        // Of a run that is in hand the facts may be old: its runtime may have been retired since.
+        // The facts of a run in hand may be old: the runtime may have been retired since.
         let now = match &script.runtime {
             Some(_) => self.node.catalog.script(&script.name, Some(script.version)).await?,
             None => None,
@@ -141,16 +141,16 @@ impl Runs {
             Err(error) => {
                 let said = format!("script {}@{} could not be loaded: {error}", script.name, script.version);
                 Err(match error {
-                    LoadError::Compile(CompileError::Internal(_)) => EngineError::Unreadable(said).into(),
+                    LoadError::Compile(CompileError::Internal(_)) => EngineError::unreadable(said).into(),
                     _ => Ending::failed(ErrorKind::Failed, said).into(),
                 })
             }
         }
     }
 
-    /// Loads the active versions of scripts; answers how many there are.
+    /// Loads the active versions of scripts; returns how many there are.
     pub(crate) async fn warm(&self) -> Result<usize, EngineError> {
-        /// How many scripts are loaded in advance; the rest is loaded when it is needed.
+        /// How many scripts are loaded in advance; the others are loaded when they are needed.
         const SCRIPTS_MAX: i64 = 1_000;
         let names = self.node.store.active_scripts(SCRIPTS_MAX).await?;
         let mut loaded = 0;
@@ -170,7 +170,7 @@ impl Runs {
     }
 }
 
-/// Why the bytes of a script cannot be had.
+/// Why the bytes of a script are not available.
 #[derive(Debug, thiserror::Error)]
 enum LoadTrouble {
     #[error("its content was deleted")]
@@ -180,7 +180,7 @@ enum LoadTrouble {
 }
 
 impl Engine {
-    /// Makes a script runnable on this node; the runs error says why that cannot be.
+    /// Makes a script ready to run on this node; the inner error is for the caller.
     pub fn load_script<'a>(
         &'a self,
         script: &'a ScriptFacts,

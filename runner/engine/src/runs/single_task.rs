@@ -1,5 +1,5 @@
-//! Runs of one task run whose outcome is theirs: most runs of most groups. The recorder writes their end by one
-//! statement, which reads no progress.
+//! Runs of one task run whose outcome is that of the run: most runs of most groups. The recorder writes their end with
+//! one statement, which reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -13,8 +13,8 @@ use crate::runs::apply::{After, attempt_row, bytes_of, event_of};
 use crate::runs::ending::End;
 use crate::{RunContext, Runs};
 
-/// How a run ends with this outcome, if that is all that there is to know of it: it consists of one task run, of which
-/// this is the first attempt, and nobody but the caller waits for its end.
+/// How a run ends with this outcome, if nothing else decides it: the run consists of one task run, this is its first
+/// attempt, and nobody but the caller waits for its end.
 pub(crate) fn end_of(
     runs: &Runs,
     context: &RunContext,
@@ -29,7 +29,7 @@ pub(crate) fn end_of(
         && !plan.tasks[0].mapped
         && ended.at.attempt == 1
         && done.effects.is_empty()
-        // It may have a timer, which the statement knows nothing of.
+        // It may have a timer, which the statement does not delete.
         && plan.tasks[0].spec.queue_timeout.is_none()
         && !context.facts.has_parent
         && context.facts.deadline_at.is_none()
@@ -51,7 +51,7 @@ pub(crate) fn end_of(
     Some(SingleTaskEnd {
         attempt: attempt_row(ended, done.clone(), finished_at, finished_at, Some(node)),
         state,
-        // What cannot be written is for the general way to tell.
+        // If it cannot be encoded, the general way reports that.
         progress: bytes_of(ended.run, &progress).ok()?,
         error,
     })

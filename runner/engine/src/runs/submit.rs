@@ -1,9 +1,9 @@
-//! Submissions: a run is checked and laid out in memory, then created together with whatever else is being submitted.
+//! Submissions: a run is checked and laid out in memory, then created together with other submissions.
 //!
 //! # Invariants
 //!
 //! * The answer comes after the commit: an accepted run survives anything that happens to nodes.
-//! * What is handed to this node starts only after the commit that put it into *running*.
+//! * An attempt that this node is given starts only after the commit that put it into *running*.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,14 +39,14 @@ pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
 /// The longest key of a run, in bytes.
 const KEY_BYTES_MAX: usize = 512;
 
-/// How many labels, and how long they are.
+/// How many labels a run has at most, and how long they are.
 const LABELS_MAX: usize = 64;
 const LABEL_CHARS_MAX: usize = 256;
 
-/// What people ask of runs that takes its turn: new ones, and what is done to many at once.
+/// Bounds for concurrent requests of people: new runs, and controls of many runs.
 pub(crate) struct Requests {
     pub(crate) submissions: GroupCommit<Submissions>,
-    /// Who may control many runs at once.
+    /// Permits for controls of many runs.
     pub(crate) bulk: Arc<Semaphore>,
 }
 
@@ -59,16 +59,16 @@ impl Requests {
     }
 }
 
-/// A run to be made.
+/// A run to be created.
 #[derive(Clone, Debug)]
 pub struct Submission {
     pub group: String,
     /// As the caller wants it.
     pub spec: SubmissionSpec,
     pub trigger: Trigger,
-    /// The backfill or run that it is made by.
+    /// The backfill or run that creates it.
     pub source: Option<Uuid>,
-    /// The attempt that it is a sub-run of, and when that has to have ended.
+    /// The attempt of which it is a sub-run, and when that attempt must have ended.
     pub parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
@@ -84,28 +84,28 @@ impl Submission {
     }
 }
 
-/// Why a run was not made.
+/// Why a run was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// There is no such group.
     #[error("there is no group `{0}`")]
     UnknownGroup(String),
-    /// It takes no runs.
+    /// The group is disabled.
     #[error("group `{0}` is disabled")]
     Disabled(String),
-    /// It does not go with what the group is.
+    /// The group does not allow it.
     #[error("{0}")]
     Refused(String),
     /// The submission is wrong.
     #[error("{0}")]
     Invalid(Faults),
-    /// There is one with this key or these params.
+    /// There is a run with this key or these params.
     #[error("run {0} already has this key or these params")]
     Exists(RunId),
-    /// The attempt that wanted a sub-run is not this node's any more.
+    /// The attempt that wanted a sub-run is no longer this node's.
     #[error("the attempt that started it has ended")]
     Fenced,
-    /// Not the caller's fault.
+    /// An error that the caller did not cause.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -113,7 +113,7 @@ pub enum SubmitError {
 /// A run that was just committed.
 #[derive(Clone, Debug)]
 pub struct Submitted {
-    /// As it was then.
+    /// The run as of that commit.
     pub row: RunRow,
     pub revision: Arc<Revision>,
     pub resolution: Arc<Resolution>,
@@ -157,7 +157,7 @@ pub(crate) struct Request {
     pub(crate) context: Arc<RunContext>,
 }
 
-/// Creates what is submitted.
+/// Creates submitted runs.
 pub(crate) struct Submissions(pub(crate) Arc<Runs>);
 
 impl Commits for Submissions {
@@ -171,7 +171,7 @@ impl Commits for Submissions {
         workers: 1,
         tries_max: Some(3),
         again_after: Duration::from_millis(5),
-        // A run that was made would be in its own way.
+        // A second try would find the run of the first.
         repeatable: false,
     };
 
@@ -203,7 +203,7 @@ impl Commits for Submissions {
 }
 
 impl Engine {
-    /// Makes a run; the answer comes after it is committed, with the run as it was then.
+    /// Creates a run; returns it as of the commit.
     pub async fn submit(&self, submission: Submission) -> Result<Submitted, SubmitError> {
         let (run, context) = self.runs.layout(submission).await?;
         let mut row = row_of(&run, &context);
@@ -221,7 +221,7 @@ impl Engine {
         })
     }
 
-    /// Makes many; the answers are in the order of the submissions.
+    /// Creates many runs; the answers are in the order of the submissions.
     pub async fn submit_all(&self, submissions: Vec<Submission>) -> Vec<Result<RunId, SubmitError>> {
         let mut waiting = Vec::with_capacity(submissions.len());
         for submission in submissions {
@@ -250,7 +250,7 @@ impl Engine {
     }
 }
 
-/// The run, and when it has begun if it has.
+/// The run, and when it began if it has.
 async fn finish(id: RunId, answered: Answered<Created>) -> Result<(RunId, Time), SubmitError> {
     match answer(answered).await? {
         Created::Made { at, .. } => Ok((id, at)),
@@ -297,15 +297,14 @@ impl Runs {
             let hash = dedupe_hash(&spec.params, &spec.task_params_value());
             (hash, dedupe == Dedupe::ParamsKept)
         });
-        let task_params =
-            (!spec.task_params.is_empty()).then(|| serde_json::to_string(&spec.task_params).unwrap_or_default());
+        let task_params = (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string());
         let labels = labels_of(&revision, &spec.labels);
         let request = Layout {
             trigger,
             priority: spec.priority,
             logical_time,
             interval: revision.calendar.data_interval(logical_time),
-            params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+            params: Value::Object(spec.params).to_string(),
             task_params,
             labels,
             key: spec.key,
@@ -317,8 +316,7 @@ impl Runs {
         Ok(self.lay_out(&revision, &group.resolution, request, now))
     }
 
-    /// The URL, or the channel as it is called, if somebody can be called back there, as far as can be told without
-    /// calling.
+    /// The URL, or the stored name of the channel, if it can be called, as far as that is known without a call.
     async fn check_callback(&self, callback: String) -> Result<String, SubmitError> {
         let faults = |detail: String| SubmitError::Invalid(heddle_domain::Fault::at("/callback", detail).into());
         if callback.contains("://") {
@@ -335,7 +333,7 @@ impl Runs {
         )))
     }
 
-    /// What of a run may start at once: for nodes, and for workers.
+    /// The rows of a run that may start at once: for nodes, and for workers.
     fn first_rows(&self, revision: &Revision, ready: &[AttemptKey]) -> (Vec<ReadyRow>, Vec<QueueRow>) {
         let turn = self.queue.turn();
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
@@ -351,7 +349,7 @@ impl Runs {
         (rows, queued)
     }
 
-    /// A run as it is written, and as it is remembered.
+    /// A run as it is stored, and as it is kept in memory.
     pub(crate) fn lay_out(
         &self,
         revision: &Arc<Revision>,
@@ -435,7 +433,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// A run of a schedule, a backfill or an upstream: nobody has said more of it than its time.
+    /// A run of a schedule, a backfill or an upstream: nothing is given but its time.
     pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
         Self {
             trigger,
@@ -467,7 +465,7 @@ pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<St
     (!labels.is_empty()).then_some(Value::Object(labels))
 }
 
-/// A submission's own bounds, whatever its group is.
+/// The bounds of a submission that do not depend on the group.
 fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
     if let Some(key) = &spec.key
         && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
@@ -538,7 +536,7 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
             faults.push(fault.below("/params"));
         }
     }
-    // What the spec says alone was checked when it was put, but for what may come with a run.
+    // The group's own params were checked when its spec was put; only params of the run need checks.
     if spec.params.is_empty() && spec.task_params.is_empty() && group.complete {
         return faults.or(());
     }
@@ -547,8 +545,8 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     faults.or(())
 }
 
-/// Whether each script is for tasks, and what it would get against its schema, as far as that is known before templates are
-/// rendered. A name may stand for another version than when the spec was put.
+/// Checks whether each script is for tasks, and its params against its schema, as far as they are known before
+/// templates are rendered. A name may mean another version now than when the spec was put.
 fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
     let plan = &group.revision.plan;
     let none = Map::new();
@@ -598,11 +596,16 @@ trait TaskParams {
 
 impl TaskParams for SubmissionSpec {
     fn task_params_value(&self) -> Value {
-        serde_json::to_value(&self.task_params).unwrap_or_default()
+        let tasks = self.task_params.iter();
+        Value::Object(
+            tasks
+                .map(|(task, params)| (task.to_string(), Value::Object(params.clone())))
+                .collect(),
+        )
     }
 }
 
-/// SHA-256 of the params with sorted keys: equal objects are equal however they were written.
+/// SHA-256 of the params with sorted keys: equal objects give equal hashes, however they were written.
 fn dedupe_hash(params: &Map<String, Value>, task_params: &Value) -> Vec<u8> {
     // Maps are kept sorted by key, so equal objects have equal texts.
     Sha256::digest(json!([params, task_params]).to_string()).to_vec()

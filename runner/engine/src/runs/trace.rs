@@ -1,14 +1,14 @@
-//! Traces: what a tracer hears of runs and attempts that have ended, after the commit of their end.
+//! Traces: spans of runs and attempts that have ended, sent after the commit of their end.
 //!
-//! Nothing is stored for traces and nothing handed from node to node, because ids are made of what every node knows: a
-//! run's trace has the run's own id (a UUID has as many bits as a trace's id), and the ids of its spans are digests of run,
-//! task, item and attempt. So spans that different nodes send meet in one trace, and an `http` task can name its attempt
-//! to whom it calls before that attempt has ended.
+//! Nothing is stored for traces, and nodes exchange nothing for them, because ids are computed from what every node
+//! knows: a run's trace has the run's own id (a UUID has as many bits as a trace's id), and the ids of its spans are
+//! digests of run, task, item and attempt. So spans of different nodes meet in one trace, and an `http` task can send
+//! the id of its attempt before that attempt has ended.
 //!
-//! A span is told of once, by the node whose transaction recorded the end. If that node dies between the commit and the
-//! sending the span is missing: traces are for looking, the history in Postgres is what counts.
+//! A span is reported once, by the node whose transaction recorded the end. If that node dies between the commit and
+//! the report, the span is missing: traces are for people to look at; the history in Postgres is what counts.
 //!
-//! Without a tracer nothing of this costs more than a look whether there is one.
+//! Without a tracer, the only cost is a check whether there is one.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -25,13 +25,13 @@ use uuid::Uuid;
 
 use crate::{Engine, RunContext, Runs};
 
-/// How much of an error a span tells.
+/// How many characters of an error a span contains.
 const ERROR_MAX_CHARS: usize = 500;
 
 /// The id of a span.
 pub type SpanBytes = [u8; 8];
 
-/// Who hears of what has ended. Called on threads that serve: it must neither wait nor fail.
+/// Receives the spans. It is called on threads that serve requests: it must neither wait nor fail.
 pub trait Tracer: Send + Sync {
     /// Whether spans of this run are wanted; the same answer on all nodes.
     fn wants(&self, run: RunId) -> bool;
@@ -44,21 +44,21 @@ pub enum Span {
     Run(RunSpan),
     /// An attempt, below its run.
     Attempt(AttemptSpan),
-    /// A batch of scheduled messages that a script was given: a trace of its own.
+    /// A batch of scheduled messages for a script: it has its own trace.
     Batch(BatchSpan),
 }
 
 /// A run that has ended.
 #[derive(Clone, Debug)]
 pub struct RunSpan {
-    /// Which; also the id of the trace.
+    /// The run's id, which is also the id of the trace.
     pub run: RunId,
     pub group: String,
-    /// Why there was a run.
+    /// Why the run was created.
     pub trigger: Trigger,
     pub logical_time: Time,
     pub state: RunState,
-    /// Why it failed; the beginning of it.
+    /// The beginning of its error, if it failed.
     pub error: Option<String>,
     /// When it was submitted.
     pub created_at: Time,
@@ -73,21 +73,21 @@ pub struct AttemptSpan {
     pub group: String,
     pub task: String,
     pub state: AttemptState,
-    /// What kind of error, and the beginning of it.
+    /// The kind of the error, and its beginning.
     pub error: Option<(ErrorKind, String)>,
     pub started_at: Time,
     pub finished_at: Time,
     pub node: Option<Uuid>,
-    /// The most memory that a script had, bytes.
+    /// The most memory that a script used, in bytes.
     pub memory_bytes: Option<i64>,
-    /// Processor time of a script, microseconds.
+    /// Processor time of a script, in microseconds.
     pub cpu_micros: Option<i64>,
 }
 
 /// A batch of scheduled messages whose outcomes are recorded.
 #[derive(Clone, Debug)]
 pub struct BatchSpan {
-    /// Which, as its script knows it; also the id of the trace.
+    /// The batch's id as its script knows it, which is also the id of the trace.
     pub batch: RunId,
     pub topic: String,
     /// How many of its messages were sent.
@@ -99,7 +99,7 @@ pub struct BatchSpan {
     pub started_at: Time,
     /// When its outcomes were recorded.
     pub finished_at: Time,
-    /// Where it was worked on.
+    /// The node that handled it.
     pub node: Uuid,
 }
 
@@ -127,32 +127,34 @@ fn digest(digested: &Sha256) -> SpanBytes {
     id
 }
 
-/// An attempt as the header `traceparent` has it, for those whom it calls.
+/// An attempt in the format of the header `traceparent`, for outgoing calls.
 pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("00-{}-{}-01", run.0.simple(), hex(&attempt_span_id(run, at)))
 }
 
-/// What is counted of runs.
+/// Counters of runs.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) ended: AtomicU64,
-    /// Of these, runs that were never begun, by `Skip` from 1.
+    /// Of these, runs that never began, by `Skip` from 1.
     pub(crate) skipped: [AtomicU64; 2],
     pub(crate) attempts_ended: AtomicU64,
     /// From a run's creation to its end.
     pub(crate) run_seconds: Histogram,
-    /// From the moment at which the node took an attempt to its outcome.
+    /// From the moment when the node took an attempt to its outcome.
     pub(crate) attempt_seconds: Histogram,
     /// The processor time of a script's attempt.
     pub(crate) script_cpu_seconds: Histogram,
+    /// From the moment at which a task run was ready for workers to a worker's claim.
+    pub(crate) queue_wait_seconds: Histogram,
     /// Task runs that one claim brought.
     pub(crate) claimed: Histogram,
 }
 
 impl Default for Counts {
     fn default() -> Self {
-        // From half a millisecond to two hours: a light script ends in the first bucket, a long report in the last.
+        // From half a millisecond to two hours: a small script ends in the first bucket, a long report in the last.
         let seconds = [
             0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
             1_800.0, 7_200.0,
@@ -184,6 +186,11 @@ impl Default for Counts {
                 "Processor time of script attempts on this node, in seconds.",
                 &processor,
             ),
+            queue_wait_seconds: histogram(
+                "heddle_queue_wait_seconds",
+                "Time that task runs on queues waited for a worker, from ready to the claim at this node, in seconds.",
+                &seconds,
+            ),
             claimed: histogram(
                 "heddle_claimed_task_runs",
                 "Number of task runs in one claim of this node, without empty claims.",
@@ -195,31 +202,32 @@ impl Default for Counts {
 
 impl Counts {
     /// All that has a distribution.
-    pub(crate) fn histograms(&self) -> [&Histogram; 4] {
+    pub(crate) fn histograms(&self) -> [&Histogram; 5] {
         [
             &self.run_seconds,
             &self.attempt_seconds,
             &self.script_cpu_seconds,
+            &self.queue_wait_seconds,
             &self.claimed,
         ]
     }
 }
 
-/// What is seen of runs from without: counts, and what a tracer hears.
+/// What can be observed of runs from outside: counters, and spans.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// Who hears of what has ended; nobody unless configured.
+    /// Receives spans; none unless configured.
     pub(crate) tracer: OnceLock<Arc<dyn Tracer>>,
     pub(crate) counts: Counts,
 }
 
 impl Runs {
-    /// The tracer, if there is one and it wants to hear of this run.
+    /// The tracer, if there is one and it wants this run.
     pub(crate) fn tracer_of(&self, run: RunId) -> Option<&Arc<dyn Tracer>> {
         self.seen.tracer.get().filter(|tracer| tracer.wants(run))
     }
 
-    /// An attempt's span, if anybody wants it.
+    /// The span of an attempt, if it is wanted.
     pub(crate) fn attempt_span(&self, context: &RunContext, row: &AttemptRow, started_at: Time) -> Option<Span> {
         self.tracer_of(row.run)?;
         let task = context.revision.plan.task(row.at.key.task)?;
@@ -238,7 +246,7 @@ impl Runs {
         }))
     }
 
-    /// The span of an attempt that a cancel interrupted, if anybody wants it.
+    /// The span of an attempt that a cancel interrupted, if it is wanted.
     pub(crate) fn interrupted_span(&self, context: &RunContext, stopped: &Interrupted) -> Option<Span> {
         self.tracer_of(stopped.run)?;
         let task = context.revision.plan.task(stopped.at.key.task)?;
@@ -257,7 +265,7 @@ impl Runs {
         }))
     }
 
-    /// Tells of a batch of messages, if anybody wants to hear of it.
+    /// Reports a batch of messages, if it is wanted.
     pub(crate) fn trace_batch(&self, topic: &str, finish: &Finish, started_at: Time) {
         let batch = RunId(finish.batch);
         let Some(tracer) = self.tracer_of(batch) else { return };
@@ -273,7 +281,7 @@ impl Runs {
         }));
     }
 
-    /// A run's span, if anybody wants it.
+    /// The span of a run, if it is wanted.
     pub(crate) fn run_span(
         &self,
         context: &RunContext,
@@ -297,7 +305,7 @@ impl Runs {
 }
 
 impl Engine {
-    /// Has a tracer hear of what ends from now on; said once, when the node is put together.
+    /// Sets the tracer; called once, when the node is put together.
     pub fn trace_with(&self, tracer: Arc<dyn Tracer>) {
         let _ = self.runs.seen.tracer.set(tracer);
     }

@@ -1,34 +1,34 @@
-//! One run's next step, within the transaction that holds its lock: what `decide` makes of events, with what the store
-//! has to take back for it.
+//! The next step of one run, within the transaction that holds its lock: what `decide` makes of events, together with
+//! what the store must withdraw.
 //!
-//! Some decisions need to know which task runs nobody has claimed yet (a run that fails with `on_failure: stop` cancels
-//! those). Only the tables know. `decide` then asks for a withdrawal; what was withdrawn is told to it as one more event,
-//! and both answers are carried out as one. Every transition goes through [`Runs::transition`], whoever causes it: an
-//! outcome, a timer, a gate, an operator.
+//! Some decisions depend on which task runs nobody has claimed yet (a run that fails with `on_failure: stop` cancels
+//! those). Only the tables know. So `decide` asks for a withdrawal, gets what was withdrawn as one more event, and both
+//! results are carried out as one. Every transition goes through [`Runs::transition`], whether it is caused by an
+//! outcome, a timer, a gate or an operator.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Event, Progress, Refused, decide};
 use heddle_domain::state::RunState;
 use heddle_store::StoreError;
-use heddle_store::live::{Completion, LockedRun};
+use heddle_store::live::Completion;
 
 use crate::runs::apply::progress_of;
 use crate::{ControlError, EngineError, RunContext, Runs};
 
-/// Where a run stands after its events, and what has to be done for it.
+/// The state of a run after its events, and what has to be done.
 pub(crate) struct Transition {
     pub(crate) actions: Actions,
     pub(crate) state: RunState,
     pub(crate) progress: Progress,
 }
 
-/// Why there was none.
+/// Why there was no transition.
 #[derive(Debug)]
 pub(crate) enum NoTransition {
-    /// An event does not go with how the run stands.
+    /// The state of the run does not allow an event.
     Refused(Refused),
-    /// Not the caller's fault.
+    /// An error that the caller did not cause.
     Engine(EngineError),
 }
 
@@ -44,7 +44,7 @@ impl From<StoreError> for NoTransition {
     }
 }
 
-/// To an operator, who may have asked for what cannot be.
+/// For an operator, who may have asked for something impossible.
 impl From<NoTransition> for ControlError {
     fn from(none: NoTransition) -> Self {
         match none {
@@ -54,26 +54,25 @@ impl From<NoTransition> for ControlError {
     }
 }
 
-/// To the engine's own loops, which tell a run only what goes with its state.
+/// For the engine's own loops, which only send events that the run's state allows.
 impl From<NoTransition> for EngineError {
     fn from(none: NoTransition) -> Self {
         match none {
-            NoTransition::Refused(refused) => Self::Unreadable(format!(
-                "an event that is not possible in this state: \
-                {refused}"
-            )),
+            NoTransition::Refused(refused) => {
+                Self::unreadable_in("an event that is not possible in this state", refused)
+            }
             NoTransition::Engine(error) => error,
         }
     }
 }
 
-/// Where a locked run stands.
-pub(crate) fn standing(run: RunId, found: &LockedRun) -> Result<(RunState, Progress), EngineError> {
-    Ok((found.state, progress_of(run, &found.progress)?))
+/// The state of a locked run, by its row.
+pub(crate) fn standing(run: RunId, state: RunState, progress: &[u8]) -> Result<(RunState, Progress), EngineError> {
+    Ok((state, progress_of(run, progress)?))
 }
 
 impl Runs {
-    /// Takes a locked run from where it stands to where its events lead.
+    /// Applies events to a locked run.
     pub(crate) async fn transition(
         &self,
         context: &RunContext,

@@ -1,5 +1,6 @@
-//! Attempts that nobody has claimed in time (`queue_timeout`), as their timers tell: what waits for slots of pools, for a node
-//! or for an audience. The reaper of queues ends those that wait for workers only (`queues/reaper.rs`).
+//! Attempts that nobody has claimed in time (`queue_timeout`), as their timers report: those that wait for slots of
+//! pools, for a node or for an audience. The reaper of queues ends those that wait only for workers
+//! (`queues/reaper.rs`).
 
 use heddle_domain::Time;
 use heddle_domain::executor::Executor;
@@ -15,10 +16,10 @@ use crate::runs::contexts::Contexts;
 use crate::runs::ending::Ending;
 use crate::{EngineError, Runs};
 
-/// Why an offer is closed that nobody has taken.
+/// Why an offer that nobody has taken is closed.
 const UNTAKEN: &str = "nobody took the offer within the task's queue_timeout";
 
-/// An attempt of this task has waited for too long.
+/// The end of an attempt of this task that has waited for too long.
 fn late(task: &PlanTask, run: RunId, at: AttemptKey, due: Time) -> Option<Unclaimed> {
     let expands = task.mapped && at.key.item.is_none();
     Some(Unclaimed {
@@ -29,7 +30,7 @@ fn late(task: &PlanTask, run: RunId, at: AttemptKey, due: Time) -> Option<Unclai
     })
 }
 
-/// What the task run says of it.
+/// The error of the task run.
 fn why(task: &PlanTask) -> String {
     match &task.executor {
         Executor::Queue(queue) => format!("no worker of queue `{queue}` claimed the task run within its queue_timeout"),
@@ -40,7 +41,7 @@ fn why(task: &PlanTask) -> String {
 }
 
 impl Runs {
-    /// Fails those of these attempts that wait still. Their timers are taken by this very transaction.
+    /// Fails those of these attempts that still wait. Their timers are taken in the same transaction.
     pub(super) async fn end_unclaimed(
         &self,
         completion: &mut Completion,

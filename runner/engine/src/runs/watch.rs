@@ -1,4 +1,4 @@
-//! Who waits for runs on this node.
+//! Callers that wait for runs on this node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use tokio::sync::Notify;
 use crate::runs::queued::Queued;
 use crate::{Engine, EngineError, Runs};
 
-/// How often a caller that waits looks by itself.
+/// How often a waiting caller checks by itself.
 const WAIT_POLL: Duration = Duration::from_millis(500);
 
-/// Who waits for something on this node: for runs to move, for queues to be filled.
+/// Callers that wait for something on this node: for runs to change, for queues to be filled.
 #[derive(Default)]
 pub(crate) struct Waiters {
     pub(crate) runs: Watches,
     pub(crate) queues: Queued,
 }
 
-/// Who waits for which run.
+/// The callers that wait for each run.
 #[derive(Default)]
 pub(crate) struct Watches {
     runs: Mutex<HashMap<RunId, Arc<Notify>>>,
@@ -48,21 +48,21 @@ impl Watches {
         }
     }
 
-    /// Any run may have.
+    /// Any run may have ended.
     pub(crate) fn wake_all(&self) {
         self.runs.lock().values().for_each(|wakeup| wakeup.notify_waiters());
     }
 }
 
 impl Runs {
-    /// Runs have moved; some have ended. Who waits for them is told, here and on other nodes.
+    /// Runs have changed; some have ended. The callers that wait for them are woken, here and on other nodes.
     pub(crate) fn moved(&self, moved: &[RunId], ended: &[RunId]) {
         self.waiters.runs.moved(moved);
         self.node.outbox.tell_ended(ended);
     }
 }
 
-/// Comes when a run moves.
+/// Notified when a run changes.
 pub struct RunWatch {
     runs: Arc<Runs>,
     run: RunId,
@@ -70,7 +70,7 @@ pub struct RunWatch {
 }
 
 impl RunWatch {
-    /// Waits until the run moves on this node, or is told to have ended on another.
+    /// Waits until the run changes on this node, or another node reports its end.
     pub async fn rung(&self) {
         tokio::select! {
             () = self.wakeup.notified() => {}
@@ -78,7 +78,7 @@ impl RunWatch {
         }
     }
 
-    /// Waits until the run may have moved, for `at_most`.
+    /// Waits until the run may have changed, for at most `at_most`.
     pub async fn moved(&self, at_most: Duration) {
         tokio::select! {
             () = self.wakeup.notified() => {}
@@ -91,7 +91,7 @@ impl RunWatch {
 impl Drop for RunWatch {
     fn drop(&mut self) {
         let mut runs = self.runs.waiters.runs.runs.lock();
-        // Two are this watch and the map: nobody else listens.
+        // Two references are this watch and the map: nobody else listens.
         if Arc::strong_count(&self.wakeup) <= 2 {
             runs.remove(&self.run);
         }
@@ -100,7 +100,7 @@ impl Drop for RunWatch {
 }
 
 impl Engine {
-    /// Begins to listen for a run's moves: before looking at it, so that none is missed.
+    /// Begins to listen for a run's changes: call it before reading the run, so that none is missed.
     pub fn watch(&self, run: RunId) -> RunWatch {
         let watches = &self.runs.waiters.runs;
         watches.watched.fetch_add(1, Ordering::AcqRel);
@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Waits until a run has ended, for `at_most`; `None`: there is no such run.
+    /// Waits until a run has ended, for at most `at_most`; `None`: there is no such run.
     pub async fn wait(&self, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
         let watch = self.watch(run);
         let until = tokio::time::Instant::now() + at_most;

@@ -1,7 +1,7 @@
-//! Schedules, and what else makes runs without being asked each time: groups that follow groups, backfills.
+//! Schedules, and what else creates runs automatically: groups that follow groups, backfills.
 //!
-//! What is due is in the database, and every node looks for it: there is no leader. A tick finds out what is due, lays the
-//! runs out, and creates them in the transaction that moves the schedule (or the link, or the backfill) on.
+//! What is due is in the database, and every node checks it: there is no leader. A tick finds out what is due, lays the
+//! runs out, and creates them in the transaction that advances the schedule (or the link, or the backfill).
 
 mod backfill;
 mod links;
@@ -10,7 +10,7 @@ mod scheduler;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use heddle_store::change::Change;
+use heddle_store::change::{Change, Noun};
 use quick_cache::sync::Cache;
 use uuid::Uuid;
 
@@ -24,13 +24,13 @@ pub use backfill::Started;
 pub(crate) use links::Links;
 pub(crate) use scheduler::{LookAhead, Scheduler};
 
-/// Makes runs that are due.
+/// Creates runs that are due.
 pub(crate) struct Schedules {
     node: Arc<Node>,
     runs: Arc<Runs>,
-    /// Where the instants of open backfills come from.
+    /// The sources of the instants of open backfills.
     sources: Cache<Uuid, Arc<backfill::Source>>,
-    /// Events between groups that are left for another time.
+    /// Events between groups that are left for later.
     left_events: links::Left,
 }
 
@@ -47,7 +47,7 @@ impl Schedules {
 
 impl Part for Schedules {
     fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
-        if change.kind == "group" {
+        if change.noun == Some(Noun::Group) {
             self.node.signals.raise(Signal::Schedules);
             self.node.signals.raise(Signal::Links);
         }

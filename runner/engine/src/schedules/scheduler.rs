@@ -1,21 +1,21 @@
-//! The scheduler: makes the runs that schedules call for. `heddle_store::schedule` tells the protocol.
+//! The scheduler creates the runs that schedules call for. `heddle_store::schedule` describes the protocol.
 //!
-//! Every node fires whatever is due; there is no leader. One look asks for the earliest instant (an index's first
-//! entry); only what is due is read, decided, and moved on, up to a thousand schedules in one transaction, so the cost
-//! of a tick follows what is due and not what is there.
+//! Every node fires what is due; there is no leader. One query reads the earliest instant (an index's first entry).
+//! Only due schedules are read, decided, and advanced, up to a thousand in one transaction, so the cost of a tick
+//! depends on what is due and not on how many schedules there are.
 //!
-//! What a firing needs to know of revisions is read in advance, a second before it is due ([`LookAhead`]): of a million
-//! groups no cache holds all, and a thousand that are due at one instant would wait for each other's specs to be read.
+//! The revisions that a firing needs are read a second before it is due ([`LookAhead`]): no cache holds a million
+//! groups, and a thousand schedules that are due at one instant would wait for each other's specs to be read.
 //!
 //! # What a firing does
 //!
-//! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule has them; the
+//! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule selects them; the
 //!   cursor moves to the present.
-//! * `once`: the same, and the schedule has disabled itself (`fired_at`), whether it was in time or missed.
+//! * `once`: the same, and then the schedule has disabled itself (`fired_at`), whether it was in time or missed.
 //! * `after`: a run for the instant at which it was due; the schedule then waits for that run's end.
 //!
-//! Instants that several schedules of a group name, or that a backfill has made its run for already, meet in
-//! *run_instants*: there is one run, and the schedules move on all the same.
+//! If several schedules of a group have the same instant, or a backfill has already created its run, *run_instants*
+//! detects that: there is one run, and the schedules advance all the same.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,16 +44,16 @@ use crate::{EngineError, RunContext};
 /// How many schedules one transaction fires.
 const BATCH_MAX: usize = 1_000;
 
-/// How many runs one transaction makes; a schedule with more instants than there is room for goes on in the next.
+/// How many runs one transaction creates; a schedule with more instants continues in the next.
 const RUNS_MAX: usize = 2_000;
 
-/// How often to look without being told.
+/// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// How long to wait before a transaction that failed is tried again.
+/// The pause before a failed transaction is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// A schedule whose revision this node cannot read is left to others, and looked at again after this.
+/// A schedule whose revision is unreadable to this node is left to others, and checked again after this time.
 const UNREADABLE_FOR: TimeDelta = TimeDelta::seconds(60);
 
 /// Fires what is due.
@@ -74,13 +74,13 @@ impl Service for Scheduler {
     }
 }
 
-/// How far ahead revisions are read, how often, how many schedules are looked at, and how many revisions are read at once.
+/// How far ahead revisions are read, how often, of how many schedules, and how many revisions at once.
 const AHEAD: TimeDelta = TimeDelta::milliseconds(1_500);
 const AHEAD_EVERY: Duration = Duration::from_millis(250);
 const AHEAD_MAX: i64 = 2_000;
 const AHEAD_AT_ONCE: usize = 100;
 
-/// Reads the revisions of what is due soon. Nothing depends on it: what it misses is read when it is due.
+/// Reads the revisions of schedules that are due soon. Nothing depends on it: what it misses is read when it is due.
 pub(crate) struct LookAhead {
     node: Arc<Node>,
     known_until: Time,
@@ -100,7 +100,7 @@ impl LookAhead {
         ids.dedup();
         for some in ids.chunks(AHEAD_AT_ONCE) {
             self.node.catalog.current(some).await?;
-            // Whatever is due goes first.
+            // Due schedules go first.
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -130,15 +130,15 @@ impl Service for LookAhead {
     }
 }
 
-/// What a schedule that is due calls for.
+/// What a due schedule calls for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Firing {
     instants: Vec<Time>,
     cursor: Time,
     next: Option<Time>,
-    /// It goes on when the run of its instant has ended.
+    /// It continues when the run of its instant has ended.
     awaits: bool,
-    /// It is done for good.
+    /// It will never fire again.
     is_over: bool,
     missed: bool,
 }
@@ -169,22 +169,22 @@ fn firing(schedule: &Schedule, cursor: Time, due_at: Time, now: Time, limit: usi
     }
 }
 
-/// The runs of a batch, and for each the schedules' word for its place.
+/// The runs of a batch, and the new position of each schedule.
 #[derive(Default)]
 struct Batch {
     runs: Vec<NewRun>,
     contexts: Vec<Arc<RunContext>>,
     places: HashMap<(i64, Time), usize>,
     moved: Vec<MovedSchedule>,
-    /// Of `moved`: which run it awaits.
+    /// For each of `moved`: the run that it awaits.
     awaits: Vec<Option<usize>>,
     missed: Missed,
-    /// Instants that were missed, where somebody wants to hear of it.
+    /// Missed instants, if somebody wants to be told.
     notices: Vec<NewNotices>,
 }
 
-/// What of a batch was due longer ago than its grace: after an outage that may be all there is, so it is told in one
-/// line, with the one that was due first by name.
+/// What of a batch was due longer ago than its grace allows. After an outage that may be all of it, so it is logged in
+/// one line, with the name of the earliest.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Missed {
     schedules: usize,
@@ -218,7 +218,7 @@ impl Missed {
 }
 
 impl Schedules {
-    /// Fires all that is due; answers how long nothing will be.
+    /// Fires all that is due; returns how long nothing will be due.
     async fn fire_due(self: &Arc<Self>) -> Result<Duration, EngineError> {
         loop {
             let (next, now) = self.node.store.next_schedule().await?;
@@ -234,7 +234,7 @@ impl Schedules {
     }
 
     async fn fire_batch(self: &Arc<Self>) -> Result<(), EngineError> {
-        let mut completion = self.node.completion().await?;
+        let mut completion = self.node.completion("fire_schedules").await?;
         let (due, now) = completion.take_schedules(BATCH_MAX).await?;
         let Some(now) = now else {
             // Another node has them.

@@ -1,9 +1,9 @@
 //! Tokens of devices: JWTs (RFC 7519) signed with HMAC-SHA-256 (`HS256`, RFC 7518) under a key of the configuration.
 //!
-//! Whoever has the key makes them (the backend of a fleet; `heddle token sign` by hand): `sub` is the uid that may poll,
-//! `exp` the end, at most [`DEVICE_TOKEN_MAX`] ahead, `nbf` the beginning if there is one. Nothing is stored and nothing
-//! can be revoked, hence the short life. Only `HS256` is taken, whatever a header says, and signatures are compared in
-//! a time that does not depend on where they differ.
+//! Whoever has the key makes them (the backend of a fleet; `heddle token sign` on the command line): `sub` is the uid
+//! that may poll, `exp` the end, at most [`DEVICE_TOKEN_MAX`] ahead, `nbf` the beginning if there is one. Nothing is
+//! stored and nothing can be revoked, hence the short life. Only `HS256` is accepted, whatever the header says, and
+//! signatures are compared in constant time.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub const DEVICE_KEY_BYTES_MIN: usize = 32;
 /// How far ahead a token may end.
 pub const DEVICE_TOKEN_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// The longest signed token that is looked at, in bytes.
+/// The longest signed token that is read, in bytes.
 const JWT_BYTES_MAX: usize = 4_096;
 
 /// The longest uid, in characters; as in audiences.
@@ -59,7 +59,7 @@ impl NumericDate {
     }
 }
 
-/// Whether a header says what we do: `HS256`, and nothing that one has to understand beside it (`crit`, RFC 7515, 4.1.11).
+/// Whether a header names `HS256`, and no extension that a reader must understand (`crit`, RFC 7515, 4.1.11).
 fn is_ours(header: &[u8]) -> bool {
     let header: Result<Map<String, Value>, _> = serde_json::from_slice(header);
     header.is_ok_and(|header| header.get("alg") == Some(&json!("HS256")) && !header.contains_key("crit"))
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Signs whatever it is told to.
+    /// Signs any header and claims.
     fn signed(header: &str, claims: &str) -> String {
         let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
         let key = <Hmac<Sha256> as KeyInit>::new_from_slice(KEY).unwrap();

@@ -1,12 +1,12 @@
-//! `heddle dev` answers this machine only, and of its pages only its own: whatever else listens on loopback, on another
-//! port, is another's.
+//! `heddle dev` answers only this machine, and of browsers only its own pages: a page of another port on loopback is
+//! foreign.
 
 use axum::http::{HeaderMap, header};
 
 use crate::problem::Problem;
 
-/// Dev mode: Host and Origin must name this machine (or a name that was configured). So must the request's own target, where
-/// that names a host as well (`GET http://host/ HTTP/1.1`): either may be what a program behind it goes by.
+/// Dev mode: Host and Origin must name this machine (or a configured name). So must the request's own target, if it
+/// contains a host (`GET http://host/ HTTP/1.1`): a program behind this check may use either.
 pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[String]) -> Result<(), Problem> {
     let unreadable = || Problem::malformed("the header `Host` is missing or not valid");
     let mut hosts = Vec::with_capacity(1);
@@ -26,7 +26,8 @@ pub fn check_local(headers: &HeaderMap, authority: Option<&str>, more_hosts: &[S
         let from = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
-        // The same host and port; behind a proxy that hands on another `Host`, the browser's own word that it is so.
+        // The same host and port; or, behind a proxy that sends another `Host`, the browser's own statement of the same
+        // origin.
         let own = from.is_some_and(|from| {
             is_local(from, more_hosts)
                 && (from.eq_ignore_ascii_case(host) || site.is_some_and(|site| site == "same-origin"))
@@ -134,7 +135,7 @@ mod tests {
             let headers = headers(&[("host", "localhost:8080"), ("sec-fetch-site", site)]);
             assert_eq!(check_local(&headers, None, &[]).is_ok(), fine, "{site}");
         }
-        // A proxy that hands on its own `Host`.
+        // A proxy that sends its own `Host`.
         let proxied = headers(&[
             ("host", "localhost:8080"),
             ("origin", "http://localhost:3000"),
@@ -142,7 +143,7 @@ mod tests {
         ]);
         assert!(check_local(&proxied, None, &[]).is_ok());
         assert!(check_local(&headers(&[]), Some("localhost:1"), &[]).is_ok());
-        // A target that names a host, beside the header.
+        // A target with a host, in addition to the header.
         for (host, target, fine) in [
             ("localhost:1", "localhost:1", true),
             ("localhost:1", "127.0.0.1:1", true),

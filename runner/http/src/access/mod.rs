@@ -11,10 +11,10 @@
 //!   Connect provider (`provider`): for the UI. What a cookie vouches for, a page of another site must not be able to ask
 //!   for, so requests that write have to come from our own origin.
 //!
-//! What was shown is looked at when a request begins, and while it lasts (`standing`): a stream does not outlive its token.
+//! The token is checked when a request begins, and while it lasts (`standing`): a stream does not outlive its token.
 //!
-//! Wrong tokens cost the database next to nothing: how many unknown ones are looked up is bounded per address and per
-//! node (`rate`); a token that was right a moment ago never stands in that queue.
+//! Wrong tokens cost the database almost nothing: the number of unknown ones that are looked up is bounded per address
+//! and per node (`rate`); a token that was valid a moment ago never waits in that queue.
 
 mod device;
 mod local;
@@ -47,12 +47,12 @@ pub(crate) use standing::Standing;
 pub(crate) use tokens::TokenCache;
 pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
 
-/// What a route asks of its caller.
+/// What a route requires of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing: health, and the description of the API.
     Open,
-    /// To read what is no secret.
+    /// To read anything except secrets.
     View,
     /// To change groups and runs.
     Operate,
@@ -80,7 +80,7 @@ impl Access {
         }
     }
 
-    /// What the description of the API says of it.
+    /// Its text in the description of the API.
     pub fn described(self) -> &'static str {
         match self {
             Self::Open => "No token needed.",
@@ -110,7 +110,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whoever asks what is open to all.
+    /// The caller of a route that is open to all.
     pub(crate) fn anyone() -> Self {
         Self {
             actor: "anyone".into(),
@@ -121,7 +121,7 @@ impl Caller {
         }
     }
 
-    /// Whoever reaches `heddle dev`.
+    /// The caller of `heddle dev`.
     pub(crate) fn dev() -> Self {
         Self {
             actor: "dev".into(),
@@ -177,7 +177,7 @@ impl Caller {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) caller: Arc<Caller>,
-    /// What was shown, if the table knows of it.
+    /// The token or session, if it is in the table.
     key: Option<tokens::Key>,
 }
 
@@ -220,8 +220,8 @@ impl Vouched {
     }
 }
 
-/// Who asks, by the headers of a request; `acts`: of one that changes things. Its connection is no stranger's from then
-/// on.
+/// Authenticates a request by its headers; `acts`: the request changes something. From then on, its connection is not a
+/// stranger's.
 pub(crate) async fn authenticate(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
     let admitted = admitted(app, request, acts, now).await?;
     if let Some(connection) = request.extensions.get::<Arc<Connection>>() {
@@ -281,7 +281,7 @@ pub(crate) async fn token(app: &App, peer: Peer, token: &str, now: Time) -> Resu
     Ok(token.row.clone())
 }
 
-/// Who has a token.
+/// The caller with a token.
 async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Admitted, Problem> {
     if !token.starts_with(TOKEN_PREFIX)
         && let Some(signer) = &app.signer

@@ -1,12 +1,11 @@
 //! How often: unknown tokens by address, requests by caller.
 //!
-//! `governor` reckons (GCRA: one instant per key, no timers). Two things it has no answer to are here:
+//! `governor` does the arithmetic (GCRA: one instant per key, no timers). Two things that it cannot do are here:
 //!
-//! * Its tables grow with the keys that come (its issue 171), and keys are what strangers choose. So the instants are kept
-//!   in a cache of [`KEYS_MAX`], which forgets the key that was asked for least; one that keeps coming stays known,
-//!   however many others come beside it.
-//! * It gives nothing back. An unknown token is counted before it is looked up, or a crowd that arrives at once would be
-//!   looked up whole; one that turns out to be in force was no guess, and its place is free again.
+//! * Its tables grow with each new key (its issue 171), and strangers choose the keys. So the instants are in a cache
+//!   of [`KEYS_MAX`], which forgets the least used key; a key that keeps coming stays known, however many others come.
+//! * It cannot give anything back. An unknown token is counted before it is looked up: otherwise a crowd that arrives
+//!   at once would all be looked up. If it turns out to be valid, it was no guess, and its count is taken back.
 
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
@@ -36,18 +35,18 @@ const UNKNOWN_NODE_PER_SECOND: u32 = 100;
 /// Keys that a table remembers.
 const KEYS_MAX: usize = 50_000;
 
-/// Where a request's connection comes from. A proxy's address stands for all who come through it: what it says of them
-/// (`X-Forwarded-For`) could be anybody's invention.
+/// The address of a request's connection. A proxy's address counts for all its clients: what it says of them
+/// (`X-Forwarded-For`) could be invented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(IpAddr);
 
 impl Peer {
-    /// By which it stands among others.
+    /// Its key among others.
     pub(crate) fn address(self) -> IpAddr {
         self.0
     }
 
-    /// Of an address; one IPv6 network of 64 bits, which is what one customer has, counts as one.
+    /// From an address; an IPv6 network of 64 bits, which is what one customer has, counts as one.
     pub fn new(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -167,7 +166,7 @@ impl Rates {
         }
     }
 
-    /// Before a token that nobody knows is looked up: 429 when this address, or all together, have shown too many.
+    /// Called before an unknown token is looked up: 429 when this address, or all together, have shown too many.
     pub(crate) fn of_unknown(&self, peer: Peer) -> Result<(), Problem> {
         self.by_peer
             .take(&peer)
@@ -202,7 +201,7 @@ mod tests {
     use heddle_domain::Time;
     use parking_lot::Mutex;
 
-    /// A clock that stands where the test puts it, in milliseconds after some instant.
+    /// A clock that the test sets, in milliseconds after some instant.
     #[derive(Debug)]
     struct Held(Mutex<i64>);
 

@@ -1,17 +1,18 @@
 //! Sessions of the UI: signed in with a token or by a provider, kept in a cookie.
 //!
-//! The cookie has 256 random bits of its own, never the token: it is worth nothing once the session has ended, at sign-out,
-//! after [`SESSION_FOR`], or with its token. `HttpOnly` keeps it from scripts in pages, `SameSite=Lax` from requests that
-//! other sites make (but for links that lead here), `Secure` from plain HTTP wherever HTTPS is spoken.
+//! The cookie has its own 256 random bits, never the token: it is worth nothing once the session has ended, at
+//! sign-out, after [`SESSION_FOR`], or with its token. `HttpOnly` hides it from scripts in pages; `SameSite=Lax` keeps
+//! it out of requests that other sites make (except for links to us); `Secure` keeps it out of plain HTTP wherever
+//! HTTPS is used.
 //!
-//! Pages of sibling domains may set cookies for all domains of a company, and so sign somebody in as somebody else. Where
-//! HTTPS is spoken our cookies are therefore named `__Host-...`: browsers take such a name from the host itself alone. One
-//! without it counts only where it may be that HTTPS is not spoken, and not beside one that has it.
+//! Pages of sibling domains may set cookies for all domains of a company, and so sign somebody in as somebody else. So
+//! where HTTPS is used, our cookies are named `__Host-...`: browsers accept such a name only from the host itself. A
+//! cookie without the prefix counts only if HTTPS may not be in use, and if there is none with it.
 //!
-//! `Lax` alone would leave pages of sibling domains, which count as the same site. So what a cookie vouches for and
-//! writes has to come from our own origin: `Sec-Fetch-Site: same-origin`, which no page can forge, or an `Origin` with
-//! our own host. Browsers send at least one of them with everything that writes; what has neither is no browser, and
-//! can bring a token.
+//! `Lax` alone would allow pages of sibling domains, which count as the same site. So a writing request with a cookie
+//! must come from our own origin: `Sec-Fetch-Site: same-origin`, which no page can forge, or an `Origin` with our own
+//! host. Browsers send at least one of them with every writing request; a client that sends neither is no browser, and
+//! can use a token.
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -31,11 +32,11 @@ const COOKIE: Cookie = Cookie {
 
 /// A cookie of ours.
 pub(super) struct Cookie {
-    /// What it is called over plain HTTP.
+    /// Its name over plain HTTP.
     pub(super) name: &'static str,
-    /// What it is called over HTTPS: the same behind `__Host-`.
+    /// Its name over HTTPS: the same with the prefix `__Host-`.
     pub(super) host_name: &'static str,
-    /// Where it is sent over plain HTTP; over HTTPS everywhere, or browsers do not take the name.
+    /// Its path over plain HTTP; over HTTPS it is always `/`, or browsers refuse the name.
     pub(super) path: &'static str,
 }
 
@@ -95,8 +96,8 @@ pub(crate) fn set_cookie(secure: bool, session: Option<(&str, Time, Time)>) -> O
     COOKIE.set(value, seconds, secure)
 }
 
-/// Whether the browser speaks HTTPS, as far as a node behind a proxy can tell. To lie about it would only make the
-/// liar's own cookie stricter.
+/// Whether the browser uses HTTPS, as far as a node behind a proxy can tell. A client that lies about it only makes its
+/// own cookie stricter.
 pub(crate) fn is_https(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).and_then(|value| value.to_str().ok());
     is_forwarded_https(headers) || origin.is_some_and(|origin| origin.starts_with("https://"))
@@ -182,7 +183,7 @@ mod tests {
             cookie(&headers(&[("cookie", "xheddle_session=hds_x; heddle_session=")])),
             None
         );
-        // What sets a cookie for this domain and others is no word of ours where ours has the other name.
+        // A cookie that others set for this domain does not count where ours has the other name.
         let tossed = ("cookie", "heddle_session=hds_evil");
         let both = ("cookie", "heddle_session=hds_evil; __Host-heddle_session=hds_x");
         let https = ("x-forwarded-proto", "https");

@@ -28,11 +28,11 @@ pub struct TokenSpec {
 }
 
 impl TokenSpec {
-    /// Reads `{name, role, queues?, uids?, expires_at?}`; says what is wrong with it at `now`.
+    /// Reads `{name, role, queues?, uids?, expires_at?}`; the faults are as of `now`.
     pub fn read(value: &Value, now: Time) -> Result<Self, Faults> {
         let given: NewToken = spec::read(value)?;
         let mut faults = Faults::default();
-        // A list that came out empty must not hand out the keys to everything.
+        // An empty list means everything, so it must not be the result of a mistake.
         let lists = [("queues", &given.queues), ("uids", &given.uids)];
         let binds = lists
             .iter()

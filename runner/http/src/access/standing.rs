@@ -1,13 +1,14 @@
 //! For how long what a caller has shown stays in force, of requests that last.
 //!
-//! A token is looked at when a request begins; but a stream, a poll that hangs or a body that trickles in may go on for
-//! hours after that. So each of these keeps what was shown beside it, and ends when that is in force no more: at its
-//! `expires_at`, or when the log of changes says that a token has changed, here or on another node, and the table says
-//! that it was this one. A poll is dropped like one whose caller has gone away: what it may just have been given goes back.
+//! A token is checked when a request begins; but a stream, a waiting poll or a slow body may last for hours after that.
+//! So each of these keeps its token, and ends when the token is not valid any more: at its `expires_at`, or when the
+//! log of changes says that a token has changed, here or on another node, and the table says that it was this one. A
+//! poll is dropped as if its caller had gone away: what it may just have been given is given back.
 //!
-//! Nothing is missed between the look when a request begins and the moment at which it begins to listen: it knows how
-//! often tokens had changed before that look, and compares. What cannot be asked (the database is busy or away) is asked
-//! again until there is an answer; until then the request goes on, as it would not have been told of the change either.
+//! No change is missed between the check at the begin of a request and the moment at which it begins to listen: it
+//! knows how many changes of tokens there had been before that check, and compares. If the table cannot be read (the
+//! database is busy or away), it is tried again until there is an answer; until then the request continues, as it would
+//! without news of the change.
 
 use std::time::Duration;
 
@@ -19,14 +20,14 @@ use super::rate::Peer;
 use super::tokens::{self, Key};
 use crate::app::App;
 
-/// How many requests of a node ask at once whether their tokens are in force still, after a change: all others go on
-/// being served meanwhile. Requests with the same token ask once.
+/// How many requests of a node check their tokens at once after a change: all others continue meanwhile. Requests with
+/// the same token share one check.
 pub(super) const RECHECKS_MAX: usize = 4;
 
 /// How soon a question that got no answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// What a request's caller has shown.
+/// The token or session of a request's caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     peer: Peer,
@@ -38,7 +39,7 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// Of what was looked at when tokens had changed `age` times.
+    /// For a token that was checked when tokens had changed `age` times.
     pub(crate) fn new(admitted: &Admitted, peer: Peer, age: u64) -> Self {
         Self {
             peer,

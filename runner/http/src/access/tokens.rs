@@ -4,9 +4,9 @@
 //! what its timing could leak is something of a hash, from which no token can be made, so nothing is compared byte by
 //! byte with what a caller sent.
 //!
-//! What was in force lately is believed for [`TOKEN_TTL`]; after that, or when the log of changes says that a token has
-//! changed, the table is asked again, without standing in line with those that nobody knows. What was not in force is
-//! remembered apart, so that a flood of wrong tokens drives no right one out.
+//! A token that was valid recently is accepted for [`TOKEN_TTL`]. After that, or when the log of changes says that a
+//! token has changed, the table is read again, without waiting in the queue of unknown tokens. Invalid tokens are
+//! remembered separately, so that a flood of wrong tokens evicts no valid one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use crate::problem::Problem;
 /// What tokens begin with, so that scanners for leaked credentials know them.
 pub const TOKEN_PREFIX: &str = "hdl_";
 
-/// How long a node believes what the table said of a token. A revocation is followed at once all the same: it is in
-/// the log of changes.
+/// How long a node uses a result of the table. A revocation takes effect at once all the same: it is in the log of
+/// changes.
 const TOKEN_TTL: TimeDelta = TimeDelta::seconds(5);
 
 /// How many tokens in force a node remembers, and how many that were not; beyond that it forgets all of a kind.
@@ -66,12 +66,12 @@ pub(super) fn new_session(chance: &dyn Chance) -> String {
     random("hds_", chance)
 }
 
-/// What is kept of a token, or of a session's cookie.
+/// The stored form of a token, or of a session's cookie.
 pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// What a hash is of: each is good for its own header only, remembered or not.
+/// The source of a hash: each counts only for its own header, remembered or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Shown {
     Token,
@@ -79,7 +79,7 @@ pub(crate) enum Shown {
     Session,
 }
 
-/// A token of the table, and whom it stands for.
+/// A token of the table, and its owner.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(super) row: TokenRow,
@@ -104,17 +104,17 @@ struct Memory {
     bad: HashMap<Key, Time>,
 }
 
-/// What the table will answer to all who show the same token meanwhile.
+/// The table's answer for all who show the same token meanwhile.
 type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
 
-/// What the table said lately, by hash; and which tokens were used and not yet written.
+/// Recent answers of the table, by hash; and which tokens were used and not yet noted.
 #[derive(Debug)]
 pub(crate) struct TokenCache {
     memory: Mutex<Memory>,
     /// The memory's age, for those who wait for the next.
     changes: watch::Sender<u64>,
     rechecks: Semaphore,
-    /// What is being asked, by hash and age; an entry for each token that a request under way waits for.
+    /// The open look-ups, by hash and age; one entry for each token for which a request waits.
     asked: Mutex<HashMap<(Key, u64), Answer>>,
     uses: Mutex<Uses>,
 }
@@ -138,7 +138,7 @@ impl Default for TokenCache {
 }
 
 impl TokenCache {
-    /// Asks the table again for each, also for those that requests under way have shown.
+    /// Reads the table again for each token, also for those of open requests.
     pub(crate) fn clear(&self) {
         let age = {
             let mut memory = self.memory.lock();
@@ -191,8 +191,8 @@ impl TokenCache {
     }
 }
 
-/// A request's part in a look-up. A node that has just started is shown the same token by all of its pollers at once:
-/// one of them asks, as one that nobody knows, and all hear the answer.
+/// A request's part in a look-up. A node that has just started gets the same token from all of its pollers at once: one
+/// of them looks it up, as an unknown one, and all get the answer.
 struct Flight<'a> {
     cache: &'a TokenCache,
     key: (Key, u64),
@@ -209,7 +209,7 @@ impl<'a> Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let mut asked = self.cache.asked.lock();
-        // Whoever comes after an answer asks anew; and the last that waits takes the entry along.
+        // A request that comes after the answer looks up again; the last one that waits removes the entry.
         let ours = asked
             .get(&self.key)
             .is_some_and(|answer| Arc::ptr_eq(answer, &self.answer));
@@ -219,8 +219,8 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// The token behind a hash, if it is in force. 401 if it is not; 429 if too many of that kind were shown. That it was used
-/// is noted whenever the table is asked, which is often enough.
+/// The token of a hash, if it is valid. 401 if it is not; 429 if too many unknown ones were shown. Its use is noted
+/// whenever the table is read, which is often enough.
 pub(crate) async fn look_up(
     app: &App,
     peer: Peer,
@@ -253,7 +253,8 @@ pub(crate) async fn look_up(
         .clone()
 }
 
-/// Whether what was in force when a request began is so still; a few of these at once, however many requests there are.
+/// Whether a token that was valid when a request began still is; only a few of these checks run at once, however many
+/// requests there are.
 pub(super) async fn recheck(app: &App, peer: Peer, key: Key, now: Time) -> Result<(), Problem> {
     let _permit = app.tokens.rechecks.acquire().await;
     look_up(app, peer, key.0, key.1, now).await.map(drop)

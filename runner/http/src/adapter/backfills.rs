@@ -1,4 +1,4 @@
-//! Backfills: starting, looking at, steering.
+//! Backfills: starting, reading, controls.
 
 use std::collections::BTreeMap;
 
@@ -73,12 +73,12 @@ pub(crate) async fn change(
 
 fn view(row: BackfillRow, counts: Counts) -> Result<Backfill, Refusal> {
     let on_existing = row.on_existing()?;
-    // How its runs stand is looked at anew: one that failed may have been restarted since.
+    // The state follows from its runs at this moment: one that failed may have been restarted since.
     let state = match RunState::from_number(row.state) {
         Some(RunState::Succeeded | RunState::Failed) => backfill::ended(&counts).as_str(),
         _ => row.state_word()?,
     };
-    // What was expected has come or has turned out not to be needed, unless it was given up.
+    // All expected runs were created or turned out not to be needed, unless it was cancelled.
     let worked_off = row.finished_at.is_some() && row.state != RunState::Cancelled.number();
     let total = if worked_off {
         row.made

@@ -1,5 +1,5 @@
-//! Claims: what workers say, in the engine's words. A token is 32 bytes in base64: the fence, and which attempt it is
-//! for, so that nothing has to be looked up before the claim's rows are taken.
+//! Claims: from the requests of workers to the engine's types. A token is 34 bytes in base64: the fence, and the
+//! attempt, so that nothing must be looked up before the claim's rows are taken.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) enum ClaimAction {
         /// The next attempt starts no earlier than after this duration.
         retry_after: Option<Duration>,
     },
-    /// Somebody else shall do it.
+    /// Another worker shall do it.
     Release,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct ClaimWord {
     pub(crate) action: ClaimAction,
 }
 
-/// How many bytes a token stands for.
+/// The length of a token, before its encoding.
 const TOKEN_BYTES: usize = 34;
 
 fn token_of(claim: &ClaimKey) -> String {
@@ -145,8 +145,8 @@ fn wrong() -> Refusal {
     }
 }
 
-/// Claims of queues that a bound caller may not touch are told apart by what the database says of them; those that are
-/// gone are nobody's.
+/// For a caller with a limited token: which claims belong to other queues, by the database; claims that are gone belong
+/// to nobody.
 async fn forbidden(engine: &Engine, keys: &[ClaimKey], queues: &[String]) -> Result<HashMap<Uuid, String>, Refusal> {
     if queues.is_empty() {
         return Ok(HashMap::new());

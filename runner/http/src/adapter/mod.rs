@@ -1,6 +1,6 @@
-//! What routes ask of the engine, in the words of the API: what people write is made into what the engine takes, what it
-//! answers and what stands in the tables into what people read. One file for each noun; a route that needs neither asks the
-//! engine or the store itself.
+//! What routes need from the engine, in the types of the API: converts requests to what the engine takes, and answers
+//! and rows to what people read. One file for each noun; a route that needs no conversion calls the engine or the store
+//! itself.
 
 pub(crate) mod backfills;
 pub(crate) mod claims;
@@ -31,12 +31,10 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
             let engine = engine.clone();
             Box::pin(async move {
                 match runs::get(&engine, id, Duration::ZERO).await {
-                    Ok(run) => serde_json::to_string(&run)
-                        .map(Some)
-                        .map_err(|error| EngineError::Unreadable(error.to_string())),
+                    Ok(run) => serde_json::to_string(&run).map(Some).map_err(EngineError::unreadable),
                     Err(Refusal::NotFound { .. }) => Ok(None),
                     Err(Refusal::Store(error)) => Err(error.into()),
-                    Err(refused) => Err(EngineError::Unreadable(format!("run {id}: {refused:?}"))),
+                    Err(refused) => Err(EngineError::unreadable(format!("run {id}: {refused:?}"))),
                 }
             })
         },

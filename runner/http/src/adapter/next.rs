@@ -23,8 +23,8 @@ pub(crate) struct NextInstants {
 
 /// The next `count` instants of a group's enabled schedules; none while the group is disabled.
 ///
-/// Cron, every and daily can be told ahead. `after` and `once` depend on what has happened: of these there is at most
-/// one, as the scheduler has it.
+/// The instants of cron, every and daily are known in advance. `after` and `once` depend on what has happened: they
+/// have at most one, as the scheduler has it.
 pub(crate) async fn next(engine: &Engine, group: GroupRow, count: usize) -> Result<NextInstants, Refusal> {
     let compiled = schedule::compile(
         group.revision_id,

@@ -1,21 +1,20 @@
-//! What this node, and what the cluster, says of itself.
+//! What this node, and the cluster, report of themselves.
 
 use std::time::Duration;
 
-use heddle_api::Node;
+use heddle_api::{Node, NodeStats, NotificationStats, Stats};
 use heddle_domain::Chain;
 use heddle_engine::Engine;
-use serde_json::{Value, json};
 
 use super::Refusal;
 
 /// A node is not ready when its data plane has had no answer for so long, although its heartbeat may have.
 const STALLED_MAX: Duration = Duration::from_secs(5);
 
-/// How long a look at the database may take for `/readyz`.
+/// How long the query for `/readyz` may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// Whether this node takes work: `Err` says what is missing.
+/// Whether this node accepts work: `Err` says what is missing.
 pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
     if !engine.is_ready() && engine.is_healthy() {
         return Err("this node is still starting, or is stopping".into());
@@ -81,32 +80,32 @@ pub(crate) async fn list(engine: &Engine) -> Result<Vec<Node>, Refusal> {
     Ok(nodes.collect())
 }
 
-/// Counts for the overview: runs by state, attempts under way, depth of what is ready.
-pub(crate) async fn stats(engine: &Engine) -> Result<Value, Refusal> {
-    let mut runs = serde_json::Map::new();
-    for (state, count) in engine.store().live_counts().await? {
-        if let Some(state) = heddle_domain::state::RunState::from_number(state) {
-            runs.insert(state.as_str().to_owned(), json!(count));
-        }
-    }
+/// Counts of the cluster and of this node, without the requests that wait: the engine does not know them.
+pub(crate) async fn stats(engine: &Engine) -> Result<Stats, Refusal> {
+    let runs = engine.store().live_counts().await?;
     let depths = engine.store().depths().await?;
     let (waiting, notices) = engine.store().waiting_notifications().await?;
-    let waiting: serde_json::Map<String, Value> =
-        waiting.into_iter().map(|(kind, count)| (kind, json!(count))).collect();
     let counters = engine.counters();
-    Ok(json!({
-        "runs": runs,
-        "ready": depths.ready,
-        "queued": depths.queued,
-        "claimed": depths.claimed,
-        "running": depths.running,
-        "retrying": depths.timers,
-        "notifications": {"waiting": waiting, "notices": notices},
-        "node": {
-            "id": engine.node(),
-            "in_hand": counters.in_hand,
-            "runs_ended": counters.runs_ended,
-            "attempts_ended": counters.attempts_ended,
+    Ok(Stats {
+        runs: runs
+            .into_iter()
+            .map(|(state, count)| (state.to_string(), count))
+            .collect(),
+        ready: depths.ready,
+        queued: depths.queued,
+        claimed: depths.claimed,
+        running: depths.running,
+        retrying: depths.timers,
+        notifications: NotificationStats {
+            waiting: waiting.into_iter().collect(),
+            notices,
         },
-    }))
+        node: NodeStats {
+            id: engine.node(),
+            in_hand: counters.in_hand,
+            runs_ended: counters.runs_ended,
+            attempts_ended: counters.attempts_ended,
+            waiting: 0,
+        },
+    })
 }

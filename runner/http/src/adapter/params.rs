@@ -1,9 +1,9 @@
 //! Runs by their params.
 //!
-//! No index leads from a param to its runs, so these are looked for among the newest that the other filters find, a bounded
-//! number of them at a time: where the history is long the answer has fewer runs than were asked for, and a cursor with
-//! which the next call looks further back. Params are compared here, not in the database: they are kept as text,
-//! and a number is to be the same number however it was written.
+//! Params have no index, so the newest runs that match the other filters are searched, a bounded number at a time. If
+//! the history is long, the answer has fewer runs than requested, and a cursor with which the next call searches
+//! further back. Params are compared here, not in the database: they are stored as text, and a number must equal the
+//! same number in another spelling.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use serde_json::Value;
 
 use super::Refusal;
 
-/// How many runs one call looks at, and how many of them one statement reads.
+/// How many runs one call reads, and how many of them one statement reads.
 pub(crate) const READ_MAX: usize = 2_000;
 const PIECE: usize = 250;
 
-/// What a param has to be; `None`: whatever it is, it has to be given.
+/// The wanted value of a param; `None`: any, but it has to be given.
 pub(crate) type Wanted = BTreeMap<String, Option<String>>;
 
-/// Runs with these params, newest first, up to `limit`, and where to look further.
+/// Runs with these params, newest first, up to `limit`, and where to continue.
 pub(crate) async fn runs(
     engine: &Engine,
     wanted: &Wanted,
@@ -53,7 +53,7 @@ pub(crate) async fn runs(
     Ok((found, filter.before.map(|before| before.to_string())))
 }
 
-/// What a text may mean: itself, and as JSON.
+/// The possible meanings of a text: itself, and as JSON.
 fn readings(wanted: &Wanted) -> Vec<(&str, Option<[Value; 2]>)> {
     let both = |text: &String| {
         let itself = Value::from(text.as_str());
@@ -77,8 +77,8 @@ fn has(params: &Value, wanted: &[(&str, Option<[Value; 2]>)]) -> bool {
     })
 }
 
-/// Whether all that is wanted stands in what is given: of objects their fields, of lists some element for each, else the
-/// same value.
+/// Whether the given value contains all that is wanted: of objects the fields, of lists some element for each,
+/// otherwise the same value.
 fn contains(given: &Value, wanted: &Value) -> bool {
     match (given, wanted) {
         (Value::Object(given), Value::Object(wanted)) => wanted

@@ -1,4 +1,4 @@
-//! A look into a queue.
+//! The contents of a queue.
 
 use heddle_api::{List, QueueTask};
 use heddle_engine::Engine;
@@ -57,7 +57,7 @@ fn cursor_behind(task: &QueuedTask) -> String {
     }
 }
 
-/// What workers hold of a queue, then what waits in the order in which they will get it.
+/// What workers hold of a queue, then what waits, in the order in which they will get it.
 pub(crate) async fn tasks(
     engine: &Engine,
     queue: &str,

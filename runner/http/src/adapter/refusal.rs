@@ -1,4 +1,4 @@
-//! Why something that a route asks for is not done, whoever refuses it.
+//! Why a route's request is not carried out, for all reasons.
 
 use heddle_domain::Faults;
 use heddle_engine::heddle_sandbox::SourceFault;
@@ -13,7 +13,7 @@ pub enum Refusal {
         what: &'static str,
         name: String,
     },
-    /// 409: it does not go with how things stand.
+    /// 409: the current state does not allow it.
     Conflict {
         detail: String,
         /// The id of what is there already.
@@ -60,10 +60,6 @@ impl From<EngineError> for Refusal {
             EngineError::Unavailable => Self::Unavailable {
                 detail: "the database is not available".into(),
                 retry_after_seconds: 1,
-            },
-            EngineError::ReadOnly => Self::Unavailable {
-                detail: "the database is read-only at the moment; try again".into(),
-                retry_after_seconds: 5,
             },
             EngineError::Stopping => Self::Unavailable {
                 detail: "this node is shutting down".into(),
@@ -121,7 +117,7 @@ impl From<ControlError> for Refusal {
     }
 }
 
-/// What is gone is not found; everything else of the store is the store's.
+/// A missing object is "not found"; all other errors of the store stay errors of the store.
 pub(crate) fn not_found(what: &'static str, name: impl ToString) -> Refusal {
     Refusal::NotFound {
         what,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use heddle_api::{BulkRefusal, BulkReport, List, Run, Scripts, Submission, TaskDetail};
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Refused, TaskKey};
+use heddle_domain::run::{self, TaskKey};
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Clock, Name, Time};
 use heddle_engine::{BulkAction, Clear, Engine};
@@ -40,6 +40,22 @@ pub(crate) enum Control {
     Delete,
 }
 
+impl Control {
+    /// The control of which the run's state decides.
+    fn of_state(&self) -> run::Control {
+        match self {
+            Self::Cancel => run::Control::Cancel,
+            Self::Pause => run::Control::Pause,
+            Self::Resume => run::Control::Resume,
+            Self::Restart(_) => run::Control::Restart,
+            Self::Rerun(_) => run::Control::Rerun,
+            Self::Override { .. } => run::Control::Override,
+            Self::Clear(_) => run::Control::Clear,
+            Self::Delete => run::Control::Delete,
+        }
+    }
+}
+
 /// Which runs are wanted; `None` and empty mean all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RunFilter {
@@ -65,6 +81,8 @@ pub(crate) struct RunFilter {
     pub(crate) queues: Vec<String>,
     /// Of revisions with a task for one of these scripts: `name`, or `name@version` as the run resolved it.
     pub(crate) scripts: Vec<String>,
+    /// Made by this backfill.
+    pub(crate) backfill: Option<Uuid>,
     /// With all of these params.
     pub(crate) params: super::params::Wanted,
     /// Of those that have ended, only what the retention still calls hot.
@@ -79,7 +97,7 @@ pub(crate) struct TaskRef {
     pub(crate) item: Option<u32>,
 }
 
-/// How many runs a bulk control makes anew or removes at once.
+/// How many runs a bulk control reruns or deletes at once.
 const BULK_AT_ONCE: usize = 8;
 
 /// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
@@ -125,7 +143,7 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
     Ok((views::full(engine, detail).await?, mark))
 }
 
-/// The run that a cursor stands for: the next page begins before it.
+/// The run of a cursor: the next page begins before it.
 pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
     let id = cursor.parse().map_err(|_| {
         Refusal::Invalid(
@@ -142,8 +160,8 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
     };
     Ok(StoreFilter {
         groups: filter.groups,
-        states: filter.states.iter().map(|state| state.number()).collect(),
-        triggers: filter.triggers.iter().map(|trigger| trigger.number()).collect(),
+        states: filter.states,
+        triggers: filter.triggers,
         labels: filter.labels.into_iter().collect(),
         from: filter.from,
         to: filter.to,
@@ -154,7 +172,7 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
         id_range: filter.id_range,
         queues: filter.queues,
         scripts: filter.scripts,
-        source: None,
+        source: filter.backfill,
         parent: None,
         key: filter.key,
         ended_since: None,
@@ -223,7 +241,7 @@ pub(crate) async fn control(engine: &Engine, id: RunId, control: Control, actor:
         return get(engine, new, Duration::ZERO).await;
     }
     let run = views::full(engine, before).await?;
-    if !run.state.is_final() || !engine.store().delete_run(by, id).await? {
+    if !control.of_state().is_allowed(run.state) || !engine.store().delete_run(by, id).await? {
         let detail = not_deleted(run.state);
         return Err(Refusal::Conflict { detail, existing: None });
     }
@@ -239,16 +257,12 @@ fn named(error: heddle_engine::ControlError, id: RunId) -> Refusal {
 
 /// Why a run in this state would not be changed by a control, in the words of the refusal itself; `None`: it would be.
 fn refusal(control: &Control, state: RunState) -> Option<String> {
-    let allowed = match control {
-        Control::Cancel => !state.is_final(),
-        Control::Pause => matches!(state, RunState::Running | RunState::Waiting),
-        Control::Resume => state == RunState::Paused,
-        Control::Restart(_) => matches!(state, RunState::Failed | RunState::Cancelled),
-        Control::Clear(_) => return (!state.is_final()).then(|| heddle_engine::not_cleared(state)),
-        Control::Delete => return (!state.is_final()).then(|| not_deleted(state)),
-        Control::Rerun(_) | Control::Override { .. } => true,
-    };
-    (!allowed).then(|| Refused::RunState(state).to_string())
+    let refused = control.of_state().check(state).err()?;
+    Some(match control {
+        Control::Clear(_) => heddle_engine::not_cleared(state),
+        Control::Delete => not_deleted(state),
+        _ => refused.to_string(),
+    })
 }
 
 fn no_task(task: &dyn std::fmt::Display) -> String {
@@ -323,7 +337,7 @@ pub(crate) async fn bulk(
     Ok(report)
 }
 
-/// What became of each run; `Err` is what kept it from going on.
+/// The result for each run; `Err` says what stopped it.
 async fn control_all(
     engine: &Engine,
     runs: &[RunId],
@@ -334,7 +348,7 @@ async fn control_all(
         let done = engine.control_all(runs, &action, actor).await?;
         return Ok(done.into_iter().map(|done| done.map_err(Refusal::from)).collect());
     }
-    // What is no change of a run: nobody reads what has come of it.
+    // Of these, only success or failure is returned.
     let mut all = stream::iter(runs.to_vec())
         .map(|id| {
             let (engine, actor, control) = (engine.clone(), actor.to_owned(), control.clone());
@@ -381,7 +395,7 @@ async fn forget(engine: &Engine, id: RunId, actor: &str) -> Result<(), Refusal> 
     })
 }
 
-/// Cancels what is live of a group, whoever waits for it.
+/// Cancels the live runs of a group, even if nobody waits for it.
 pub(crate) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
     let own = engine.clone();
     engine

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::Refusal;
 use super::not_found;
 
-/// What the compiler says of uploaded bytes.
+/// The compiler's result for uploaded bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct CompiledScript {
     /// SHA-256 of the bytes as they were sent, lower-case hex.
@@ -144,7 +144,7 @@ pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
     Ok(bytes)
 }
 
-/// What the policy forbids is 403; an address that leads nowhere is wrong.
+/// What the policy forbids is 403; an address that does not exist is an error of the caller.
 fn refusal_of(refused: &outbound::Refused) -> Refusal {
     match refused {
         outbound::Refused::Private { .. } => Refusal::Forbidden(refused.to_string()),
@@ -248,7 +248,7 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
     })
 }
 
-/// What is given over the script's defaults, as its schema has it.
+/// The given params over the script's defaults, as its schema requires.
 fn params_of(facts: &ScriptFacts, given: Value) -> Result<Value, Refusal> {
     let Value::Object(given) = given else {
         return Err(invalid("/params", "params must be a JSON object"));
@@ -274,7 +274,7 @@ fn params_of(facts: &ScriptFacts, given: Value) -> Result<Value, Refusal> {
     Err(Refusal::Invalid(heddle_domain::Faults(faults)))
 }
 
-/// What an attempt without a run is told of itself.
+/// The context of an attempt without a run.
 fn context_of(engine: &Engine, script: &str, timeout: Duration) -> Context {
     let now = engine.clock().now();
     let id = heddle_domain::id::uuid_v7(now, engine.chance().bits());

@@ -1,5 +1,5 @@
-//! Logs, and what happens to a run, as pages and as streams that work on every node: they look at the tables, woken by
-//! the engine where the run moves on this node, by the clock otherwise.
+//! Logs, and the changes of a run, as pages and as streams that work on every node: they read the tables, woken by the
+//! engine when the run changes on this node, and otherwise by the clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,7 +36,7 @@ pub(crate) struct LogQuery {
     pub(crate) limit: i64,
 }
 
-/// How often a stream looks by itself.
+/// How often a stream reads without a wake-up.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// How many lines a stream reads at once.
@@ -178,7 +178,7 @@ pub(crate) async fn follow_logs(
         Some(after) => engine.store().logs_seen(run, after).await?,
         None => LogsSeen::new(),
     };
-    // Whether the run had ended before the last look: then that look has seen all there is.
+    // Whether the run had ended before the last read: then that has read all there is.
     let state = (reader, watch, seen, VecDeque::<LogLine>::new(), false);
     let stream = stream::unfold(state, |(reader, watch, mut seen, mut waiting, mut ended)| async move {
         loop {
@@ -203,19 +203,20 @@ pub(crate) async fn follow_logs(
 /// The state, the attempt and the progress that were sent last.
 type SeenTask = (String, u32, Option<String>);
 
-/// Differences between two looks at a run, as events.
+/// The differences between two reads of a run, as events.
 ///
-/// There is no log of what happens to a run: the tables say how it stands. So a connection begins with that, an event for
-/// each task run and one for the run, and goes on with what has changed at the next look. Whoever resumes where the run
-/// still stands as it was last shown is spared the beginning; whoever has missed something is shown how it stands, which
-/// is all that is known. An event's cursor says both: its number, and a digest of what had been shown by then.
+/// There is no log of a run's changes: the tables only have its current state. So a connection begins with that, an
+/// event for each task run and one for the run, and continues with what has changed at the next read. A client that
+/// resumes while the run is still as it was last shown does not get the beginning again. A client that has missed
+/// something gets the current state, which is all that is known. An event's cursor contains both: its number, and a
+/// digest of what had been shown by then.
 #[derive(Default, Hash)]
 struct Seen {
     run: Option<String>,
     tasks: BTreeMap<(String, Option<u32>), SeenTask>,
 }
 
-/// Where a connection stands: how many events there were, and a digest of what they showed.
+/// The state of a connection: how many events there were, and a digest of what they showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shown {
     count: u64,
@@ -250,8 +251,8 @@ impl Seen {
         hasher.finish()
     }
 
-    /// What is new. The last event's cursor has the digest of all that has been seen with it; those before it have none,
-    /// since what comes with it has not been shown yet.
+    /// What is new. The cursor of the last event has the digest of all that was read together; those of the events
+    /// before it have none, because the rest has not been shown yet.
     fn events(&mut self, run: &Run, now: Time, count: &mut u64) -> Vec<RunEvent> {
         let mut events = Vec::new();
         let mut push = |kind: String, at: Moment, data: Value| {
@@ -267,7 +268,7 @@ impl Seen {
                 data,
             });
         };
-        // What nobody has written down happened before it was seen, and before the run ended.
+        // A change without a recorded time happened before it was read, and before the run ended.
         let seen_at = run.finished_at.unwrap_or(Moment(now));
         for task in run.tasks.iter().flatten() {
             let progress = task

@@ -83,9 +83,9 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
     }
 }
 
-/// The failure that a run's error tells of; none where the error is that of a deadline, an operator or a gate.
+/// The failure in a run's error; `None` if the error comes from a deadline, an operator or a gate.
 fn failure_behind(row: &RunRow, error: &str, revision: &Revision) -> Option<heddle_domain::run::Failure> {
-    // What cannot be read is told where the tasks are shown, and fails nobody's list.
+    // An unreadable run is reported where its tasks are shown; it must not make a list fail.
     let progress = Progress::from_bytes(&row.progress).ok()?;
     (progress.error() == Some(error))
         .then(|| progress.failure(&revision.plan))
@@ -205,7 +205,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
         }
     }
     if waits {
-        // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
+        // Tasks that start with the run's turn are held back as by a pause, but nobody paused them.
         for task in tasks.iter_mut().filter(|task| task.state == TaskState::Paused) {
             task.state = TaskState::Pending;
         }
@@ -213,12 +213,12 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     Ok(tasks)
 }
 
-/// What is known of a task run beside its state.
+/// What is known of a task run besides its state.
 struct Found<'a> {
     attempts: &'a [&'a AttemptView],
-    /// What an operator said of it last.
+    /// The last override of an operator.
     by_hand: Option<&'a OverrideView>,
-    /// When it was cleared last: what had ended by then tells nothing of how it stands.
+    /// When it was last cleared: earlier ends say nothing about its state.
     cleared: Option<Time>,
     due: Option<Time>,
     waits: Option<&'a WaitView>,
@@ -321,7 +321,7 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: 
     }
 }
 
-/// The latest of what an attempt returned and what an operator said in its place.
+/// The later one of an attempt's output and an operator's.
 fn output_of<'a>(
     state: TaskState,
     last: Option<&'a AttemptView>,
@@ -336,8 +336,8 @@ fn output_of<'a>(
     }
 }
 
-/// A mapped task as a whole: from when to when its items ran, their outputs joined.
-/// What an operator said of the whole stands until an item says something later.
+/// A mapped task as a whole: when its items ran, their outputs joined. An override of the whole holds until an item
+/// ends later.
 fn mapped(
     mut whole: TaskRun,
     items: &[TaskRun],

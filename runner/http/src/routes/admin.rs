@@ -1,12 +1,11 @@
 //! Nodes, counts, the audit, retention.
 
 use axum::http::StatusCode;
-use heddle_api::{AuditEntry, List, Node, Prune, Pruned, RetentionOrPruned};
+use heddle_api::{AuditEntry, List, Node, Prune, Pruned, RetentionOrPruned, Stats};
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retention::{EndState, Retention};
 use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_store::setting::RETENTION;
-use serde_json::json;
 
 use crate::access::Access;
 use crate::adapter;
@@ -38,7 +37,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Get counts for the whole cluster",
             stats,
         )
-        .answers(200, "Stats"),
+        .answers(200, of::<Stats>()),
         Route::new(
             Method::Get,
             "/v1/audit",
@@ -126,7 +125,7 @@ async fn stats(request: Request) -> Outcome {
     let mut stats = adapter::node::stats(&request.app.engine).await?;
     let config = &request.app.config;
     // This very request neither waits nor follows.
-    stats["node"]["waiting"] = json!(config.waits_max - request.app.waits.free());
+    stats.node.waiting = config.waits_max - request.app.waits.free();
     ok(&stats)
 }
 

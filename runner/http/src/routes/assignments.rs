@@ -1,8 +1,8 @@
 //! Assignments, as operators see them.
 
 use heddle_api::{Assignment, List};
-use heddle_domain::dispatch::{AssignmentState, bare_uid};
-use heddle_domain::{Fault, Time};
+use heddle_domain::Time;
+use heddle_domain::dispatch::bare_uid;
 use heddle_store::assignment::{AssignmentFilter, AssignmentRow};
 use uuid::Uuid;
 
@@ -29,8 +29,8 @@ pub(crate) fn routes() -> Vec<Route> {
             .query("offer", "Only assignments of this offer.")
             .query(
                 "state",
-                "Only assignments in this state: `assigned`, `completed`, `failed`, `revoked` or \
-                `expired`.",
+                "Only assignments in these states: `assigned`, `completed`, `failed`, `revoked`, `expired`. For \
+                several, repeat the parameter or use commas.",
             )
             .query(
                 "from",
@@ -77,13 +77,6 @@ pub(super) fn shown(row: AssignmentRow, redo: bool) -> Assignment {
 }
 
 async fn list(request: Request) -> Outcome {
-    let state = request
-        .query("state")
-        .map(|word| {
-            let wrong = || Fault::at("/state", format!("`{word}` is not a state of an assignment"));
-            AssignmentState::parse(word).ok_or_else(|| Problem::invalid(wrong()))
-        })
-        .transpose()?;
     let audience = match (request.query("audience"), request.query("gid")) {
         (Some(audience), _) => Some(audience.to_owned()),
         (None, Some(gid)) if gid.starts_with("gid_") => Some(gid.to_owned()),
@@ -94,8 +87,8 @@ async fn list(request: Request) -> Outcome {
     let filter = AssignmentFilter {
         uid: request.query("uid").map(|uid| bare_uid(uid).unwrap_or(uid).to_owned()),
         audience,
-        offer: request.query("offer").map(str::to_owned),
-        state,
+        offer: request.query_name("offer"),
+        states: request.words("state")?,
         from: Some(from.unwrap_or(request.now - LISTED)),
         to: request.query_time("to")?,
     };

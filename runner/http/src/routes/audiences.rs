@@ -135,16 +135,7 @@ async fn members_of(request: &Request, audience: String, limit: i64) -> Result<h
 async fn get(request: Request) -> Outcome {
     let audience = request.part("audience").to_owned();
     check_audience(&audience).map_err(|_| Problem::not_found("audience", &audience))?;
-    let limit = match request.query_as::<i64>("limit", "a number")? {
-        None => MEMBERS_MAX,
-        Some(limit) if (1..=MEMBERS_MAX).contains(&limit) => limit,
-        Some(limit) => {
-            return Err(Problem::invalid(Fault::at(
-                "/limit",
-                format!("`limit` must be from 1 to {MEMBERS_MAX}, not {limit}"),
-            )));
-        }
-    };
+    let limit = request.query_number("limit", 1..=MEMBERS_MAX)?.unwrap_or(MEMBERS_MAX);
     ok(&members_of(&request, audience, limit).await?)
 }
 

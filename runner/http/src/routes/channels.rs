@@ -93,7 +93,7 @@ async fn save(mut request: Request) -> Outcome {
     let spec: ChannelSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let app = &request.app;
     if !app.config.dev {
-        // Files instead of mails are for whoever tries things out.
+        // Files instead of mails are for trials.
         spec.check_mail_server().map_err(Problem::invalid)?;
     }
     grants::require_common_key(app).await?;

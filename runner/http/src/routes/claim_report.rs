@@ -1,4 +1,4 @@
-//! What a heartbeat may carry beside the claim's extension: progress, a note, lines for the log.
+//! The contents of a heartbeat besides the extension: progress, a note, lines for the log.
 
 use heddle_api::moment::parse_moment;
 use heddle_domain::{Faults, Time};

@@ -6,15 +6,16 @@ use std::collections::HashSet;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use heddle_api::Submission;
+use heddle_api::{CompatibilityAnswer, Submission, TimerTaskId, TimerTaskSubmission};
 use heddle_domain::spec::parse_group;
-use heddle_engine::put_group::check_group;
-use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
-use heddle_store::timer_task::TimerTaskRow;
+use heddle_engine::put_group::put_group;
+use heddle_store::group::GroupDelete;
+use heddle_store::timer_task::{TimerTaskRow, TimerTree};
 use serde_json::{Value, json};
 
 use crate::access::Access;
 use crate::adapter;
+use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
@@ -23,7 +24,7 @@ use crate::timer_task::{self, DISABLED, Meant};
 /// What `code` says when all is well.
 const CODE_OK: u16 = 200;
 
-/// What is answered when all is well.
+/// A successful answer.
 struct Well {
     data: Value,
     /// What the caller should know besides.
@@ -50,7 +51,7 @@ pub(crate) fn routes() -> Vec<Route> {
             async move { wrapped(handler(request).await) }
         })
         .tells(told)
-        .answers(200, "CompatibilityAnswer")
+        .answers(200, of::<CompatibilityAnswer>())
     }
     /// A call about one task, which some clients send by GET.
     fn about_one<F, R>(path: &'static str, summary: &'static str, handler: F) -> [Route; 2]
@@ -63,8 +64,8 @@ pub(crate) fn routes() -> Vec<Route> {
             call(Method::Post, path, summary, handler.clone())
                 .detail("Give `taskId` as JSON, as a form field, as the whole body, or in the query.")
                 .query("taskId", TASK_ID)
-                .takes("TimerTaskId")
-                .takes_as("application/x-www-form-urlencoded", "TimerTaskId"),
+                .takes(of::<TimerTaskId>())
+                .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>()),
             call(Method::Get, path, summary, handler)
                 .detail(
                     "The same call with GET, for existing clients. It needs a token; a session cookie is not \
@@ -85,7 +86,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Without `taskId`, it creates a tree. The tree becomes the group `timer-task-<taskId>`, in which a \
             child starts after its parent has succeeded.",
         )
-        .takes("TimerTaskSubmission"),
+        .takes(of::<TimerTaskSubmission>()),
         Route::new(
             Method::Get,
             "/checkstatus",
@@ -122,17 +123,37 @@ async fn check_status(_request: Request) -> Outcome {
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], "success").into_response())
 }
 
+/// The header with what the caller should know besides.
+const HINT: header::HeaderName = header::HeaderName::from_static("heddle-hint");
+
 fn wrapped(result: Result<Well, Problem>) -> Outcome {
     match result {
-        Ok(Well { data, notes }) => ok(&json!({"code": CODE_OK, "msg": notes.join("; "), "data": data})),
+        Ok(Well { data, notes }) => {
+            let mut response = ok(&CompatibilityAnswer {
+                code: CODE_OK,
+                msg: String::new(),
+                data,
+            })?;
+            // Clients compare the body, so a hint is beside it.
+            if let Ok(hint) = HeaderValue::from_str(&notes.join("; "))
+                && !hint.is_empty()
+            {
+                response.headers_mut().insert(HINT, hint);
+            }
+            Ok(response)
+        }
         Err(problem) => Ok(told(problem)),
     }
 }
 
-/// A problem as these clients know them, also of what comes before a handler: no token, a wrong method, too many at once.
-/// What a proxy may act upon stays in the headers.
+/// A problem in the format of these clients, also for errors before a handler: no token, a wrong method, too many at
+/// once. What a proxy may act on stays in the headers.
 fn told(problem: Problem) -> Response {
-    let answer = json!({"code": problem.status.as_u16(), "msg": problem.detail, "data": null});
+    let answer = json!(CompatibilityAnswer {
+        code: problem.status.as_u16(),
+        msg: problem.detail.clone(),
+        data: Value::Null,
+    });
     let mut response = problem.into_response();
     *response.status_mut() = StatusCode::OK;
     response
@@ -169,7 +190,7 @@ async fn task_id(request: &mut Request) -> Result<i64, Problem> {
     timer_task::number(&given, "taskId")?.ok_or_else(|| Problem::invalid_at("/taskId", "`taskId` is missing"))
 }
 
-/// What a body says of `taskId`, whatever it calls itself: many send JSON as a form.
+/// The `taskId` in a body, whatever its content type: many send JSON as a form.
 fn given_id(text: &str) -> Result<Value, Problem> {
     let text = text.trim();
     if text.is_empty() {
@@ -269,7 +290,6 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
 
 /// Makes a tree's group what the tree says; answers what its sender should know.
 async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec<String>, Problem> {
-    let store = &request.app.store;
     let name = timer_task::group_name(root)?;
     let enabled = match rows.first().and_then(|row| row.definition.as_object()) {
         Some(fields) => timer_task::is_enabled(fields)?,
@@ -278,50 +298,41 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec
     let zone = request.app.config.compat_zone;
     let Meant { spec, notes } = timer_task::group_spec(rows, zone, request.now)?;
     let spec = parse_group(&spec)?;
-    let checked = check_group(&request.app.store, &name, spec, request.now).await?;
-    store.put_timer_tree(root, rows).await?;
-    let write = GroupWrite {
-        name: &name,
-        spec: &checked.canonical,
-        category: checked.spec.category.as_deref(),
-        links: &checked.links,
-        scripts: &checked.scripts,
-        enabled: Some(enabled),
-        if_match: None,
-    };
-    match store.put_group(request.by(), write).await? {
-        GroupPut::Done(_) => Ok(notes),
-        // Neither links nor scripts nor `If-Match` are asked for.
-        _ => Err(Problem::conflict("the group was changed at the same time; try again")),
-    }
+    let tree = TimerTree { root, rows };
+    put_group(
+        &request.app.store,
+        request.by(),
+        &name,
+        spec,
+        Some(enabled),
+        None,
+        Some(tree),
+    )
+    .await?;
+    Ok(notes)
 }
 
 async fn delete(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
-    only_root(id, root)?;
+    only_root(id, root, "delete")?;
     let name = timer_task::group_name(root)?;
-    match request.app.store.delete_group(request.by(), &name, true, None).await? {
+    match request.app.store.delete_timer_tree(request.by(), root, &name).await? {
         GroupDelete::Missing => return Err(no_task(id)),
-        GroupDelete::Upstreams(groups) | GroupDelete::UsedBy(groups) => {
-            return Err(Problem::conflict(format!("other groups use it: {}", groups.join(", "))));
-        }
-        GroupDelete::Active(runs) => return Err(Problem::conflict(format!("{runs} runs are active"))),
-        GroupDelete::Stale(revision) => return Err(Problem::conflict(format!("its current revision is {revision}"))),
         GroupDelete::Deleted { id, .. } => {
             adapter::runs::cancel_group(&request.app.engine, id, request.caller.actor.clone()).await?;
         }
+        kept => return Err(super::groups::not_deleted(&name, kept)),
     }
-    request.app.store.delete_timer_tree(root).await?;
     Ok(json!({"taskId": id}).into())
 }
 
-fn only_root(id: i64, root: i64) -> Result<(), Problem> {
+fn only_root(id: i64, root: i64, what: &str) -> Result<(), Problem> {
     if id == root {
         return Ok(());
     }
     Err(Problem::conflict(format!(
-        "task {id} is part of the tree of task {root}; delete the whole tree"
+        "task {id} is part of the tree of task {root}; name task {root} to {what} the whole tree"
     )))
 }
 
@@ -343,7 +354,7 @@ async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem
 async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
     let (root, _) = tree_of(&request, id).await?;
-    only_root(id, root)?;
+    only_root(id, root, "start")?;
     let run = adapter::runs::submit(
         &request.app.engine,
         timer_task::group_name(root)?,

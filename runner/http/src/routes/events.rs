@@ -23,7 +23,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Pace, Route};
 
-/// How many rows one statement reads at most, and the first one; a row stands for as many as a thousand events.
+/// How many rows one statement reads at most, and the first one; a row may contain up to a thousand events.
 const PAGE: i64 = 1_000;
 const PAGE_FIRST: i64 = 8;
 
@@ -33,10 +33,10 @@ const PAGE_EVENTS: u64 = 4_000;
 /// How many lines may be asked for.
 const LIMIT_MAX: u64 = 1_000_000;
 
-/// How often a follower looks.
+/// How often a follower reads.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a reader looks whether transactions that were open when it asked have ended, and for how long at most.
+/// How often a reader checks whether transactions that were open at its request have ended, and for how long at most.
 const SETTLE_EVERY: Duration = Duration::from_millis(10);
 const SETTLE_ROUNDS: u32 = 200;
 
@@ -109,8 +109,8 @@ struct Feed {
     over: bool,
 }
 
-/// A row's lines behind a position; several if it stands for several events. What the row has is passed on as the text that
-/// it is: of a thousand events nothing has to be made but their beginnings.
+/// A row's lines after a position; several if it contains several events. Its content is passed on as text: of a
+/// thousand events only the beginnings have to be made.
 fn lines(row: &EventRow, after: EventPosition, out: &mut Vec<(EventPosition, String)>) -> serde_json::Result<()> {
     let several = row.data.starts_with('[');
     let items: Vec<&RawValue> = match several {
@@ -126,7 +126,7 @@ fn lines(row: &EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Str
     let kind = json!(row.kind);
     for (index, item) in items.into_iter().enumerate().skip(skip as usize) {
         let read = index as u32 + 1;
-        // The last one of a row is the row itself: a reader goes on behind it.
+        // The position of a row's last event is the row itself: a reader continues after it.
         let read = if several && read < count { read } else { 0 };
         let position = EventPosition {
             xid: row.xid,
@@ -184,13 +184,13 @@ impl Feed {
             }
             found.truncate(self.left.try_into().unwrap_or(usize::MAX));
             self.left -= found.len() as u64;
-            // A row of which a reader says that it has read more than there is, is behind them all the same.
+            // If a reader's position says that it has read more of a row than there is, it continues after the row.
             if let Some((position, _)) = found.last() {
                 self.after = *position;
             } else if let Some((xid, id)) = last {
                 self.after = EventPosition { xid, id, read: 0 };
             }
-            // What stands together is sent together.
+            // Lines of one read are sent together.
             let text: String = found.iter().map(|(_, line)| line.as_str()).collect();
             if !text.is_empty() {
                 self.waiting.push_back(text.into());
@@ -205,7 +205,7 @@ impl Feed {
                 read: 0,
             });
             if self.follow {
-                // A node that stops lets its readers go on at another, with their cursors.
+                // When a node stops, its readers continue at another, with their cursors.
                 if self.engine.is_leaving() {
                     self.over = true;
                 } else if self.waiting.is_empty() {
@@ -235,16 +235,7 @@ async fn events(request: Request) -> Outcome {
         Some(text) => parse_position(text)
             .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` must be the `cursor` of an earlier line")))?,
     };
-    let left = match request.query_as::<u64>("limit", "a number")? {
-        None => u64::MAX,
-        Some(limit) if (1..=LIMIT_MAX).contains(&limit) => limit,
-        Some(_) => {
-            return Err(Problem::invalid(Fault::at(
-                "/limit",
-                format!("`limit` must be from 1 to {LIMIT_MAX}"),
-            )));
-        }
-    };
+    let left = request.query_number("limit", 1..=LIMIT_MAX)?.unwrap_or(u64::MAX);
     let asked = request.query_all("kinds");
     let mut kinds: Vec<&str> = Vec::new();
     for kind in &asked {
@@ -323,7 +314,7 @@ mod tests {
     fn rows_of_many_events_are_read_few_at_a_time() {
         assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64), PAGE);
         assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64 * 1_000), 4);
-        // What a reader had read of its first row counts as nothing, and more than is wanted is no reason to stop.
+        // What a reader had read of its first row is not counted; a position beyond the wanted number does not stop it.
         assert_eq!((next_page(1, 0), next_page(1, 1_000_000)), (PAGE, 1));
     }
 }

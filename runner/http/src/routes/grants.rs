@@ -29,7 +29,7 @@ pub(crate) async fn require_common_key(app: &App) -> Result<(), Problem> {
     }
 }
 
-/// Checks the names of a grant; `*` stands for all.
+/// Checks the names of a grant; `*` means all.
 pub(crate) fn grant(groups: Vec<String>, categories: Vec<String>) -> Result<Grant, Problem> {
     let mut faults = Faults::default();
     let mut clean = |field: &str, names: Vec<String>| {

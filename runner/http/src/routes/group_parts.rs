@@ -1,5 +1,5 @@
-//! Changes of a part of a group: a merge patch of its spec, a schedule switched on or off. Each is a change of the spec
-//! like a PUT of the whole, with a revision of its own unless nothing changes.
+//! Changes of a part of a group: a merge patch of its spec, enabling or disabling a schedule. Each is a change of the
+//! spec like a PUT of the whole, with a new revision unless nothing changes.
 
 use heddle_api::{Group, GroupPatch};
 use heddle_domain::fault::pointer_token;
@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Route};
 
-/// How often a patch is applied anew to what somebody else has changed meanwhile.
+/// How often a patch is applied again after somebody else's change.
 const TRIES_MAX: u32 = 5;
 
 pub(crate) fn routes() -> Vec<Route> {
@@ -62,7 +62,7 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// Puts what `change` makes of the group's spec. Without an `If-Match` of the caller's the change is made again where
+/// Puts the result of `change` on the group's spec. Without an `If-Match` of the caller, the change is repeated if
 /// somebody else was faster.
 async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Result<(), Problem>) -> Outcome {
     let if_match = request.if_match()?;
@@ -71,7 +71,7 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
         let row = find(request).await?;
         let mut spec = row.spec.clone();
         change(&row, &mut spec)?;
-        // The change is made of this revision; one that the caller did not name is refused, and the caller told.
+        // The change is made to this revision. If the caller did not name it, the change is refused with a message.
         let current = if_match.as_ref().is_none_or(|wanted| wanted.is_met_by(row.revision));
         let guard = match &if_match {
             Some(wanted) if !current => wanted.clone(),
@@ -84,7 +84,7 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
             Err(problem)
                 if problem.status == axum::http::StatusCode::PRECONDITION_FAILED && current && tries < TRIES_MAX =>
             {
-                // Whoever named this revision himself is told at the next look.
+                // If the caller named this revision, the next check reports it.
             }
             answer => return answer,
         }

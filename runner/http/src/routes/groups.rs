@@ -198,7 +198,7 @@ fn view(row: &GroupRow, next: &NextInstants) -> Group {
     }
 }
 
-/// Takes what only answers have out of a spec; `enabled` is handed back.
+/// Removes the fields that only answers have from a spec; returns `enabled`.
 fn strip(value: &mut Value, name: &Name) -> Result<Option<bool>, Problem> {
     let Value::Object(fields) = value else {
         return Err(Problem::invalid_at("", "a group must be an object"));
@@ -338,7 +338,7 @@ pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, i
     let enabled = strip(&mut value, name)?;
     let store = &request.app.store;
     let spec = read_group(store, name, &value, request.now).await?;
-    let (done, checked) = put_group(store, request.by(), name, spec, enabled, if_match).await?;
+    let (done, checked) = put_group(store, request.by(), name, spec, enabled, if_match, None).await?;
     let row = done.row;
     let mut shown = shown(request, &row).await?;
     shown.warnings = checked.warnings;
@@ -377,29 +377,36 @@ async fn delete(request: Request) -> Outcome {
         .delete_group(request.by(), &name, force, if_match)
         .await?
     {
-        GroupDelete::Missing => Err(Problem::not_found("group", &name)),
-        GroupDelete::Stale(revision) => Err(Problem::precondition(format!(
-            "the current revision of the group `{name}` is {revision}"
-        ))),
-        GroupDelete::Upstreams(groups) => Err(Problem::conflict(format!(
-            "the group `{name}` depends on {}; remove them from `depends_on` in its spec first",
-            quoted("group", &groups)
-        ))),
-        GroupDelete::UsedBy(groups) => Err(Problem::conflict(format!(
-            "tasks of {} start runs of the group `{name}`; change these tasks first",
-            quoted("group", &groups)
-        ))),
-        GroupDelete::Active(runs) => Err(Problem::conflict(format!(
-            "{runs} run{} of the group `{name}` {} active; wait until they end, or use `force=true` to cancel them",
-            if runs == 1 { "" } else { "s" },
-            if runs == 1 { "is" } else { "are" },
-        ))),
         GroupDelete::Deleted { id, detached } => {
             if force {
                 adapter::runs::cancel_group(&request.app.engine, id, request.caller.actor.clone()).await?;
             }
             ok(&Detached { detached })
         }
+        kept => Err(not_deleted(&name, kept)),
+    }
+}
+
+/// Why a group was not deleted.
+pub(super) fn not_deleted(name: &str, kept: GroupDelete) -> Problem {
+    match kept {
+        GroupDelete::Missing | GroupDelete::Deleted { .. } => Problem::not_found("group", name),
+        GroupDelete::Stale(revision) => {
+            Problem::precondition(format!("the current revision of the group `{name}` is {revision}"))
+        }
+        GroupDelete::Upstreams(groups) => Problem::conflict(format!(
+            "the group `{name}` depends on {}; remove them from `depends_on` in its spec first",
+            quoted("group", &groups)
+        )),
+        GroupDelete::UsedBy(groups) => Problem::conflict(format!(
+            "tasks of {} start runs of the group `{name}`; change these tasks first",
+            quoted("group", &groups)
+        )),
+        GroupDelete::Active(runs) => Problem::conflict(format!(
+            "{runs} run{} of the group `{name}` {} active; wait until they end, or use `force=true` to cancel them",
+            if runs == 1 { "" } else { "s" },
+            if runs == 1 { "is" } else { "are" },
+        )),
     }
 }
 
@@ -500,7 +507,8 @@ async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Probl
     Ok(row)
 }
 
-async fn enable(request: Request) -> Outcome {
+async fn enable(mut request: Request) -> Outcome {
+    request.nothing().await?;
     let row = set_enabled(&request, true).await?;
     answer(axum::http::StatusCode::OK, &shown(&request, &row).await?)
 }
@@ -516,13 +524,7 @@ async fn disable(mut request: Request) -> Outcome {
 
 async fn next(request: Request) -> Outcome {
     let row = find(&request).await?;
-    let count = request.query_as::<usize>("count", "a number")?.unwrap_or(NEXT_DEFAULT);
-    if !(1..=NEXT_MAX).contains(&count) {
-        return Err(Problem::invalid_at(
-            "/count",
-            format!("`count` must be from 1 to {NEXT_MAX}, not {count}"),
-        ));
-    }
+    let count = request.query_number("count", 1..=NEXT_MAX)?.unwrap_or(NEXT_DEFAULT);
     let next = next_of(&request, &row, count).await?;
     ok(&heddle_api::NextInstants {
         instants: next.instants.iter().map(|(at, _)| Moment(*at)).collect(),

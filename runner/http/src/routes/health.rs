@@ -2,7 +2,7 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use heddle_api::Health;
+use heddle_api::{Health, Stats};
 
 use crate::access::Access;
 use crate::adapter;
@@ -77,7 +77,7 @@ async fn metrics(request: Request) -> Outcome {
     let page = Page::default();
     (request.app.metrics)(&page);
     request.app.counts.tell(&page);
-    // What only the database knows is left out while it is away: a scrape is wanted then most of all.
+    // If the database is away, its numbers are left out: then the other metrics are needed most.
     if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, adapter::node::stats(&request.app.engine)).await {
         cluster(&page, &stats);
     }
@@ -90,44 +90,45 @@ async fn metrics(request: Request) -> Outcome {
 }
 
 /// What the whole cluster has, as any of its nodes tells it.
-fn cluster(page: &Page, stats: &serde_json::Value) {
-    let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+fn cluster(page: &Page, stats: &Stats) {
+    let count = |counted: i64| u64::try_from(counted).unwrap_or(0);
+    let runs = |state: &str| count(stats.runs.get(state).copied().unwrap_or(0));
     page.gauges(
         "heddle_runs",
         "Runs in the cluster that have not ended, by state.",
         "state",
-        ["waiting", "running", "paused"].map(|state| (state, count(&stats["runs"][state]))),
+        ["waiting", "running", "paused"].map(|state| (state, runs(state))),
     );
-    for (name, key, help) in [
+    for (name, counted, help) in [
         (
             "heddle_task_runs_ready",
-            "ready",
+            stats.ready,
             "Task runs in the cluster that are ready for a node.",
         ),
         (
             "heddle_task_runs_running",
-            "running",
+            stats.running,
             "Running attempts in the cluster.",
         ),
         (
             "heddle_task_runs_retrying",
-            "retrying",
+            stats.retrying,
             "Task runs in the cluster that wait for a retry.",
         ),
     ] {
-        page.gauge(name, help, count(&stats[key]) as f64);
+        page.gauge(name, help, count(counted) as f64);
     }
-    let waiting = stats["notifications"]["waiting"].as_object();
+    let waiting = &stats.notifications.waiting;
     page.gauges(
         "heddle_notifications_waiting",
         "Notifications in the cluster that wait to be sent, by kind of channel.",
         "kind",
-        waiting.into_iter().flatten().map(|(kind, waits)| (kind, count(waits))),
+        waiting.iter().map(|(kind, waits)| (kind, count(*waits))),
     );
     page.gauge(
         "heddle_notices_waiting",
         "Events in the cluster that have not been processed for notifications yet.",
-        count(&stats["notifications"]["notices"]) as f64,
+        count(stats.notifications.notices) as f64,
     );
 }
 

@@ -8,7 +8,7 @@ use axum::http::header;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use heddle_api::{List, Message, MessageView, Messages, MessagesAccepted, Moment, Rejected};
-use heddle_domain::fault::pointer_token;
+use heddle_domain::Fault;
 use heddle_domain::message::{BUCKETS, address_of};
 use heddle_domain::topic::parse_day;
 use heddle_engine::{IngestError, IngestReport, Ingestion};
@@ -26,14 +26,14 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, list_of, no_content, ok};
 use crate::table::{Method, Route};
 
-/// Lines are handed on in blocks of so many, or of so many bytes.
+/// Lines are passed on in blocks of this many, or of this many bytes.
 const BLOCK_LINES_MAX: usize = 5_000;
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 
 /// How many blocks wait for the database while the next is read.
 const BLOCKS_MAX: usize = 2;
 
-/// A stream that pauses for so long has what came of it committed.
+/// When a stream pauses for this long, what has come is committed.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// And so has one that never pauses, as often as this: what trickles in is not kept waiting for a full block, nor is a
@@ -108,7 +108,12 @@ fn accepted(mut report: IngestReport, names_ids: bool) -> MessagesAccepted {
     MessagesAccepted {
         accepted: report.accepted,
         repeated: report.repeated,
-        rejected: rejected.map(|(line, detail)| Rejected { line, detail }).collect(),
+        rejected: rejected
+            .map(|(line, fault)| Rejected {
+                line,
+                detail: fault.detail,
+            })
+            .collect(),
         rejected_total: report.rejected_total,
         ids: names_ids.then_some(report.ids),
     }
@@ -184,29 +189,10 @@ fn is_several(text: &str) -> bool {
 async fn take_one(mut ingestion: Ingestion, text: &str) -> Outcome {
     ingestion.push(std::iter::once((1, text))).await?;
     let report = ingestion.finish().await?;
-    if let Some((_, detail)) = report.rejected.first() {
-        return Err(Problem::invalid_at(pointer_of(detail), detail.clone()));
+    if let Some((_, fault)) = report.rejected.first() {
+        return Err(Problem::invalid(fault.clone()));
     }
     ok(&accepted(report, true))
-}
-
-/// The field that a rejection is about.
-fn pointer_of(detail: &str) -> String {
-    for field in ["sender", "receiver", "due", "key"] {
-        if detail.starts_with(&format!("`{field}`")) {
-            return format!("/{field}");
-        }
-    }
-    let unfit = ["unknown field `", "duplicate field `"];
-    if let Some(rest) = unfit.iter().find_map(|words| detail.strip_prefix(words))
-        && let Some((field, _)) = rest.split_once('`')
-    {
-        return format!("/{}", pointer_token(field));
-    }
-    match detail.starts_with("the payload") {
-        true => "/payload".into(),
-        false => String::new(),
-    }
 }
 
 async fn take_array(mut ingestion: Ingestion, text: &str) -> Outcome {
@@ -230,7 +216,7 @@ enum Piece {
     Lines(u64, Bytes),
     /// A line that is longer than any message.
     TooLong(u64),
-    /// What came so far is to be committed: nothing comes just now, or it has been a while.
+    /// Commit what has come: nothing comes at the moment, or it has been a while.
     Pause,
     /// It broke off: status and reason.
     Broken(StatusCode, &'static str),
@@ -271,7 +257,7 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
                 Piece::TooLong(line) => {
                     let bytes_max = ingestion.line_bytes_max();
                     let detail = format!("the line is longer than {bytes_max} bytes");
-                    ingestion.report().reject(line, detail);
+                    ingestion.report().reject(line, Fault::at("", detail));
                 }
                 Piece::Pause => ingestion.flush().await?,
                 Piece::Broken(status, why) => broken = Some(Problem::new(status, why)),
@@ -314,7 +300,9 @@ async fn push_lines(ingestion: &mut Ingestion, first: u64, bytes: &[u8]) -> Resu
         match std::str::from_utf8(line).map(|text| unmarked(text, number)) {
             Ok(text) if text.trim_ascii().is_empty() => {}
             Ok(text) => lines.push((number, text)),
-            Err(_) => ingestion.report().reject(number, "the line is not UTF-8"),
+            Err(_) => ingestion
+                .report()
+                .reject(number, Fault::at("", "the line is not UTF-8")),
         }
     }
     ingestion.push(lines.into_iter()).await
@@ -335,7 +323,7 @@ struct Reader {
     /// In the middle of a line that is too long.
     skipping: bool,
     paused: bool,
-    /// When what had come was last handed on whole.
+    /// When all that had come was last passed on.
     settled: Instant,
 }
 
@@ -363,7 +351,7 @@ impl Reader {
                     }
                 }
                 Ok(Some(Err(_))) => {
-                    // What came in whole lines is taken, as if it had been sent before.
+                    // Complete lines are taken, as if the stream had ended there.
                     self.hand_on(true).await;
                     let broken = Piece::Broken(
                         StatusCode::BAD_REQUEST,
@@ -434,7 +422,7 @@ impl Reader {
                 long = self.rest.len() - self.end > self.line_bytes_max;
             }
             if self.end > 0 && (all || long || self.is_full()) {
-                // Without the last line's end, behind which there would be an empty line.
+                // Without the last line's end, after which there would be an empty line.
                 let block = self.rest.split_to(self.end).freeze();
                 let block = block.slice(..block.len() - 1);
                 let first = self.next_line;

@@ -117,7 +117,7 @@ async fn list(request: Request) -> Outcome {
         None => None,
     };
     let filter = NotificationFilter {
-        channel: request.query("channel").map(str::to_owned),
+        channel: request.query_name("channel"),
         events,
         states,
         group: request.query("group").map(str::to_owned),

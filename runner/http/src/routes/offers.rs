@@ -23,7 +23,7 @@ use crate::table::{Method, Route};
 /// How far back occurrences are listed unless it is said.
 const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
 
-/// How many offers a list of occurrences looks at, all in all and with one statement.
+/// How many offers a list of occurrences reads, altogether and with one statement.
 const OFFERS_MAX: usize = 100_000;
 const OFFERS_PAGE: i64 = 1_000;
 
@@ -120,7 +120,7 @@ async fn list(request: Request) -> Outcome {
 async fn create(mut request: Request) -> Outcome {
     let body = request.spec().await?;
     let id = match body.get("id").and_then(Value::as_str) {
-        // Its path is the list's, so nobody could look at it again, or delete it.
+        // Its path would be that of the list, so nobody could read or delete it.
         Some("occurrences") => return Err(Problem::invalid_at("/id", "an offer cannot have the id `occurrences`")),
         Some(id) => Name::new(id).map_err(|error| Problem::invalid_at("/id", error.to_string()))?,
         None => {
@@ -150,7 +150,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let spec: OfferSpec = typed(body, "")?;
     super::grants::same_name_at("/id", id, spec.id.as_ref().map(Name::as_str))?;
     let store = &request.app.store;
-    // An instant that is left out stands for the creation, and goes on doing so.
+    // A start that is left out is the time of creation, and keeps that value.
     let before = store.offer(id).await?;
     let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
@@ -166,7 +166,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
                 let params = compiled.as_ref().ok().map(|offer| Value::Object(offer.params.clone()));
                 let check = |schema: Schema| params.map(|params| schema.check(&params));
                 let found = or_trouble(|| Schema::compile(&row.schema).map(check))?
-                    .map_err(|error| Problem::invalid_at("/template", error))?;
+                    .map_err(|fault| Problem::invalid_at("/template", fault.to_string()))?;
                 for fault in found.unwrap_or_default().0 {
                     faults.push(fault.below("/params"));
                 }

@@ -120,7 +120,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, of::<Queue>()),
     ];
     routes.push(claiming());
-    routes.extend(reports());
+    routes.extend(reports_on_one());
+    routes.extend(reports_on_many());
     routes
 }
 
@@ -143,8 +144,8 @@ fn claiming() -> Route {
     .answers(200, of::<Claims>())
 }
 
-/// The reports on one claim, and on many. A long function, since it is a list: a route each.
-fn reports() -> Vec<Route> {
+/// The reports on one claim.
+fn reports_on_one() -> Vec<Route> {
     const OLD: &str = "The token is wrong or no longer valid; `detail` says why. Nothing has changed.";
     let one = |path, summary, takes: Shape, verb| {
         Route::new(Method::Post, path, Access::Work, summary, move |request| {
@@ -153,17 +154,6 @@ fn reports() -> Vec<Route> {
         .takes(takes)
         .answers(200, of::<ClaimAnswer>())
         .problem(409, OLD)
-    };
-    let many = |path, summary, takes: Shape, verb| {
-        Route::new(Method::Post, path, Access::Work, summary, move |request| {
-            on_many(request, verb)
-        })
-        .detail(
-            "At most 1,000 claims per call. Each has its own answer: `status` is the status of the call for a \
-            single claim.",
-        )
-        .takes(takes)
-        .answers(200, of::<ClaimAnswers>())
     };
     vec![
         one(
@@ -206,6 +196,23 @@ fn reports() -> Vec<Route> {
             Verb::Release,
         )
         .detail("The task run is available again immediately, as a new attempt. This does not use up a retry."),
+    ]
+}
+
+/// The reports on many claims in one call.
+fn reports_on_many() -> Vec<Route> {
+    let many = |path, summary, takes: Shape, verb| {
+        Route::new(Method::Post, path, Access::Work, summary, move |request| {
+            on_many(request, verb)
+        })
+        .detail(
+            "At most 1,000 claims per call. Each has its own answer: `status` is the status of the call for a \
+            single claim.",
+        )
+        .takes(takes)
+        .answers(200, of::<ClaimAnswers>())
+    };
+    vec![
         many(
             "/v1/claims/heartbeat",
             "Extend several claims",
@@ -345,7 +352,8 @@ fn checked(rate: &Rate) -> Result<heddle_store::queue::Rate, Problem> {
         .map_err(Problem::invalid)
 }
 
-async fn control(request: Request, paused: bool) -> Outcome {
+async fn control(mut request: Request, paused: bool) -> Outcome {
+    request.nothing().await?;
     let name = request.name("queue", "queue")?;
     if request.app.store.queue(name.as_str()).await?.is_none() {
         return Err(Problem::not_found("queue", name.as_str()));

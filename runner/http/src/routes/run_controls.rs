@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use heddle_api::moment::parse_moment;
 use heddle_api::{Bulk, BulkAction, BulkReport, Run, ScriptsChoice, StateOverride, Words};
 use heddle_domain::Name;
+use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_engine::Clear;
@@ -109,7 +110,8 @@ async fn control(request: &Request, control: Control) -> Result<Run, Problem> {
     Ok(adapter::runs::control(&request.app.engine, RunId(id), control, request.caller.actor.clone()).await?)
 }
 
-async fn simple(request: Request, what: Control) -> Outcome {
+async fn simple(mut request: Request, what: Control) -> Outcome {
+    request.nothing().await?;
     ok(&control(&request, what).await?)
 }
 
@@ -127,10 +129,11 @@ async fn rerun(mut request: Request) -> Outcome {
 }
 
 fn override_to(state: RunState, reason: &str) -> Result<Control, Problem> {
-    if !matches!(state, RunState::Succeeded | RunState::Failed) {
+    if !RunState::OVERRIDES.contains(&state) {
+        let states = one_of(&RunState::OVERRIDES.map(RunState::as_str));
         return Err(Problem::invalid_at(
             "/state",
-            "a run can be overridden to `succeeded` or `failed`",
+            format!("a run can be overridden to {states}"),
         ));
     }
     Ok(Control::Override {
@@ -218,6 +221,7 @@ fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
             .flat_map(|words| words.split(','))
             .map(|word| word.trim().to_owned())
             .collect(),
+        backfill: given.backfill,
         // They are looked for among some runs at a time only: no filter for what is done to all of them.
         params: BTreeMap::new(),
         hot: false,

@@ -26,7 +26,7 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, answer_bytes, ok};
 use crate::table::{Method, Pace, Route};
 
-/// Answers about runs that have ended are kept from so many bytes on: smaller ones are made as soon as looked up.
+/// Answers about ended runs are kept if they have at least this many bytes: smaller ones are made as fast as looked up.
 const ENDED_BYTES_MIN: usize = 32 * 1_024;
 
 /// And so many bytes of them together.
@@ -157,12 +157,12 @@ fn filters(route: Route) -> Route {
         .query(
             "state",
             "Only runs in these states: `waiting`, `running`, `paused`, `succeeded`, `failed`, \
-            `cancelled`.",
+            `cancelled`. For several, repeat the parameter or use commas.",
         )
         .query(
             "trigger",
             "Only runs with these triggers: `manual`, `schedule`, `backfill`, `upstream`, `task`, \
-            `rerun`.",
+            `rerun`. For several, repeat the parameter or use commas.",
         )
         .query(
             "label",
@@ -181,6 +181,10 @@ fn filters(route: Route) -> Route {
             "script",
             "Only runs of groups with a task for one of these scripts: `name`, or `name@version` for runs that \
             resolved the script to this version.",
+        )
+        .query(
+            "backfill",
+            "Only runs that this backfill created, those of dependent groups included: the id of the backfill.",
         )
         .query("id", "Only runs whose id begins with these characters. At least 8.")
         .query("from", "Only runs created at or after this time.")
@@ -204,24 +208,12 @@ fn parse_param(text: &str) -> (String, Option<String>) {
     }
 }
 
-/// Reads words such as states; what is none of them is 422 at its parameter.
-fn words<T: std::str::FromStr<Err = String>>(request: &Request, key: &str) -> Result<Vec<T>, Problem> {
-    request
-        .query_all(key)
-        .into_iter()
-        .map(|word| {
-            word.parse()
-                .map_err(|error: String| Problem::invalid_at(format!("/{key}"), error))
-        })
-        .collect()
-}
-
 fn filter(request: &Request) -> Result<RunFilter, Problem> {
     Ok(RunFilter {
-        // A group that can be no name has no runs; it must not come to mean all.
+        // A group that is no valid name has no runs; it must not mean all groups.
         groups: request.query_all("group").into_iter().map(Name::sought).collect(),
-        states: words(request, "state")?,
-        triggers: words(request, "trigger")?,
+        states: request.words("state")?,
+        triggers: request.words("trigger")?,
         labels: request
             .query
             .iter()
@@ -242,7 +234,8 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
         ids: Vec::new(),
         id_range: request.query("id").map(id_range).transpose()?,
         queues: request.query_all("queue").into_iter().map(Name::sought).collect(),
-        scripts: request.query_all("script").into_iter().map(str::to_owned).collect(),
+        scripts: request.query_all("script").into_iter().map(script_sought).collect(),
+        backfill: request.query_as("backfill", "the id of a backfill, a UUID")?,
         hot: false,
     })
 }
@@ -265,14 +258,22 @@ fn id_range(prefix: &str) -> Result<(Uuid, Uuid), Problem> {
     }
 }
 
-/// The hot view: who asks for no more than a group's runs, or all, sees what is under way and what has just ended.
-/// Whoever says which runs are wanted gets them, however old.
+/// The hot view: a request for a group's runs, or for all, without other filters, gets running and recently ended ones.
+/// A request with filters gets all matching runs, however old.
 fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
     let anywhere = RunFilter {
         groups: filter.groups.clone(),
         ..RunFilter::default()
     };
     Ok(*filter == anywhere && !request.flag("history", false)?)
+}
+
+/// `name` or `name@version`, with the name in its stored form.
+fn script_sought(text: &str) -> String {
+    match text.split_once('@') {
+        Some((name, version)) => format!("{}@{version}", Name::sought(name)),
+        None => Name::sought(text),
+    }
 }
 
 async fn list(request: Request) -> Outcome {
@@ -490,8 +491,8 @@ async fn events(request: Request) -> Outcome {
     ))
 }
 
-/// Server-sent events of (id, name, data), closed by an event `end`. A node that stops ends the answer without it: the
-/// reader goes on at another node, with its last id.
+/// Server-sent events of (id, name, data), ended by an event `end`. A node that stops ends the answer without it: the
+/// reader continues at another node, with its last id.
 pub(crate) fn server_sent(engine: Engine, stream: BoxStream<'static, (String, String, Value)>) -> Response {
     let events = stream
         .map(|(id, kind, data)| {

@@ -2,8 +2,8 @@
 
 use futures::StreamExt;
 use heddle_api::{ClearTask, List, LogLine, TaskDetail, TaskOverride};
+use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
-use heddle_domain::spec::may_override_to;
 use heddle_domain::state::TaskState;
 use heddle_engine::Clear;
 use serde_json::json;
@@ -174,10 +174,11 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
 async fn set_state(mut request: Request) -> Outcome {
     let task = task_ref(&request)?;
     let body: TaskOverride = request.body(false).await?;
-    if !may_override_to(body.state) {
+    if !TaskState::OVERRIDES.contains(&body.state) {
+        let states = one_of(&TaskState::OVERRIDES.map(TaskState::as_str));
         return Err(Problem::invalid_at(
             "/state",
-            "a task run can be overridden to `succeeded`, `failed` or `skipped`",
+            format!("a task run can be overridden to {states}"),
         ));
     }
     if body.output.is_some() && body.state != TaskState::Succeeded {

@@ -59,14 +59,7 @@ async fn list(request: Request) -> Outcome {
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let schema = request.spec().await?;
-    if !(schema.is_object() || schema.is_boolean()) {
-        return Err(Problem::invalid_at("", "a JSON Schema must be an object or a boolean"));
-    }
-    or_trouble(|| Schema::compile(&schema))?.map_err(|error| match error.split_once(": ") {
-        // It begins with the place, where it has one.
-        Some((pointer, detail)) if pointer.starts_with('/') => Problem::invalid_at(pointer, detail),
-        _ => Problem::invalid_at("", error),
-    })?;
+    or_trouble(|| Schema::compile(&schema))?.map_err(Problem::invalid)?;
     let done = request.app.store.put_template(request.by(), &name, &schema).await?;
     put(done.created, &shown(done.row))
 }

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use heddle_api::{List, MadeToken, NewToken, Token};
-use heddle_domain::id;
+use heddle_domain::{Name, id};
 use heddle_store::token::{TokenRow, TokenWrite};
 
 use crate::access::{Access, TokenSpec, new_token, token_hash};
@@ -109,7 +109,7 @@ async fn find(request: &Request) -> Result<TokenRow, Problem> {
     request
         .app
         .store
-        .token(given)
+        .token(&Name::sought(given))
         .await?
         .ok_or_else(|| Problem::not_found("token", given))
 }

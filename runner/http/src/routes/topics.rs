@@ -7,14 +7,13 @@ use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::state::NOT_GRANTED;
 use heddle_domain::topic::{Topic, parse_day};
 use heddle_domain::{Fault, Faults, Name};
-use heddle_engine::Engine;
 use heddle_engine::heddle_sandbox::HostPattern;
 use heddle_engine::heddle_sandbox::Language;
-use heddle_engine::put_group::check_group;
-use heddle_store::group::{GroupPut, GroupWrite};
+use heddle_engine::put_group::{Checked, check_group};
+use heddle_engine::topic_group;
 use heddle_store::message::{BucketRow, CancelFilter, DayCounts, DayRow};
 use heddle_store::script::CONSUMER_WORLD;
-use heddle_store::topic::{TopicPut, TopicRow, TopicWrite};
+use heddle_store::topic::{TopicDelete, TopicPut, TopicRow, TopicWrite};
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -59,7 +58,11 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a topic with all its messages",
             delete,
         )
-        .answers_empty(204),
+        .answers_empty(204)
+        .problem(
+            409,
+            "Other groups use the internal group of the topic; `detail` names them.",
+        ),
         Route::new(
             Method::Post,
             "/v1/topics/{topic}/cancel",
@@ -161,7 +164,13 @@ async fn save(mut request: Request) -> Outcome {
         queue: topic.spec.queue.as_ref().map(Name::as_str),
         spec: &canonical,
     };
-    let done = match request.app.store.put_topic(request.by(), write, &FIXED).await? {
+    let group = match topic.spec.queue {
+        Some(_) => Some(group_of(&request, &name, &topic).await?),
+        None => None,
+    };
+    // The store gives it its name.
+    let group = group.as_ref().map(|group| group.write(""));
+    let done = match request.app.store.put_topic(request.by(), write, &FIXED, group).await? {
         TopicPut::Done(done) => done,
         TopicPut::NoScript => return Err(Problem::invalid_at("/script", "the script was deleted in the meantime")),
         TopicPut::Fixed(field) => {
@@ -171,10 +180,14 @@ async fn save(mut request: Request) -> Outcome {
             )));
         }
     };
-    if topic.spec.queue.is_some() {
-        put_group(&request, done.row.id, &name, &topic).await?;
-    }
     put(done.created, &view(&done.row)?)
+}
+
+/// The group whose runs contain the batches of a topic that sends to a queue.
+async fn group_of(request: &Request, name: &Name, topic: &Topic) -> Result<Checked, Problem> {
+    let spec = heddle_domain::spec::parse_group(&topic_group(name, topic))?;
+    // The name of the group is known only when the topic has its number. Nothing in the spec depends on it.
+    Ok(check_group(&request.app.store, name, spec, request.now).await?)
 }
 
 /// What the spec names: scripts, connections, secrets, hosts.
@@ -259,37 +272,13 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
     Ok(faults)
 }
 
-/// The group whose runs carry the batches of a topic that goes to a queue.
-async fn put_group(request: &Request, id: i32, name: &Name, topic: &Topic) -> Result<(), Problem> {
-    let (group, spec) = Engine::topic_group(id, name, topic);
-    let group = Name::new(&group).map_err(|error| Problem::internal(&error))?;
-    let spec = heddle_domain::spec::parse_group(&spec)?;
-    let checked = check_group(&request.app.store, &group, spec, request.now).await?;
-    let write = GroupWrite {
-        name: &group,
-        spec: &checked.canonical,
-        category: None,
-        links: &checked.links,
-        scripts: &checked.scripts,
-        enabled: None,
-        if_match: None,
-    };
-    match request.app.store.put_group(request.by(), write).await? {
-        GroupPut::Done(_) => Ok(()),
-        // Neither links nor scripts nor `If-Match` are asked for.
-        _ => Err(Problem::conflict("the topic was changed at the same time; try again")),
-    }
-}
-
 async fn delete(request: Request) -> Outcome {
     let name = request.name("topic", "topic")?;
-    let Some(id) = request.app.store.delete_topic(request.by(), &name).await? else {
-        return Err(Problem::not_found("topic", &name));
-    };
-    // What its queue's workers hold ends as it may; nobody asks for it any more.
-    let group = heddle_engine::topic_group_name(id);
-    request.app.store.delete_group(request.by(), &group, true, None).await?;
-    no_content()
+    match request.app.store.delete_topic(request.by(), &name).await? {
+        TopicDelete::Deleted => no_content(),
+        TopicDelete::Missing => Err(Problem::not_found("topic", &name)),
+        TopicDelete::GroupKept(group, kept) => Err(super::groups::not_deleted(&group, kept)),
+    }
 }
 
 async fn cancel(mut request: Request) -> Outcome {
@@ -330,8 +319,8 @@ async fn cancel(mut request: Request) -> Outcome {
     })
 }
 
-/// Ends the runs of batches of which a cancel has left nothing, so that their day does not wait for a worker to come. What
-/// fails here ends when one does: nothing is handed out of them.
+/// Ends the runs of batches that a cancel has emptied, so that their day does not wait for a worker. If this fails, a
+/// worker ends them: it gets no messages of them.
 pub(super) async fn end_empty(request: &Request, runs: impl IntoIterator<Item = Uuid>) {
     for run in runs {
         let actor = request.caller.actor.clone();

@@ -1,16 +1,17 @@
-//! How much of their languages the interpreters know: Test262 for JavaScript, CPython's own tests for Python.
+//! How much of their languages the interpreters support: Test262 for JavaScript, CPython's own tests for Python.
 //!
 //! ```sh
 //! cargo run --release -p heddle-sandbox --example conformance -- javascript DIR [PART]   # a checkout of tc39/test262
 //! cargo run --release -p heddle-sandbox --example conformance -- python DIR [MODULE...]  # the directory `Lib/test` of CPython
 //! ```
 //!
-//! Each test of Test262, and each file of CPython's, is a run in the sandbox, within the bounds of an attempt. Nothing of
-//! either is in this repository; `docs/scripts.md` says which versions were run last, and what they showed.
+//! Each test of Test262, and each file of CPython's tests, is a run in the sandbox, within the bounds of an attempt.
+//! Neither is in this repository; `docs/scripts.md` says which versions were last used, and the results.
 //!
-//! Scripts are modules, so tests of Test262 are run as strict code, once. Not counted are those that ask for what scripts
-//! have not on purpose: `eval` and `Function`, sloppy mode, other realms, threads; and those of modules themselves, since a
-//! script has one. A group is what stands two folders below `test`; a feature, what a test names so in its head.
+//! Scripts are modules, so tests of Test262 are run once, as strict code. Tests are not counted if they need what
+//! scripts do not have by design: `eval` and `Function`, sloppy mode, other realms, threads; nor are tests of modules
+//! themselves, since a script is one module. A group is two directories below `test`; a feature is what a test names in
+//! its head.
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -27,9 +28,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many runs are under way at once.
+/// How many runs are executed at once.
 const AT_ONCE: usize = 4;
-/// What one may take.
+/// The limits of one run.
 const LIMITS: Limits = Limits {
     memory_bytes: 512 << 20,
     output_bytes: 16 << 20,
@@ -37,14 +38,14 @@ const LIMITS: Limits = Limits {
     timeout: Some(Duration::from_secs(20)),
     cpu: None,
 };
-/// What a file of CPython's tests may take.
+/// The timeout for a file of CPython's tests.
 const FILE_TIMEOUT: Duration = Duration::from_secs(900);
-/// How many tests of one file may end the whole run before it is given up.
+/// How many tests of one file may abort the whole run before it is given up.
 const ENDED_MAX: usize = 25;
 /// How many of the failures of a group are shown.
 const SHOWN: usize = 5;
 
-/// What scripts mostly import.
+/// What scripts import most.
 const PYTHON_TESTS: &[&str] = &[
     "test_json",
     "test_datetime",
@@ -149,7 +150,7 @@ fn sandbox() -> (Sandbox, tempfile::TempDir) {
         env: Vec::new(),
     };
     let mut config = SandboxConfig::new(cache.path().to_owned(), compiler);
-    // Interpreters may be kept from one call to the next.
+    // Interpreters may be kept from one call of this program to the next.
     config.interpreter_dir = std::env::var_os("CONFORMANCE_INTERPRETERS").map(PathBuf::from);
     (Sandbox::new(config, Arc::new(RealClock)).expect("the sandbox"), cache)
 }
@@ -183,7 +184,7 @@ async fn run(sandbox: &Sandbox, script: &Script, params: &Value, timeout: Durati
     ended.await.expect("an end")
 }
 
-/// How many tests passed, and what of the others.
+/// How many tests passed, and the results of the others.
 #[derive(Default)]
 struct Share {
     passed: usize,
@@ -204,18 +205,18 @@ impl Share {
 
 // ---- JavaScript ----------------------------------------------------------------------------------------------------
 
-/// The head of a test, as far as it matters here.
+/// The head of a test, as far as it is needed here.
 #[derive(Default)]
 struct Head {
     flags: Vec<String>,
     includes: Vec<String>,
     features: Vec<String>,
-    /// The type of the error that it has to end with.
+    /// The type of the error with which it must end.
     negative: Option<String>,
 }
 
 impl Head {
-    /// The head is YAML, of a form that needs no more than this: `key: [a, b]`, or a list with an item in a line.
+    /// The head is YAML in a simple form: `key: [a, b]`, or a list with one item per line.
     fn of(text: &str) -> Self {
         let mut head = Self::default();
         let Some((_, rest)) = text.split_once("/*---") else {
@@ -244,7 +245,7 @@ impl Head {
             {
                 head.negative = Some(name.trim().to_owned());
             } else if !key.is_empty() {
-                // A list that goes on in the next line.
+                // A list that continues in the next line.
                 let listed = line.trim().trim_start_matches('[').trim_end_matches(']').split(',');
                 inner.extend(listed.map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()));
             }
@@ -257,7 +258,7 @@ impl Head {
     }
 }
 
-/// Whether a test asks for what scripts have not, on purpose.
+/// Whether a test needs something that scripts do not have by design.
 fn is_foreign(head: &Head, text: &str) -> bool {
     let code = text.split_once("---*/").map_or(text, |(_, code)| code);
     let word = |word: &str| {
@@ -339,7 +340,7 @@ async fn javascript(directory: &Path, part: Option<&str>) {
         .map(|path| {
             let (sandbox, script) = (sandbox.clone(), script.clone());
             async move {
-                // One or another is no UTF-8, as a script may not be either.
+                // Some are not UTF-8, which a script may not be either.
                 let text = std::fs::read_to_string(&path);
                 let is_text = text.is_ok();
                 let text = text.unwrap_or_default();
@@ -372,7 +373,7 @@ async fn javascript(directory: &Path, part: Option<&str>) {
     report(&groups, &features, if part.is_some() { usize::MAX } else { SHOWN });
 }
 
-/// Tables, and of each group as many that failed as are `shown`.
+/// Tables, and for each group at most `shown` failed tests.
 fn report(groups: &BTreeMap<String, Share>, features: &BTreeMap<String, Share>, shown: usize) {
     println!("| group | passed | | not counted |\n|---|---|---|---|");
     for (name, share) in groups
@@ -475,7 +476,7 @@ async fn python(directory: &Path, wanted: &[&str]) {
             Ok(text) => drop(texts.insert(format!("test.{name}"), text.into())),
             Err(_) => modules(&directory.join(name), &format!("test.{name}"), &mut texts),
         }
-        // Some are written beside the ones that load them.
+        // Some are files next to the ones that load them.
         for beside in [
             "datetimetester",
             "re_tests",
@@ -505,7 +506,7 @@ async fn python(directory: &Path, wanted: &[&str]) {
     said.iter().for_each(|line| println!("{line:.260}"));
 }
 
-/// One file: a test that ends the whole run is left out of the next try.
+/// One file. A test that aborts the whole run is left out of the next try.
 async fn cpython(sandbox: &Sandbox, script: &Script, name: &str, texts: &serde_json::Map<String, Value>) -> Share {
     let mut share = Share::default();
     let mut ended = BTreeSet::new();

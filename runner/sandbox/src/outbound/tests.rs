@@ -70,7 +70,7 @@ fn exceptions() {
     assert!(OutboundPolicy::new(&["what ever".into()]).is_err());
 }
 
-/// A channel that may be private is no way to what the clouds tell their machines, unless the operator listed it.
+/// A channel with `allow_private` does not reach the metadata services of clouds, unless the operator listed them.
 #[test]
 fn metadata() {
     let private = OutboundPolicy::default().allowing_private();
@@ -124,7 +124,7 @@ fn urls() {
     assert!(check("ftp://example.com/").is_err());
 }
 
-/// However a private address is spelled, nothing is sent to it: neither by its digits nor by a name.
+/// However a private address is written, nothing is sent to it: neither by its number nor by a name.
 #[tokio::test]
 async fn spellings() {
     let rebound = |name: &str| match name.trim_end_matches('.') {
@@ -205,8 +205,8 @@ async fn spellings() {
     }
 }
 
-/// A name that has a fine address when it is asked for first, and another one afterwards: it is asked for once for each
-/// connection, and what was checked is what is connected to.
+/// A name has an allowed address at the first look-up, and another one afterwards: it is looked up once for each
+/// connection, and the connection goes to the checked address.
 #[tokio::test]
 async fn answers_are_pinned() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -298,14 +298,15 @@ async fn listed_ports_count() {
         ("http://LOCALHOST.:9152/", false),
         ("https://db.internal/", true),
         ("http://db.internal/", false),
-        // Nothing is said of these: public addresses are reached at any port.
+        // These are not listed: public addresses are reached at any port.
         ("http://1.1.1.1:9152/", true),
         ("http://example.com:9152/", true),
     ] {
         assert_eq!(check(&policy, text), reached, "{text}");
     }
     assert!(policy.resolve("localhost", 9151).await.is_ok());
-    // What is listed as a whole, too, is not narrowed; nor is what a channel's administrator wrote down.
+    // A host that is also listed without a port is not restricted; nor is one that a channel's administrator wrote
+    // down.
     let both = ["localhost:9151", "localhost"].map(str::to_owned);
     assert!(check(&OutboundPolicy::new(&both).unwrap(), "http://localhost:9152/"));
     assert!(check(&policy.allowing_private(), "http://localhost:9152/"));

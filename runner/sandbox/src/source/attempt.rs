@@ -1,4 +1,4 @@
-//! Running a script that is text.
+//! Runs a text script.
 
 use super::Language;
 use super::pending;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Module, Store, Trap};
 
-/// A script that is text, ready to run.
+/// A text script, ready to run.
 pub(crate) struct SourceScript {
     pub snapshot: Ready,
     pub language: super::Language,
-    /// What it says of itself, as a component's `describe` would.
+    /// Its description, in the form of a component's `describe`.
     pub description: String,
     pub handles: bool,
     pub runs: bool,
 }
 
-/// The memory behind a script's top level, and what runs in it.
+/// The memory after a script's top level was evaluated, and what runs in it.
 pub(crate) enum Ready {
     JavaScript(Arc<Runtime>, Module),
     Python(Arc<Python>, Change),
@@ -36,7 +36,7 @@ pub(crate) enum Ended {
     Output(String),
     Handled(Vec<MessageOutcome>),
     Failure(Failure),
-    /// It threw, or gave what is not JSON.
+    /// It threw, or returned what is not JSON.
     Thrown {
         kind: ErrorKind,
         message: String,
@@ -77,7 +77,7 @@ pub(crate) async fn run(
             "the script does not export `run`, only `handle`, which is for topics",
         ));
     }
-    // A topic's batch comes without params.
+    // With a topic's batch there are no params.
     let params: &RawValue = serde_json::from_str(if batch.is_some() { "null" } else { params })?;
     let mut seed = [0; 16];
     let chance = &mut store.data_mut().host.chance;
@@ -110,7 +110,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What a trap by the interpreter's own recursion is to the author of a script.
+/// A trap because of the interpreter's own recursion, in words for the author of a script.
 pub(crate) fn too_deep(language: Language) -> String {
     let name = match language {
         Language::JavaScript | Language::TypeScript => "RangeError",
@@ -119,7 +119,7 @@ pub(crate) fn too_deep(language: Language) -> String {
     format!("{name}: the call stack is exhausted; the recursion or nesting is too deep")
 }
 
-/// How a script ended that trapped, if that was its own doing.
+/// How a script that trapped ended, if that was its own fault.
 pub(crate) fn ended_by(error: &wasmtime::Error, language: Language) -> Option<Ended> {
     let is_too_deep = matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow));
     is_too_deep.then(|| Ended::Thrown {
@@ -130,7 +130,7 @@ pub(crate) fn ended_by(error: &wasmtime::Error, language: Language) -> Option<En
     })
 }
 
-/// What no other try makes better.
+/// A failure for which another try is useless.
 fn unfit(message: &str) -> Ended {
     Ended::Failure(Failure::Fatal(message.to_owned()))
 }
@@ -153,7 +153,7 @@ fn begin(seed: &[u8; 16], context: &str, params: &RawValue, batch: Option<&Batch
     ))
 }
 
-/// Numbers of senders and receivers go as texts: JavaScript would round the largest.
+/// Numbers of senders and receivers are sent as texts: JavaScript would round the largest.
 fn batch_text(batch: &Batch) -> Result<String, serde_json::Error> {
     let messages: Result<Vec<_>, serde_json::Error> = batch
         .messages
@@ -228,7 +228,7 @@ impl Thrown {
     }
 }
 
-/// A trace without the lines of what is between Heddle and the script.
+/// A trace without the lines of our own modules.
 fn own_lines(trace: &str, file: &str) -> String {
     let is_ours = |line: &str| line.trim_start().starts_with("at ") && line.contains("heddle:") && !line.contains(file);
     let lines: Vec<&str> = trace

@@ -1,16 +1,16 @@
-//! A runtime as one bundle of bytes: all that texts in a language are checked, evaluated and run with, but for what the
-//! host does for them.
+//! A runtime as one bundle of bytes: all with which texts in a language are checked, evaluated and run, except for the
+//! host's part.
 //!
-//! A script keeps the runtime that it was checked with, also when a program with another one takes the place of the
-//! program that checked it. So a runtime is kept in the database, and whoever finds it named there, and not his own, takes
-//! it up from these bytes. A program's own runtime goes the same way: there is no other.
+//! A script keeps the runtime with which it was checked, even if a program with another runtime replaces the program
+//! that checked it. So a runtime is stored in the database; a program that finds another one than its own named there
+//! loads it from these bytes. A program's own runtime is loaded in the same way: there is no other.
 //!
-//! The bytes: [`MAGIC`], the number of the form, the length of the head, the head (JSON), the parts one behind the
-//! other. Their digest is the runtime's *tag*. They are kept packed by zstd.
+//! The bytes: [`MAGIC`], the number of the form, the length of the head, the head (JSON), and the parts one after the
+//! other. Their digest is the runtime's *tag*. They are stored packed by zstd.
 //!
-//! Two numbers tell whether a program can take a bundle up. The *form* is how it is written; the *interface* what it asks
-//! of the host: imports, operations and what they mean, and what the host asks of it: exports, events, texts that it
-//! sends. Whoever changes one of these raises the number; a test holds the lists against those that were written down.
+//! Two numbers tell whether a program can load a bundle. The *form* is its format. The *interface* is what it needs
+//! from the host (imports, operations and their meaning), and what the host needs from it (exports, events, texts that
+//! it sends). Whoever changes one of these raises the number; a test compares the lists with the stored ones.
 
 use super::{Language, python, runtime};
 use bytes::Bytes;
@@ -22,20 +22,20 @@ use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 const MAGIC: &[u8; 8] = b"heddle\0r";
-/// How a bundle is written.
+/// The format of a bundle.
 const FORM: u32 = 1;
-/// What this program's own runtimes ask of the host.
+/// What this program's own runtimes need from the host.
 const INTERFACE: u32 = 1;
-/// What this program's host does. One that can do more than before, and all that it could, has a longer range.
+/// What this program's host supports. If a host supports all that it did before, and more, its range is longer.
 const INTERFACES: RangeInclusive<u32> = 1..=INTERFACE;
 /// Before the head: magic, form, length.
 const FIXED_BYTES: usize = MAGIC.len() + 8;
-/// How many hexadecimal digits tell one runtime from another.
+/// How many hexadecimal digits distinguish runtimes.
 const TAG_DIGITS: usize = 16;
-/// The largest that is unpacked. Python's has some 50 MiB.
+/// The largest bundle that is unpacked. Python's has some 50 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Which runtime it is, in words: what a script was checked with.
+/// The identity of a runtime, in words: with which a script was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeId {
     /// JavaScript, which is TypeScript's as well, or Python.
@@ -44,7 +44,7 @@ pub struct RuntimeId {
     pub interpreter: String,
     /// The digest of its bytes, cut to 16 digits.
     pub tag: String,
-    /// Which version of the host's interface it asks for.
+    /// The version of the host's interface that it needs.
     pub interface: u32,
 }
 
@@ -59,13 +59,13 @@ struct Head {
     interface: u32,
     language: Language,
     interpreter: String,
-    /// Where in its memory things are.
+    /// Addresses in its memory.
     numbers: BTreeMap<String, u32>,
-    /// The names and lengths of its parts, in their order.
+    /// The names and lengths of its parts, in order.
     parts: Vec<(String, u64)>,
 }
 
-/// A runtime, as it is kept.
+/// A runtime, as it is stored.
 #[derive(Clone, Debug)]
 pub struct RuntimeBundle {
     head: Head,
@@ -73,8 +73,8 @@ pub struct RuntimeBundle {
 }
 
 impl RuntimeBundle {
-    /// What this program runs a language on. That of Python is unpacked and linked for it: call this where that may take
-    /// a second.
+    /// This program's runtime for a language. Python's is unpacked and linked for it, which may take a second: call
+    /// this where that does no harm.
     pub fn own(language: Language) -> Result<Self, String> {
         match language.runs_as() {
             Language::Python => python::bundle(),
@@ -139,7 +139,7 @@ impl RuntimeBundle {
         }
     }
 
-    /// Its bytes, as they are kept.
+    /// The stored form of its bytes.
     pub fn pack(&self) -> Vec<u8> {
         let reader = self
             .pieces()
@@ -150,7 +150,7 @@ impl RuntimeBundle {
         ruzstd::encoding::compress_to_vec(reader, ruzstd::encoding::CompressionLevel::Fastest)
     }
 
-    /// Reads what [`Self::pack`] wrote, if it is what the tag stands for, and this program can take it up.
+    /// Reads what [`Self::pack`] wrote, if it matches the tag, and this program can load it.
     pub fn unpack(packed: &[u8], tag: &str) -> Result<Self, String> {
         let bytes = unpacked(packed, MAX_BYTES).map_err(|error| format!("its data is damaged: {error}"))?;
         let mut digest = Sha256::new();
@@ -200,7 +200,7 @@ impl RuntimeBundle {
         Ok(Self { head, parts })
     }
 
-    /// What of it is called so.
+    /// The part with this name.
     pub(super) fn part(&self, name: &str) -> Result<Bytes, String> {
         let found = self.head.parts.iter().zip(&self.parts);
         let found = found
@@ -214,7 +214,7 @@ impl RuntimeBundle {
         String::from_utf8(part.into()).map_err(|error| format!("its `{name}` is not text: {error}"))
     }
 
-    /// The parts whose names begin so: the rest of their names, and what they are.
+    /// The parts whose names begin so: the rest of their names, and their texts.
     pub(super) fn texts(&self, prefix: &str) -> Result<BTreeMap<String, String>, String> {
         let names = self.head.parts.iter().filter_map(|(name, _)| name.strip_prefix(prefix));
         names
@@ -227,7 +227,7 @@ impl RuntimeBundle {
         number.ok_or_else(|| format!("its `{name}` is missing"))
     }
 
-    /// The memory before anything ran, if it is one: whole pages, with the stack at its bottom.
+    /// The memory before anything ran, if it is valid: whole pages, with the stack at its bottom.
     pub(super) fn memory(&self) -> Result<Bytes, String> {
         let memory = self.part("memory")?;
         let whole = memory.len().is_multiple_of(super::image::PAGE_BYTES as usize);
@@ -237,7 +237,7 @@ impl RuntimeBundle {
         }
     }
 
-    /// Another build's, for tests: with a text behind one of its parts.
+    /// The bundle of another build, for tests: with a text after one of its parts.
     #[doc(hidden)]
     pub fn with_more(mut self, name: &str, more: &str) -> Self {
         for ((known, length), part) in self.head.parts.iter_mut().zip(&mut self.parts) {
@@ -249,7 +249,7 @@ impl RuntimeBundle {
         self
     }
 
-    /// Another build's, for tests: it asks for another version of the host's interface.
+    /// The bundle of another build, for tests: it needs another version of the host's interface.
     #[doc(hidden)]
     pub fn with_interface(mut self, interface: u32) -> Self {
         self.head.interface = interface;
@@ -263,7 +263,7 @@ fn tag_of(digest: Sha256) -> String {
     tag
 }
 
-/// What zstd packed, if it is not more than this.
+/// Unpacks zstd, up to a maximum of bytes.
 pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String> {
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let decoder = ruzstd::decoding::StreamingDecoder::new(packed).map_err(|error| told(&error))?;
@@ -275,7 +275,7 @@ pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String>
     }
 }
 
-/// Which runtime this program has for a language: found out once, the first time as slow as [`RuntimeBundle::own`].
+/// This program's runtime for a language: computed once; the first call is as slow as [`RuntimeBundle::own`].
 pub fn own_runtime(language: Language) -> Result<&'static RuntimeId, String> {
     let known = own(language);
     match known.get() {
@@ -284,7 +284,7 @@ pub fn own_runtime(language: Language) -> Result<&'static RuntimeId, String> {
     }
 }
 
-/// The same of a bundle that is this program's own: it says what a script's key is, for as long as the program runs.
+/// The same for a bundle that is this program's own: it determines the keys of scripts as long as the program runs.
 pub(super) fn own_id(bundle: &RuntimeBundle) -> &'static RuntimeId {
     own(bundle.head.language).get_or_init(|| bundle.id())
 }
@@ -298,7 +298,7 @@ fn own(language: Language) -> &'static OnceLock<RuntimeId> {
     }
 }
 
-/// Whether this program's host has this version of the interface.
+/// Whether this program's host supports this version of the interface.
 pub fn has_interface(interface: u32) -> bool {
     INTERFACES.contains(&interface)
 }

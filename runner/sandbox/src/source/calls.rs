@@ -1,7 +1,7 @@
-//! What a script asks of the host, and what the store keeps of it.
+//! A script's calls of the host, and what the store keeps for them.
 //!
 //! There is one import, `heddle.call(operation, text) -> text`. Most operations are a message in JSON, answered at once
-//! (`{"error": null, "ok": …}`); those that take time begin here, and [`super::pending`] tells of their end.
+//! (`{"error": null, "ok": …}`). Those that take time begin here, and [`super::pending`] reports their end.
 
 use super::pending::{self, Pending};
 use crate::guest::Guest;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wasmtime::{Caller, Linker, Memory, Result, TypedFunc};
 
-/// The operations, as `js/runtime.js` numbers them.
+/// The operations, with the numbers of `js/runtime.js`.
 const LOG: u32 = 0;
 const RESULT: u32 = 1;
 const SYNC: u32 = 2;
@@ -24,23 +24,23 @@ const CANCEL: u32 = 4;
 const DESCRIPTION: u32 = 5;
 const NESTING: u32 = 6;
 
-/// How many bytes one call may carry.
+/// The maximum bytes of one call.
 pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
-/// How many random bytes one call gives.
+/// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: usize = 1 << 16;
 
-/// Our own modules: they may import each other, a script `heddle:task` alone.
+/// Our own modules: they may import each other; a script may import only `heddle:task`.
 const MODULES: [(&str, &str); 4] = [
     (MAIN, include_str!("js/main.js")),
     ("heddle:runtime", include_str!("js/runtime.js")),
     ("heddle:web", include_str!("js/web.js")),
     (TASK, include_str!("js/task.js")),
 ];
-/// The module that everything begins with.
+/// The module with which everything begins.
 pub(super) const MAIN: &str = "heddle:main";
 /// The module that scripts may import.
 const TASK: &str = "heddle:task";
-/// What it calls the script.
+/// Its name for the script.
 const SCRIPT: &str = "heddle:script";
 
 /// Our own modules, as this program has them.
@@ -59,7 +59,7 @@ impl Modules {
         }
     }
 
-    /// The module that everything begins with.
+    /// The module with which everything begins.
     pub fn main(&self) -> &str {
         self.0.get(MAIN).map_or("", String::as_str)
     }
@@ -69,18 +69,18 @@ impl Modules {
     }
 }
 
-/// A store's part of a script that is text.
+/// A store's part for a text script.
 #[derive(Default)]
 pub(crate) struct SourceState {
     pub memory: Option<Memory>,
     pub realloc: Option<TypedFunc<(u32, u32, u32, u32), u32>>,
-    /// Of the runtime that it runs on.
+    /// Those of the runtime on which it runs.
     pub modules: Option<Arc<Modules>>,
-    /// The text whose top level is being evaluated, and what its module is called.
+    /// The text whose top level is being evaluated, and the name of its module.
     pub loading: Option<(Arc<str>, &'static str)>,
     /// How the script ended: JSON.
     pub ended: Option<String>,
-    /// What it says of itself: JSON.
+    /// Its description: JSON.
     pub description: Option<String>,
     pub pending: Pending,
     pub python: super::python::State,
@@ -157,13 +157,13 @@ pub(super) fn add_to_linker(linker: &mut Linker<Guest>) -> Result<()> {
     Ok(())
 }
 
-/// Keeps an answer until the guest has made room for it; how many bytes that takes.
+/// Keeps an answer until the guest has allocated memory for it; returns its size in bytes.
 pub(super) fn keep_answer(guest: &mut Guest, answer: String) -> Result<u32> {
     guest.source.answer = answer.into_bytes();
     Ok(u32::try_from(guest.source.answer.len())?)
 }
 
-/// `heddle.take`: puts the answer where the guest wants it.
+/// `heddle.take`: copies the answer to the guest's memory.
 pub(super) fn add_take_to_linker(linker: &mut Linker<Guest>) -> Result<()> {
     linker.func_wrap("heddle", "take", |mut caller: Caller<'_, Guest>, at: u32| {
         let memory = memory(&caller)?;
@@ -194,7 +194,7 @@ async fn give(caller: &mut Caller<'_, Guest>, at: u32, result: Result<String, St
     Ok(())
 }
 
-/// Which module a name means; what is ours is for our own modules, but for `heddle:task`.
+/// The module of a name. Our own modules are only for our own modules, except for `heddle:task`.
 fn resolve(state: &SourceState, from: &str, name: &str) -> Result<String, String> {
     let is_own = |name: &str| state.modules.as_ref().is_some_and(|own| own.get(name).is_some());
     match (&state.loading, name) {
@@ -259,7 +259,7 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// What a call gives.
+/// The answer to a call.
 #[derive(Serialize)]
 pub(super) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,7 +305,7 @@ enum Call {
         subject: String,
         body: String,
     },
-    /// NaN has no JSON and comes as null.
+    /// NaN has no JSON and arrives as null.
     #[serde(rename = "progress")]
     Progress { fraction: Option<f64>, note: String },
     #[serde(rename = "random")]
@@ -316,7 +316,7 @@ enum Call {
     UrlSet { href: String, part: String, value: String },
     #[serde(rename = "query.parse")]
     QueryParse { text: String },
-    /// `pairs` is JSON: names and values in turn.
+    /// `pairs` is JSON: names and values alternate.
     #[serde(rename = "query.write")]
     QueryWrite { pairs: String },
     #[serde(rename = "text.label")]
@@ -394,7 +394,7 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
     }
 }
 
-/// What `URL` shows, by the URL Standard.
+/// The parts of a `URL`, by the URL Standard.
 fn parts(url: &url::Url) -> Value {
     use url::quirks;
     json!({
@@ -412,7 +412,7 @@ fn parts(url: &url::Url) -> Value {
     })
 }
 
-/// `None`: the value is none that the part may have, and changes nothing.
+/// `None`: the part cannot have this value, and nothing changes.
 fn set_part(url: &mut url::Url, part: &str, value: &str) -> Option<()> {
     use url::quirks;
     match part {
@@ -485,13 +485,13 @@ pub(super) fn numbers() -> impl Iterator<Item = (&'static str, u32)> {
     names.into_iter().zip(numbers)
 }
 
-/// The operations that a message names.
+/// The operations that are messages.
 #[cfg(test)]
 pub(super) fn operations() -> Vec<String> {
     named::<Call>()
 }
 
-/// The names of all kinds of a message: what serde says it knows.
+/// The names of all variants of a message, from serde's error.
 #[cfg(test)]
 pub(super) fn named<T: serde::de::DeserializeOwned>() -> Vec<String> {
     let error = serde_json::from_str::<T>(r#"{"op": "?"}"#)

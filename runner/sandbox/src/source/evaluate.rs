@@ -1,4 +1,4 @@
-//! Evaluating a script's top level, once, and keeping what the memory holds then.
+//! Evaluates a script's top level, once, and keeps the resulting memory.
 
 use super::calls::MAIN;
 use super::image::PAGE_BYTES;
@@ -23,14 +23,14 @@ use wasmtime::{Store, Trap};
 /// How deep JavaScript may recurse, in bytes of its own stack: some thousand calls. The stack of WebAssembly, which
 /// grows by more with each call, must not end first: that would be a trap instead of a `RangeError`.
 const RECURSION_BYTES: u32 = 256 << 10;
-/// How far below its top the stack is when the interpreter notes where that is.
+/// How far below its top the stack may be when the interpreter records its top.
 const MAX_STACK_AT_START: u32 = 64 << 10;
 
-/// What is said of a module without a function that Heddle calls.
+/// The error for a module without a function that Heddle calls.
 const NOTHING_EXPORTED: &str = "does not export `run`; write `export default async function run(params, ctx) { … }` \
     (or `export async function handle(batch, ctx)` for a topic)";
 
-/// What a script says of itself.
+/// A script's description.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Described {
     #[serde(default)]
@@ -48,7 +48,7 @@ pub(crate) struct Described {
     error: Option<String>,
     #[serde(default, skip_serializing)]
     trace: Option<String>,
-    /// Of the error, where the interpreter tells it.
+    /// The line of the error, if the interpreter reports it.
     #[serde(default, skip_serializing)]
     line: Option<u32>,
     #[serde(default, skip_serializing)]
@@ -57,20 +57,20 @@ pub(crate) struct Described {
 
 /// What is kept of an evaluated script.
 pub(crate) struct Snapshot {
-    /// What it holds, or what has changed in it.
+    /// The whole memory, or what has changed in it.
     pub memory: Vec<u8>,
     pub described: Described,
 }
 
 pub(crate) enum Code {
     Text(String, Language),
-    /// What stands between an interpreter and a script, before there is one.
+    /// The module between an interpreter and a script, without a script.
     Own,
-    /// JavaScript in the place of our main module, which names the script itself.
+    /// JavaScript instead of our main module; it names the script itself.
     Main(String),
 }
 
-/// Evaluates a text that was checked, within the bounds of an attempt, on a guest thread.
+/// Evaluates a checked text, within the bounds of an attempt, on a guest thread.
 pub(crate) async fn job(
     runner: Arc<Runner>,
     interpreter: Interpreter,
@@ -126,7 +126,7 @@ pub(crate) async fn job(
             let _ = done.send(Err(Stopped::Trouble("the node is too busy".into()).into()));
             return;
         }
-        // Whoever waits is told by the channel's end.
+        // The end of the channel tells the caller.
         None => return,
         Some(Ok(Ok(snapshot))) => Ok(snapshot),
         Some(_) if meter.refused.load(Relaxed) => Err(too_much()),
@@ -180,14 +180,14 @@ async fn evaluate(
     }
     limit_recursion(store, &running, runtime);
     let mut memory = running.memory.data(&*store).to_vec();
-    // The stack is empty by now; what it held is garbage.
+    // The stack is empty now; its old contents are garbage.
     memory[..runtime.layout.stack as usize].fill(0);
     debug_assert!(memory.len().is_multiple_of(PAGE_BYTES as usize));
     Ok(Ok(Snapshot { memory, described }))
 }
 
 impl Described {
-    /// What the interpreter says is wrong, with its place.
+    /// The error that the interpreter reports, with its position.
     pub fn fault(&self, text: &str) -> Option<SourceFault> {
         let error = self.error.clone()?;
         Some(match (self.line, self.column) {
@@ -196,7 +196,7 @@ impl Described {
         })
     }
 
-    /// Whether it can be a script; `nothing` is said of one without a function that Heddle calls.
+    /// Whether it can be a script; `nothing` is the error for one without a function that Heddle calls.
     pub fn check(&self, nothing: &str) -> Result<(), String> {
         if !self.run && !self.handle {
             return Err(nothing.to_owned());
@@ -214,7 +214,7 @@ impl Described {
         Ok(())
     }
 
-    /// As a component's `describe` would give it. A schema that the script itself gives goes before its types'.
+    /// In the form of a component's `describe`. A schema from the script itself precedes that of its types.
     pub fn description(&self, of_types: Option<Value>) -> String {
         let mut object = Map::new();
         let mut put = |name: &str, value: Option<Value>| {
@@ -229,8 +229,8 @@ impl Described {
     }
 }
 
-/// What kept the top level from its end. Errors that it throws come another way: this is one that waits for something
-/// that never comes, since nothing that takes time may be asked for there.
+/// What kept the top level from its end. (Thrown errors are reported in another way.) It waits for something that never
+/// comes, because nothing that takes time may be called there.
 fn unsettled(why: &str) -> SourceFault {
     if why.contains("dead lock") {
         return SourceFault::new("its top level does not end, because it awaits a promise that never settles");
@@ -238,7 +238,7 @@ fn unsettled(why: &str) -> SourceFault {
     SourceFault::new(format!("its top level failed: {}", crate::journal::cut(why, 500)))
 }
 
-/// Where an error was thrown: the first line of its trace that is the script's.
+/// Where an error was thrown: the first line of its trace that belongs to the script.
 fn place(code: &str, language: Language, error: &str, trace: Option<&str>) -> SourceFault {
     let message = format!("its top level failed: {error}");
     match trace.and_then(|trace| position(trace, language.file())) {
@@ -254,12 +254,12 @@ fn position(trace: &str, file: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Has the interpreter throw a `RangeError` when JavaScript recurses too deep.
+/// Makes the interpreter throw a `RangeError` when JavaScript recurses too deep.
 ///
-/// It compares its stack pointer with a limit at each call, but for WASI sets none (`update_stack_limit` in `quickjs.c`),
-/// and nothing that it exports does. The limit is a word in its memory: behind the stack's size (0: none) and top (which
-/// is in the stack's highest part), and before the current exception, which is uninitialised (tag 4). If that is not
-/// found in exactly one place, deep recursion stays a trap.
+/// It compares its stack pointer with a limit at each call, but sets none for WASI (`update_stack_limit` in
+/// `quickjs.c`), and no export of it does. The limit is a word in its memory: after the stack's size (0: none) and top
+/// (which is in the stack's highest part), and before the current exception, which is uninitialised (tag 4). If this
+/// pattern is not found in exactly one place, deep recursion stays a trap.
 fn limit_recursion(store: &mut Store<Guest>, running: &Running, runtime: &Runtime) {
     let memory = running.memory.data_mut(store);
     let (heap, stack) = (runtime.layout.heap as usize, runtime.layout.stack);

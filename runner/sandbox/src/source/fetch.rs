@@ -1,4 +1,4 @@
-//! `fetch`: requests of scripts that are text, by the task's grants and the node's policy.
+//! `fetch`: requests of text scripts, under the task's grants and the node's policy.
 
 use crate::outbound::{self, MAX_REDIRECTS};
 use crate::rehearsal::{WebAnswer, WebRequest};
@@ -15,7 +15,7 @@ use url::Url;
 
 /// The largest response that is kept in memory.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
-/// How long a response may take, from the first byte sent to the last received.
+/// How long a response may take, from the first byte sent to the last one received.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
 #[derive(Deserialize)]
@@ -103,7 +103,7 @@ async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
     }
 }
 
-/// Sends one request, and reads what comes; of a redirect that is followed, but for the body.
+/// Sends one request, and reads the answer; without the body for a redirect that is followed.
 async fn receive(
     web: &WebHooks,
     method: &Method,
@@ -132,7 +132,7 @@ async fn receive(
     Ok(answer)
 }
 
-/// Where an answer to this address leads, if it is a redirect.
+/// The target of an answer to this address, if it is a redirect.
 fn redirection(answer: &WebAnswer, url: &Url) -> Option<Url> {
     if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -147,7 +147,7 @@ fn headers_of(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
     for (name, value) in pairs {
         let wrong = || format!("the header `{name}` cannot be sent");
         let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
-        // The client sets these by the address and the body.
+        // The client sets these from the address and the body.
         if key == http::header::HOST || key == CONTENT_LENGTH {
             continue;
         }
@@ -158,12 +158,12 @@ fn headers_of(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
 
 fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, String> {
     let status = StatusCode::from_u16(answer.status).map_err(|_| format!("{} is not a valid status", answer.status))?;
-    // Most bodies are text, and as text they need not be decoded again.
+    // Most bodies are text, and need no decoding in the guest.
     let (text, base64) = match std::str::from_utf8(&answer.body) {
         Ok(text) if !text.starts_with('\u{feff}') => (Some(text), None),
         _ => (None, Some(STANDARD.encode(&answer.body))),
     };
-    // Who asked is told apart from where.
+    // User and password are shown to nobody.
     let mut shown = url.clone();
     let _ = shown.set_username("");
     let _ = shown.set_password(None);
@@ -178,7 +178,7 @@ fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, Stri
     }))
 }
 
-/// An error of the client, down to its cause: what is in between names libraries.
+/// An error of the client: only its cause, because the errors above it name libraries.
 fn told(error: &reqwest::Error) -> String {
     if let Some(refused) = outbound::refusal(error) {
         return refused.to_string();

@@ -1,7 +1,7 @@
-//! A memory as a module: what an interpreter's memory holds, and where in it the interpreter lives.
+//! A memory as a module: the contents of an interpreter's memory, and the interpreter's addresses in it.
 //!
-//! Such a module has no code. Wasmtime maps its memory copy-on-write, so that an instance costs the pages that it writes
-//! to and no others.
+//! Such a module has no code. Wasmtime maps its memory copy-on-write, so that an instance only costs the pages that it
+//! writes to.
 
 use super::bundle::RuntimeBundle;
 use super::library::Library;
@@ -11,31 +11,31 @@ use wasm_encoder::{
 };
 
 pub(crate) const PAGE_BYTES: u32 = 64 << 10;
-/// What a run of zeros has to have to be left out.
+/// The minimum length of a run of zeros that is left out.
 const BLOCK_BYTES: usize = 4 << 10;
-/// The interpreter's own stack, at the bottom of the memory: one that overflows runs into address 0 and traps.
+/// The interpreter's own stack, at the bottom of the memory: one that overflows reaches address 0 and traps.
 const STACK_BYTES: u32 = 1 << 20;
-/// Room for what describes our functions to the interpreter.
+/// Memory for the description of our functions to the interpreter.
 pub(crate) const INTERFACE_BYTES: u32 = 4 << 10;
 /// The largest table: QuickJS has some thousand functions in it.
 const MAX_FUNCTIONS: u32 = 1 << 20;
-/// Functions of ours that the interpreter calls by the table.
+/// Our functions that the interpreter calls through the table.
 pub(crate) const OWN_FUNCTIONS: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Where the interpreter's stack begins: at its top.
+    /// The top of the interpreter's stack, where it begins.
     pub stack: u32,
     /// Where the interpreter's data begins.
     pub memory_base: u32,
     /// Where its functions begin in the table.
     pub table_base: u32,
     pub own_functions: u32,
-    /// Where [`super::runtime`] describes them.
+    /// The address at which [`super::runtime`] describes them.
     pub interface: u32,
     /// Where the heap begins.
     pub heap: u32,
-    /// How many pages the memory has before anything ran.
+    /// The number of pages of the memory before anything ran.
     pub pages: u32,
 }
 
@@ -56,7 +56,7 @@ impl Layout {
         }
     }
 
-    /// By name, as a bundle has them.
+    /// By name, as in a bundle.
     pub fn numbers(&self) -> [(&'static str, u32); 7] {
         [
             ("stack", self.stack),
@@ -87,7 +87,7 @@ impl Layout {
     }
 }
 
-/// The module of a memory. `memory` is what it holds; its length is whole pages.
+/// The module of a memory. `memory` is its content; its length is whole pages.
 pub(crate) fn module(layout: &Layout, memory: &[u8]) -> Vec<u8> {
     let mut tables = TableSection::new();
     let elements = u64::from(layout.own_functions + OWN_FUNCTIONS);
@@ -149,7 +149,7 @@ pub(crate) fn module(layout: &Layout, memory: &[u8]) -> Vec<u8> {
     module.finish()
 }
 
-/// What of a memory is not zero, in whole blocks.
+/// The parts of a memory that are not zero, in whole blocks.
 pub(super) fn pieces(memory: &[u8]) -> Vec<(usize, &[u8])> {
     let mut pieces = Vec::new();
     let mut start = None;

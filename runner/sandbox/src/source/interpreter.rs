@@ -1,9 +1,10 @@
-//! From a runtime's bundle to what runs texts: this program's own runtimes, and those that other programs have kept.
+//! From a runtime's bundle to the interpreter that runs texts: this program's own runtimes, and those that other
+//! programs have kept.
 //!
-//! A program's own stays for as long as the program runs. One that was kept is taken up from its bundle when a script
-//! names it, and is there for as long as a script in memory is on it; what of it was compiled stays on the disk, under the
-//! digest of what it was compiled from. One that cannot be taken up is reported once, its scripts go on on the program's
-//! own runtime, and after a while it is tried again.
+//! A program's own runtime stays loaded as long as the program runs. A kept one is loaded from its bundle when a script
+//! names it, and stays as long as a script in memory uses it; its compiled parts stay on the disk, under the digest of
+//! their source. If one cannot be loaded, that is reported once, its scripts use the program's own runtime, and after a
+//! while it is tried again.
 
 use super::attempt::Ready;
 use super::bundle::{self, RuntimeBundle, RuntimeId};
@@ -31,10 +32,10 @@ use wasmtime::Module;
 
 /// How long compiling an interpreter may take: CPython needs ten seconds of two idle cores.
 const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
-/// When a runtime that could not be taken up is tried again.
+/// The pause before a runtime that could not be loaded is tried again.
 const AGAIN_AFTER: TimeDelta = TimeDelta::minutes(10);
 
-/// What says on the disk that this program's Python stands ready there, without its being unpacked.
+/// Its file on the disk says that this program's Python is ready there, without unpacking it.
 static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
     let python = &heddle_runtimes::PYTHON;
     let packed = python.libraries.iter().copied().chain([python.standard_library]);
@@ -48,14 +49,14 @@ static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
     format!("{name}.python-{}", *HOST)
 });
 
-/// Runtimes that others have kept.
+/// The runtimes that others have kept.
 #[derive(Default)]
 pub(crate) struct Kept(Mutex<HashMap<String, Taken>>);
 
 enum Taken {
     JavaScript(Weak<Runtime>),
     Python(Weak<Python>),
-    /// It could not be, and is not tried again before that.
+    /// It could not be loaded, and is not tried again before that.
     Not(Time),
 }
 
@@ -85,12 +86,12 @@ impl Kept {
     }
 }
 
-/// Why a bundle did not become what runs texts.
+/// Why a bundle did not become an interpreter.
 #[derive(Debug)]
 enum NotMade {
     /// The bundle cannot be used, for this reason.
     Unusable(String),
-    /// This machine's, at the moment.
+    /// An error of this machine, at the moment.
     Internal(String),
 }
 
@@ -104,7 +105,7 @@ impl From<CompileError> for NotMade {
     }
 }
 
-/// What is our own is nobody else's fault.
+/// An error in our own runtime is never the fault of a text.
 impl From<NotMade> for CompileError {
     fn from(error: NotMade) -> Self {
         match error {
@@ -114,7 +115,7 @@ impl From<NotMade> for CompileError {
 }
 
 impl Interpreter {
-    /// Which runtime it is.
+    /// The tag of its runtime.
     pub fn tag(&self) -> &str {
         match self {
             Self::JavaScript(runtime) => &runtime.tag,
@@ -124,7 +125,7 @@ impl Interpreter {
 }
 
 impl Script {
-    /// The tag of the runtime that it runs on, if it is a text.
+    /// The tag of its runtime, if it is a text.
     pub fn runtime(&self) -> Option<&str> {
         match &self.inner.entry {
             Entry::Source(script) => Some(match &script.snapshot {
@@ -137,31 +138,31 @@ impl Script {
 }
 
 impl Sandbox {
-    /// Makes what texts in JavaScript and TypeScript need, and keeps it in memory: the interpreter and the checker.
+    /// Prepares the interpreter and the checker for texts in JavaScript and TypeScript, and keeps them in memory.
     pub async fn warm_runtimes(&self) -> Result<(), CompileError> {
         let runtime = self.javascript().await?;
         self.checker(&runtime).await.map(drop)
     }
 
-    /// Whether Python stands ready on the disk, so that its first text waits for no compiler.
+    /// Whether Python is ready on the disk, so that its first text does not wait for a compiler.
     pub fn has_python(&self) -> bool {
         self.inner.python.initialized() || self.inner.interpreters.has(&PYTHON_IS_THERE)
     }
 
-    /// Makes what texts in Python need, ranking below all else, and keeps it on the disk. It has some 100 MiB, so it
-    /// comes into memory when a text wants it. Who wants it meanwhile waits for what is under way here.
+    /// Prepares all that texts in Python need, with a low priority, and keeps it on the disk. It has some 100 MiB, so
+    /// it is loaded only when a text needs it. A text that comes meanwhile waits for this work.
     pub async fn prepare_python(&self) -> Result<(), CompileError> {
         self.own_python(For::Ahead).await.map(drop)
     }
 
-    /// Which runtime this program has for a language.
+    /// This program's runtime for a language.
     pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, CompileError> {
         let found = blocking(move || bundle::own_runtime(language)).await?;
         found.map_err(CompileError::Internal)
     }
 
-    /// The interpreter that this program carries. The future is boxed, so that all that making one takes is compiled once,
-    /// and not with each crate that loads scripts.
+    /// This program's own interpreter. The future is boxed, so that its large body is compiled once, and not with each
+    /// crate that loads scripts.
     pub(super) fn interpreter(&self, language: Language) -> BoxFuture<'_, Result<Interpreter, CompileError>> {
         Box::pin(async move {
             Ok(match language.runs_as() {
@@ -200,8 +201,8 @@ impl Sandbox {
         linked.await?.map(Arc::new).map_err(NotMade::Unusable)
     }
 
-    /// Python, for a text. Whoever uploads one may hang up before Python is made: what was begun goes on, and the next
-    /// one finds it.
+    /// Python, for a text. If the uploader goes away before Python is made, the work goes on, and the next one finds
+    /// it.
     async fn python(&self) -> Result<Arc<Python>, CompileError> {
         let own = self.clone();
         let made = tokio::spawn(async move { own.own_python(For::All).await });
@@ -219,7 +220,7 @@ impl Sandbox {
                 kind: Kind::Image,
                 code: Vec::new(),
             };
-            // Without it, it is only looked for once more at the next start.
+            // Without this file, the next start only checks once more.
             let _ = cache.write(&PYTHON_IS_THERE, &there);
         })
         .await?;
@@ -243,10 +244,10 @@ impl Sandbox {
         Ok(Arc::new(python.booted(base, digest)))
     }
 
-    /// The memory that scripts in Python begin with: from the disk, else by setting Python up.
+    /// The memory with which scripts in Python begin: from the disk, or by setting Python up.
     async fn python_base(&self, python: &Arc<Python>) -> Result<Artefact, NotMade> {
         let name = format!("{}.base-{}-{}", digest_of(python.tag.as_bytes()), python.tag, *HOST);
-        // Of several who want it, one makes it.
+        // If several callers need it, one makes it.
         let _alone = self.alone(&name).await;
         let (cache, wanted) = (Arc::clone(&self.inner.interpreters), name.clone());
         if let Some(artefact) = blocking(move || cache.read(&wanted)).await? {
@@ -271,7 +272,7 @@ impl Sandbox {
         artefact.await?.map_err(NotMade::Internal)
     }
 
-    /// An interpreter's code: from the disk, else by compiling it.
+    /// An interpreter's code: from the disk, or by compiling it.
     async fn compiled(&self, code: Bytes, whom: For<'_>) -> Result<Module, CompileError> {
         let (digest, code) = blocking(move || (digest_of(&code), code)).await?;
         let _alone = self.alone(&digest).await;
@@ -300,8 +301,8 @@ impl Sandbox {
         .map_err(|error| CompileError::Internal(format!("{error:#}")))
     }
 
-    /// The runtime that a text was checked with, if it is not this program's own: as it was taken up before, else from the
-    /// bundle that `kept` gives. `None`: it cannot be used, and has been reported.
+    /// The runtime with which a text was checked, if it is not this program's own: loaded before, or from the bundle
+    /// that `kept` returns. `None`: it cannot be used, which has been reported.
     pub(super) async fn taken_up<E>(
         &self,
         tag: &str,
@@ -339,8 +340,8 @@ impl Sandbox {
         Ok(interpreter)
     }
 
-    /// Has what a kept runtime needs be compiled before a script asks for it, if it is not this program's own; whether it can
-    /// be used.
+    /// Compiles what a kept runtime needs before a script asks for it, if it is not this program's own; returns whether
+    /// it can be used.
     pub async fn prepare_kept<E>(
         &self,
         tag: &str,
@@ -353,7 +354,8 @@ impl Sandbox {
         Ok(self.taken_up(tag, language, kept).await?.is_some())
     }
 
-    /// Has scripts on a runtime leave the memory: whoever wants one asks what it runs on now. Attempts under way keep theirs.
+    /// Removes the scripts on a runtime from memory: the next load finds out which runtime they have now. Running
+    /// attempts keep theirs.
     pub fn forget_runtime(&self, tag: &str) {
         // (Dropped outside of the lock.)
         let gone = self.inner.loaded().lock().take(|script| script.runtime() == Some(tag));

@@ -1,13 +1,13 @@
-//! The interpreter's module taken apart: its code, and what its memory begins with.
+//! Divides the interpreter's module into its code and the initial content of its memory.
 //!
-//! It is a position-independent library (the `dylink.0` convention): it imports its memory and table and is told where in
-//! them it lives. Its data would be copied into the memory whenever it is instantiated, over a snapshot of that memory, and
-//! its start function would fill with zeros what has none (`.bss`); so both are taken out. The data becomes part of the
-//! first memory, whose rest is zero anyway.
+//! It is a position-independent library (the `dylink.0` convention): it imports its memory and table, and its position
+//! in them. At each instance, its data would be copied into the memory, over a snapshot of that memory, and its start
+//! function would fill memory without data (`.bss`) with zeros. So both are removed. The data becomes part of the first
+//! memory, whose rest is zero anyway.
 
 use wasmparser::{DataKind, Dylink0Subsection, KnownCustom, Operator, Parser, Payload};
 
-/// The sections that hold data, and say how much of it there is.
+/// The sections with data and with the count of data.
 const DATA_SECTION: u8 = 11;
 const DATA_COUNT_SECTION: u8 = 12;
 const START_SECTION: u8 = 8;
@@ -16,7 +16,7 @@ const CUSTOM_SECTION: u8 = 0;
 /// A library without its data.
 pub(crate) struct Library {
     pub code: Vec<u8>,
-    /// What memory holds from the library's base on.
+    /// The content of memory from the library's base on.
     pub data: Vec<u8>,
     /// How many bytes of memory it needs.
     pub memory_bytes: u32,

@@ -23,10 +23,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wasmtime::Module;
 
-/// How long checking or evaluating may take where others want the processor too. A text has a fault when it uses up its
-/// processor time, not when the node is busy.
+/// How long checking or evaluating may take on a busy machine. A text is refused when it uses up its processor time,
+/// not when the node is busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(120);
-/// What checking a text may take.
+/// The limits of checking a text.
 const CHECK_LIMITS: Limits = Limits {
     memory_bytes: 512 << 20,
     output_bytes: 16 << 20,
@@ -34,7 +34,7 @@ const CHECK_LIMITS: Limits = Limits {
     timeout: Some(BUSY_TIMEOUT),
     cpu: Some(Duration::from_secs(20)),
 };
-/// What a top level may take.
+/// The limits of a top level.
 const LOAD_LIMITS: Limits = Limits {
     memory_bytes: 64 << 20,
     output_bytes: 1 << 20,
@@ -42,7 +42,7 @@ const LOAD_LIMITS: Limits = Limits {
     timeout: Some(BUSY_TIMEOUT),
     cpu: Some(Duration::from_secs(5)),
 };
-/// What setting an interpreter up may take, on a busy machine too.
+/// The limits of setting up an interpreter, on a busy machine too.
 pub(super) const BOOT_LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     output_bytes: 1 << 20,
@@ -50,10 +50,11 @@ pub(super) const BOOT_LIMITS: Limits = Limits {
     timeout: Some(BUSY_TIMEOUT),
     cpu: None,
 };
-/// How many hexadecimal digits tell one version of what is around runtimes from another.
+/// How many hexadecimal digits of the host's digest are used.
 const HOST_DIGITS: usize = 8;
 
-/// What a snapshot depends on beside its text and its runtime: what of the host shapes it, or is noted in it.
+/// What a snapshot depends on besides its text and its runtime: the parts of the host that affect it, or are stored in
+/// it.
 pub(super) static HOST: LazyLock<String> = LazyLock::new(|| {
     let texts = [
         include_str!("attempt.rs"),
@@ -75,7 +76,7 @@ pub(super) static HOST: LazyLock<String> = LazyLock::new(|| {
     host
 });
 
-/// What the checker says.
+/// The answer of the checker.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
@@ -90,19 +91,19 @@ enum Answer {
     },
 }
 
-/// What stands before an image's code in an artefact.
+/// The header before an image's code in an artefact.
 #[derive(serde::Serialize, Deserialize)]
 struct Header {
     description: String,
     runs: bool,
     handles: bool,
-    /// The memory that the image is a change of, if it is one.
+    /// The memory that the image changes, if it is a change.
     #[serde(default)]
     base: Option<String>,
 }
 
 impl Sandbox {
-    /// Checks a script that is text on this program's own runtime, evaluates its top level, describes it, and keeps the
+    /// Checks a text script with this program's own runtime, evaluates its top level, describes it, and keeps the
     /// snapshot.
     pub async fn compile_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
         let (compiled, script) = self.checked(language, text).await?;
@@ -110,7 +111,7 @@ impl Sandbox {
         Ok(compiled)
     }
 
-    /// The same of one that is not going to run here soon: the snapshot stays on the disk.
+    /// The same for a script that will not run here soon: the snapshot stays on the disk.
     pub async fn check_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
         Ok(self.checked(language, text).await?.0)
     }
@@ -151,7 +152,7 @@ impl Sandbox {
         Ok((compiled, script))
     }
 
-    /// Makes a text ready, on the runtime that its key names: `kept` gives that runtime's bundle, `fetch` the text.
+    /// Loads a text, on the runtime that its key names: `kept` returns that runtime's bundle, `fetch` the text.
     pub(crate) async fn load_source<E>(
         &self,
         key: &str,
@@ -178,7 +179,7 @@ impl Sandbox {
                 let interpreter = self.interpreter(language).await?;
                 self.made_ready(key, digest, language, interpreter, fetch).await
             }
-            // It is not kept under its own key: whoever asks again comes here, and the runtime may be there by then.
+            // It is not kept under its own key: the next call comes here again, when the runtime may be available.
             (None, Some(_)) => {
                 let interpreter = self.interpreter(language).await?;
                 let key = code_key(digest, language.world(), Some(interpreter.tag()));
@@ -191,7 +192,7 @@ impl Sandbox {
         }
     }
 
-    /// From the disk, else by evaluating the text.
+    /// From the disk, or by evaluating the text.
     async fn made_ready<E>(
         &self,
         key: &str,
@@ -211,8 +212,8 @@ impl Sandbox {
         Ok(script)
     }
 
-    /// A script whose main module is another than ours, so that it has what scripts have not, `eval` above all: for
-    /// measuring how much of the language the interpreter knows (`examples/conformance.rs`).
+    /// A script with another main module than ours, which has what scripts do not have, above all `eval`: to measure
+    /// how much of the language the interpreter supports (`examples/conformance/main.rs`).
     #[doc(hidden)]
     pub async fn javascript_with_main(&self, main: &str) -> Result<Script, CompileError> {
         let language = Language::JavaScript;
@@ -286,7 +287,7 @@ impl Sandbox {
             .evaluated(interpreter.clone(), Code::Text(code, language), LOAD_LIMITS)
             .await
             .map_err(|error| match error {
-                // The text of a fault is the author's, types and all.
+                // A fault shows the author's own text, with its types.
                 CompileError::Source(SourceFault {
                     message,
                     line: Some(line),
@@ -320,7 +321,7 @@ impl Sandbox {
         .await?
     }
 
-    /// The text as JavaScript, and what its types say of the params.
+    /// The text as JavaScript, and the schema of its types for the params.
     async fn check(
         &self,
         interpreter: &Interpreter,
@@ -328,7 +329,7 @@ impl Sandbox {
         text: &str,
     ) -> Result<(String, Option<Value>), CompileError> {
         let Interpreter::JavaScript(runtime) = interpreter else {
-            // Python checks its texts itself, where they are evaluated.
+            // Python checks its texts during their evaluation.
             let text = own(text);
             return match text.find('\0') {
                 Some(at) => Err(CompileError::Source(SourceFault::at(
@@ -396,17 +397,17 @@ impl Sandbox {
     }
 }
 
-/// The text without the mark that some editors begin it with, which the checker does not count.
+/// The text without the byte order mark of some editors, which the checker does not count.
 fn own(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// What a snapshot is called on disk: one on another runtime is another.
+/// The name of a snapshot on disk; another runtime has another snapshot.
 fn on_disk(digest: &str, language: Language, tag: &str) -> String {
     format!("{digest}.{}-{tag}-{}", language.as_str(), *HOST)
 }
 
-/// The memory that snapshots on this interpreter are changes of, if they are.
+/// The memory that snapshots for this interpreter change, if they are changes.
 fn base_of(interpreter: &Interpreter) -> Option<String> {
     match interpreter {
         Interpreter::JavaScript(_) => None,

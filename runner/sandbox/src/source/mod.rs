@@ -1,21 +1,22 @@
 //! Scripts written as text.
 //!
-//! A text is checked first (syntax, imports; TypeScript's types are erased in place and give the schema of the params), by
-//! a WASI command: what strangers wrote is parsed where it can hurt nobody. Then, in an instance of its own with an attempt's bounds, the language's interpreter
-//! evaluates the module's top level, and what the memory holds afterwards is kept ([`image`]): a run begins there. The
-//! interpreter is compiled once, whatever the number of scripts: a script is a module that has a memory and no code, the
-//! interpreter one that has code and imports its memory ([`runtime`]). So an upload costs milliseconds, a script half a
-//! megabyte, and a run two small instances whose pages are mapped as they are touched.
+//! A text is checked first (syntax, imports; TypeScript's types are erased in place and give the schema of the params),
+//! by a WASI command: input from strangers is parsed where it can do no harm. Then, in a separate instance with an
+//! attempt's bounds, the language's interpreter evaluates the module's top level, and the resulting memory is kept
+//! ([`image`]): a run begins with it. The interpreter is compiled once, for any number of scripts: a script is a module
+//! with a memory and no code, and the interpreter one with code that imports its memory ([`runtime`]). So an upload
+//! costs milliseconds, a script half a megabyte, and a run two small instances whose pages are mapped when they are
+//! used.
 //!
 //! | module | noun |
 //! |---|---|
-//! | `bundle`, `interpreter` | a runtime as bytes; from there to what runs texts, this program's own and kept ones |
-//! | `load` | from a text to a script that can be started: checking, evaluating, keeping |
-//! | `library`, `image` | the interpreter's module taken apart; a memory as a module |
+//! | `bundle`, `interpreter` | a runtime as bytes; interpreters from bundles, this program's own and kept ones |
+//! | `load` | from a text to a script that can be started: check, evaluation, snapshot |
+//! | `library`, `image` | the parts of the interpreter's module; a memory as a module |
 //! | `runtime`, `evaluate`, `attempt` | the linked interpreter; evaluating a top level; running a script |
 //! | `python/` | the same for Python, whose interpreter is several libraries |
-//! | `calls`, `pending`, `fetch`, `zones`, `wasi` | what the host does for a script |
-//! | `js/` | what stands between the interpreter and the script |
+//! | `calls`, `pending`, `fetch`, `zones`, `wasi` | the host's part for a script |
+//! | `js/` | the modules between the interpreter and the script |
 
 pub(crate) mod attempt;
 mod bundle;
@@ -38,10 +39,10 @@ pub(crate) use calls::SourceState;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The largest script that is text.
+/// The largest text script, in bytes.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
 
-/// What a script that is text is written in.
+/// The language of a text script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -52,7 +53,7 @@ pub enum Language {
     Python,
 }
 
-/// What runs texts: linked, ready for any of them.
+/// A linked runtime, ready for any text.
 #[derive(Clone)]
 pub(crate) enum Interpreter {
     JavaScript(Arc<runtime::Runtime>),
@@ -62,7 +63,7 @@ pub(crate) enum Interpreter {
 impl Language {
     pub const ALL: [Self; 3] = [Self::JavaScript, Self::TypeScript, Self::Python];
 
-    /// The name that people use.
+    /// Its name for people.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::JavaScript => "javascript",
@@ -71,7 +72,7 @@ impl Language {
         }
     }
 
-    /// The world of a script in it, as API and database call it.
+    /// The world of a script in it, in API and database.
     pub const fn world(self) -> &'static str {
         match self {
             Self::JavaScript => "source/javascript",
@@ -80,7 +81,7 @@ impl Language {
         }
     }
 
-    /// The language of a world, if scripts for it are text.
+    /// The language of a world, if its scripts are text.
     pub fn of_world(world: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|language| language.world() == world)
     }
@@ -104,7 +105,7 @@ impl Language {
         }
     }
 
-    /// The language of a file, by the end of its name.
+    /// The language of a file, by its extension.
     pub fn of_file(name: &str) -> Option<Self> {
         match name.rsplit_once('.')?.1 {
             "js" | "mjs" => Some(Self::JavaScript),
@@ -114,7 +115,7 @@ impl Language {
         }
     }
 
-    /// What its module is called in stack traces.
+    /// The name of its module in stack traces.
     pub const fn file(self) -> &'static str {
         match self {
             Self::JavaScript => "script.js",
@@ -123,7 +124,7 @@ impl Language {
         }
     }
 
-    /// The language whose runtime runs it: TypeScript is JavaScript by then.
+    /// The language whose runtime runs it: TypeScript has become JavaScript by then.
     pub const fn runs_as(self) -> Self {
         match self {
             Self::JavaScript | Self::TypeScript => Self::JavaScript,
@@ -140,8 +141,8 @@ impl Language {
     }
 }
 
-/// What a sandbox calls the code of a script: the digest of what was uploaded, and for a text its language, which the
-/// bytes do not tell, and the tag of the runtime that it was checked with. Without a tag it is the program's own.
+/// The name of a script's code in a sandbox: the digest of the upload, and for a text its language, which the bytes do
+/// not tell, and the tag of the runtime with which it was checked. Without a tag, it is the program's own.
 pub fn code_key(digest: &str, world: &str, runtime: Option<&str>) -> String {
     let digest = digest.trim_start_matches("sha256:");
     match (Language::of_world(world), runtime) {
@@ -151,7 +152,7 @@ pub fn code_key(digest: &str, world: &str, runtime: Option<&str>) -> String {
     }
 }
 
-/// What a key says.
+/// The parts of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a> {
     /// `sha256:` and the digest.
@@ -162,7 +163,7 @@ pub struct Key<'a> {
     pub runtime: Option<&'a str>,
 }
 
-/// Reads what [`code_key`] gave.
+/// Reads a key of [`code_key`].
 pub fn split_key(key: &str) -> Key<'_> {
     let (digest, rest) = key.split_once('.').unwrap_or((key, ""));
     let (word, runtime) = match rest.split_once('-') {
@@ -176,20 +177,21 @@ pub fn split_key(key: &str) -> Key<'_> {
     }
 }
 
-/// A trace in which a text's module has another name: JavaScript writes `script.js:1:2`, Python `File "script.py", line 1`.
+/// A trace in which a text's module has another name: JavaScript writes `script.js:1:2`, Python `File "script.py", line
+/// 1`.
 pub fn trace_of_file(trace: &str, module: &str, shown: &str) -> String {
     trace
         .replace(&format!("{module}:"), &format!("{shown}:"))
         .replace(&format!("File \"{module}\""), &format!("File \"{shown}\""))
 }
 
-/// What is wrong with a text, and where.
+/// An error in a text, and its position.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFault {
     pub message: String,
-    /// The line, from 1, if it is one.
+    /// The line, from 1, if the error has one.
     pub line: Option<u32>,
-    /// The character in it, from 1.
+    /// The character in that line, from 1.
     pub column: Option<u32>,
     pub text: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! What a script waits for: timers, requests, queries, answers of the node.
 //!
-//! Each runs elsewhere, and any number of them at once. While nothing of the script can go on, the attempt is parked
-//! until the first of them ends.
+//! Each runs elsewhere, and any number of them at once. While the script cannot continue, the attempt waits until the
+//! first of them ends.
 
 use super::calls::Answer;
 use super::fetch::{self, Fetch};
@@ -20,21 +20,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Caller, Store};
 
-/// How much a script may wait for at once.
+/// For how many things a script may wait at once.
 const MAX_PENDING: usize = 1_000;
-/// The longest timer: beyond what any attempt may take.
+/// The longest timer: longer than any attempt.
 const MAX_TIMER: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 type Waiting = BoxFuture<'static, (u64, Result<Raw, String>)>;
 
-/// What has begun and not ended.
+/// The operations that have begun and not ended.
 #[derive(Default)]
 pub(crate) struct Pending {
-    /// Made when it is first needed: most attempts wait for nothing.
+    /// Created when it is first needed: most attempts wait for nothing.
     futures: Option<Box<FuturesUnordered<Abortable<Waiting>>>>,
-    /// By number; those that the script does not go on for (`idle`) are marked.
+    /// By number; those that do not keep the script alive (`idle`) are marked.
     handles: HashMap<u64, (AbortHandle, bool)>,
-    /// Timers of a rehearsal, which are due when nothing else is to come.
+    /// Timers of a rehearsal, which are due when nothing else can come.
     timers: Vec<Timer>,
 }
 
@@ -61,12 +61,12 @@ impl Pending {
             .push(Abortable::new(waiting, registration));
     }
 
-    /// Whether anything can still come that a script goes on for.
+    /// Whether anything that keeps the script alive can still come.
     fn is_awaited(&self) -> bool {
         self.handles.values().any(|(_, idle)| !idle) || self.timers.iter().any(|timer| !timer.idle)
     }
 
-    /// The timer that is due next; of several, the one that was set first.
+    /// The next due timer; of several, the one that was set first.
     fn take_timer(&mut self) -> Option<Timer> {
         let next = self
             .timers
@@ -78,7 +78,7 @@ impl Pending {
     }
 }
 
-/// What came of a call, before the attempt's own writes are laid over it.
+/// The result of a call, before the attempt's own writes are applied to it.
 enum Raw {
     Value(Value),
     Seen {
@@ -142,7 +142,7 @@ fn begun(guest: &Guest, message: &str) -> Result<Begun, String> {
     serde_json::from_str(message).map_err(|error| format!("the value cannot be sent: {error}"))
 }
 
-/// A call of a guest that does nothing else until it has the answer.
+/// A call of a guest that does nothing until it has the answer.
 pub(super) async fn wait(caller: &mut Caller<'_, Guest>, message: &str) -> String {
     let future = begun(caller.data(), message).and_then(|begun| future_of(caller.data(), begun.call));
     let result = match future {
@@ -153,7 +153,7 @@ pub(super) async fn wait(caller: &mut Caller<'_, Guest>, message: &str) -> Strin
     Answer::new(None, result).text()
 }
 
-/// Begins a call. An error is thrown where it was made.
+/// Begins a call. An error is thrown at the place of the call.
 pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
     let begun = begun(guest, message)?;
     let pending = &guest.source.pending;
@@ -176,7 +176,7 @@ pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks the node's services, on the node's runtime.
+/// Calls the node's services, on the node's runtime.
 fn ask<T: Send + 'static>(
     host: &HostSide,
     call: impl for<'a> FnOnce(&'a dyn HostServices) -> BoxFuture<'a, Result<T, String>> + Send + 'static,
@@ -287,7 +287,7 @@ fn timer_of(ms: f64) -> Duration {
         .min(MAX_TIMER)
 }
 
-/// Waits as the attempt's clock does.
+/// Waits by the attempt's clock.
 pub(super) fn wait_for(host: &HostSide, wait: Duration) -> impl Future<Output = ()> + Send + use<> {
     let stage = host.stage.clone();
     async move {
@@ -305,7 +305,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Waits for what ends next, and gives it as the script's `event` takes it. `None`: nothing will.
+/// Waits for the next end, and returns it in the form for the script's `event`. `None`: nothing will end.
 pub(super) async fn next(store: &mut Store<Guest>) -> Option<String> {
     loop {
         let pending = &mut store.data_mut().source.pending;
@@ -326,7 +326,7 @@ pub(super) async fn next(store: &mut Store<Guest>) -> Option<String> {
             return Some(Answer::new(Some(timer.id), Ok(Value::Null)).text());
         }
         let futures = pending.futures.as_mut()?;
-        // One that was cancelled is no news.
+        // The end of a cancelled one is not reported.
         let Ok((id, result)) = futures.next().await? else {
             continue;
         };
@@ -360,7 +360,7 @@ fn laid_over(host: &mut HostSide, raw: Raw) -> Result<Value, String> {
     }
 }
 
-/// The operations that a message names.
+/// The operations that are messages.
 #[cfg(test)]
 pub(super) fn operations() -> Vec<String> {
     super::calls::named::<Call>()

@@ -1,13 +1,13 @@
 //! The interpreter, compiled once and linked for each run.
 //!
-//! Three modules make an instance: the *image* (a memory, a table and the globals that say where things are), the
-//! interpreter's *code*, which imports them, and our *glue*, a few functions in WebAssembly between the interpreter's
-//! interface and the host's.
+//! Three modules form an instance: the *image* (a memory, a table and the globals with addresses), the interpreter's
+//! *code*, which imports them, and our *glue*, a few functions in WebAssembly between the interpreter's interface and
+//! the host's.
 //!
-//! The interface is that of `wit-dylib` (its `wit_dylib.h`, version 3): a structure in memory lists the functions that the
-//! interpreter may call (`heddle-host`, which JavaScript sees as `heddleHost`) and those that it exports (`begin`,
-//! `event`, `describe`, which `js/main.js` defines). Arguments and results go over a stack of values that belongs to a
-//! call. `wit_dylib_export_async_call` calls an exported function and then runs all microtasks.
+//! The interface is that of `wit-dylib` (its `wit_dylib.h`, version 3): a structure in memory lists the functions that
+//! the interpreter may call (`heddle-host`, which JavaScript sees as `heddleHost`) and those that it exports (`begin`,
+//! `event`, `describe`, which `js/main.js` defines). Arguments and results are passed on a stack of values that belongs
+//! to a call. `wit_dylib_export_async_call` calls an exported function and then runs all microtasks.
 
 use super::bundle::RuntimeBundle;
 use super::calls::{self, Modules};
@@ -20,7 +20,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use wasmtime::{Engine, Extern, Instance, Linker, Memory, Module, Store, TypedFunc};
 
-/// The exported functions, by their place in the interface.
+/// The exported functions, by their position in the interface.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exported {
     Begin = 0,
@@ -35,17 +35,17 @@ const TYPE_U32: u32 = 2;
 const TYPE_STRING: u32 = 12;
 const TYPE_NONE: u32 = 0xff;
 const INTERFACE_VERSION: u32 = 3;
-/// Tables of the interface that we have nothing for: resources, records, … aliases.
+/// Tables of the interface that we leave empty: resources, records, … aliases.
 const EMPTY_TABLES: usize = 14;
 
-/// What the parts of a bundle are called.
+/// The names of the parts of a bundle.
 const CODE: &str = "code";
 const GLUE: &str = "glue";
 const CHECKER: &str = "checker";
 const MODULE: &str = "module ";
 
 pub(crate) struct Runtime {
-    /// Which it is: the digest of its bundle.
+    /// The digest of its bundle.
     pub tag: String,
     /// The command that checks texts, and its digest.
     pub checker: Bytes,
@@ -53,7 +53,7 @@ pub(crate) struct Runtime {
     /// The modules that Heddle adds to the interpreter.
     pub modules: Arc<Modules>,
     pub layout: Layout,
-    /// Where in its memory our functions are described.
+    /// The address of the description of our functions.
     described: u32,
     /// The memory before anything ran.
     pub base: Module,
@@ -64,14 +64,14 @@ pub(crate) struct Runtime {
     glue_imports: Vec<Source>,
 }
 
-/// Where a module's import comes from.
+/// The source of a module's import.
 enum Source {
     Image(&'static str),
     Code(String),
     Host(String, String),
 }
 
-/// What an attempt runs in.
+/// The instances of an attempt.
 pub(crate) struct Running {
     pub memory: Memory,
     code: Instance,
@@ -80,7 +80,7 @@ pub(crate) struct Running {
 }
 
 impl Runtime {
-    /// Links a runtime. `code` and `glue` are what [`code_of`] and [`glue_of`] give, compiled.
+    /// Links a runtime. `code` and `glue` are the compiled results of [`code_of`] and [`glue_of`].
     pub fn link(
         engine: &Engine,
         bundle: &RuntimeBundle,
@@ -117,7 +117,7 @@ impl Runtime {
                 (module, name) => Source::Host(module.to_owned(), name.to_owned()),
             })
             .collect();
-        // (A copy: the bundle's other parts are not wanted any more.)
+        // (A copy: the bundle's other parts are not needed any more.)
         let checker = Bytes::copy_from_slice(&bundle.part(CHECKER)?);
         Ok(Self {
             tag,
@@ -135,7 +135,7 @@ impl Runtime {
         })
     }
 
-    /// An instance over a memory.
+    /// An instance with a memory.
     pub async fn instantiate(&self, store: &mut Store<Guest>, image: &Module) -> wasmtime::Result<Running> {
         store.data_mut().source.modules = Some(Arc::clone(&self.modules));
         let image = Instance::new_async(&mut *store, image, &[]).await?;
@@ -180,7 +180,7 @@ impl Runtime {
 }
 
 impl Running {
-    /// Puts a text into the guest's memory, where the guest will free it.
+    /// Writes a text into the guest's memory; the guest frees it.
     pub async fn put(&self, store: &mut Store<Guest>, text: &str) -> wasmtime::Result<(u32, u32)> {
         let length = u32::try_from(text.len()).map_err(wasmtime::Error::from)?;
         let at = self.realloc.call_async(&mut *store, (0, 0, 1, length)).await?;
@@ -188,7 +188,7 @@ impl Running {
         Ok((at, length))
     }
 
-    /// Calls an exported function, and runs what follows from it.
+    /// Calls an exported function, and runs the microtasks that follow.
     pub async fn send(&self, store: &mut Store<Guest>, which: Exported, text: &str) -> wasmtime::Result<()> {
         let (at, length) = self.put(store, text).await?;
         self.send.call_async(&mut *store, (which as u32, at, length)).await?;
@@ -203,7 +203,7 @@ impl Running {
         initialize.call_async(&mut *store, runtime.described).await
     }
 
-    /// Evaluates a module; the error is what it threw.
+    /// Evaluates a module; the error is what it has thrown.
     pub async fn evaluate(
         &self,
         store: &mut Store<Guest>,
@@ -236,7 +236,7 @@ impl Running {
     }
 }
 
-/// What the host does for it.
+/// The host's functions for it.
 pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;
@@ -271,17 +271,17 @@ pub(super) fn bundle() -> Result<RuntimeBundle, String> {
     ))
 }
 
-/// What is to be compiled of a runtime.
+/// The code of a runtime, which has to be compiled.
 pub(super) fn code_of(bundle: &RuntimeBundle) -> Result<Bytes, String> {
     bundle.part(CODE)
 }
 
-/// What stands between its interpreter and the host, which is to be compiled as well.
+/// The glue between its interpreter and the host, which has to be compiled too.
 pub(super) fn glue_of(bundle: &RuntimeBundle) -> Result<Bytes, String> {
     bundle.part(GLUE)
 }
 
-/// `wit_t` and what it points to. `wit` becomes its address.
+/// `wit_t` and what it points to. `wit` is set to its address.
 fn write_interface(layout: &Layout, wit: &mut u32) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::new();
     fn put(bytes: &mut Vec<u8>, base: u32, content: &[u8]) -> u32 {

@@ -1,12 +1,12 @@
-//! What the interpreter's C library asks of its system: the time, and somewhere to write its last words.
+//! The system of the interpreter's C library: the time, and an output for its last words.
 //!
-//! These are imports of a core module, so they have the canonical ABI's flat signatures. Everything else that it imports
-//! (files, terminals, streams to read from) traps when it is called, and never is.
+//! These are imports of a core module, so they have the canonical ABI's flat signatures. All other imports (files,
+//! terminals, streams to read from) trap when they are called, which never happens.
 
 use crate::guest::Guest;
 use wasmtime::{Caller, Linker, Result};
 
-/// How many bytes a stream says it takes.
+/// How many bytes a stream accepts.
 const WRITE_BYTES: u64 = 64 << 10;
 const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
@@ -43,7 +43,7 @@ fn add_version(linker: &mut Linker<Guest>, version: &str) -> Result<()> {
         "now",
         |mut caller: Caller<'_, Guest>| caller.data_mut().monotonic_nanos(),
     )?;
-    // Where the interpreter's hash tables begin; what a script calls random is drawn by the host.
+    // The seed of the interpreter's hash tables; the host makes what a script calls random.
     linker.func_wrap(
         &name("random/insecure-seed"),
         "insecure-seed",

@@ -1,5 +1,5 @@
-//! Time zones for interpreters that read the system's files: the zones that schedules know, as such a file (`TZif`, RFC
-//! 9636).
+//! Time zones for interpreters that read the system's files: the zones of schedules, in the format of such a file
+//! (`TZif`, RFC 9636).
 
 use chrono::{DateTime, NaiveDateTime, Offset as _, TimeDelta, TimeZone as _};
 use chrono_tz::{OffsetComponents as _, OffsetName as _, Tz};
@@ -10,10 +10,10 @@ use std::sync::{Arc, LazyLock};
 /// The first and the last instant at which a zone may change: 1900 and 2100.
 const FIRST: i64 = -2_208_988_800;
 const LAST: i64 = 4_102_444_800;
-/// Between two looks at a zone. What lasts less is not seen.
+/// The step of the search for changes. A state that lasts less is not found.
 const STEP: i64 = 2 * 24 * 3_600;
 
-/// What holds from an instant on: seconds east of UTC, whether that is daylight saving time, what it is called.
+/// The local time from an instant on: seconds east of UTC, whether it is daylight saving time, its name.
 type Local = (i32, bool, String);
 
 /// The file of a zone, by its name. `None`: there is no such zone.
@@ -36,7 +36,7 @@ fn local(zone: Tz, at: i64) -> Local {
     (seconds, saves, offset.abbreviation().unwrap_or("LMT").to_owned())
 }
 
-/// When a zone changes, and to what.
+/// The changes of a zone: when, and to what.
 fn changes(zone: Tz) -> Vec<(i64, Local)> {
     let mut changes: Vec<(i64, Local)> = Vec::new();
     let (mut before, mut known) = (FIRST, local(zone, FIRST));
@@ -44,7 +44,7 @@ fn changes(zone: Tz) -> Vec<(i64, Local)> {
         let after = before + STEP;
         let then = local(zone, after);
         if then != known {
-            // Between the two looks: the first second at which it is as it is then.
+            // Within the step: the first second with the later state.
             let (mut low, mut high) = (before, after);
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
@@ -63,7 +63,7 @@ fn changes(zone: Tz) -> Vec<(i64, Local)> {
 
 fn write(zone: Tz) -> Vec<u8> {
     let changes = changes(zone);
-    // What holds before the first change is the first kind.
+    // The first kind holds before the first change.
     let mut kinds = vec![local(zone, FIRST)];
     let mut names: Vec<u8> = Vec::new();
     let mut places = Vec::new();
@@ -89,7 +89,7 @@ fn write(zone: Tz) -> Vec<u8> {
         }
         header
     };
-    // The part with 32-bit times, which nobody who knows the second one reads, has one kind and no more.
+    // The part with 32-bit times has only one kind: a reader that knows the second part does not read it.
     let mut file = header(0, 1, 1);
     file.extend_from_slice(&[0; 7]);
     file.extend(header(changes.len(), kinds.len(), names.len()));
@@ -106,7 +106,7 @@ fn write(zone: Tz) -> Vec<u8> {
         file.push(*place);
     }
     file.extend_from_slice(&names);
-    // No rule for what comes after the last change.
+    // No rule for the time after the last change.
     file.extend_from_slice(b"\n\n");
     file
 }
@@ -132,7 +132,7 @@ mod tests {
         assert!(file("Mars/Olympus").is_none());
     }
 
-    /// A place of a kind is one byte.
+    /// An index of a kind is one byte.
     #[test]
     fn no_zone_has_too_many_kinds() {
         for zone in [

@@ -1,9 +1,9 @@
-//! Addresses of databases, as libpq reads them where the driver reads them otherwise.
+//! Addresses of databases, as libpq reads them, where the driver reads them differently.
 
 use std::borrow::Cow;
 
-/// A URL whose `host` in the query takes the place of the host before it, as libpq has it, `psql` and therefore those who
-/// write such URLs (`postgres://me@localhost/db?host=/run/postgresql`); the driver would go to both.
+/// A URL in which `host` in the query replaces the host before it, as in libpq, in `psql` and therefore for people who
+/// write such URLs (`postgres://me@localhost/db?host=/run/postgresql`); the driver would use both.
 pub(super) fn as_libpq_reads(url: &str) -> Cow<'_, str> {
     let unchanged = Cow::Borrowed(url);
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -82,7 +82,7 @@ mod tests {
         check("postgres://me@/db?host=/run/pg", &["/run/pg"], &[]);
         check("postgres:///db?user=me&host=/run/pg", &["/run/pg"], &[]);
         check("postgres://localhost/db?user=me&host=/run/pg", &["/run/pg"], &[]);
-        // Nothing takes their place.
+        // There is no replacement.
         check("postgres://me@one,two:5433/db", &["one", "two"], &[5432, 5433]);
         check("postgres://me@one/db?sslmode=disable", &["one"], &[5432]);
     }

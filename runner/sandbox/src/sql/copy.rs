@@ -1,10 +1,10 @@
-//! `COPY`, whose rows go another way than those of a result: there is nobody on that way.
+//! `COPY`, whose rows are not those of a result: nobody would read or send them.
 
-/// What is said of such a statement.
+/// The error for such a statement.
 pub(super) const REFUSED: &str = "`copy ... from stdin` and `copy ... to stdout` do not work here: their rows are no \
                                   result of a statement; use `select` to read and `insert` to write";
 
-/// Whether a statement is a `COPY`: by its first word, behind white space and comments.
+/// Whether a statement is a `COPY`: by its first word, after white space and comments.
 pub(super) fn is_copy(statement: &str) -> bool {
     let mut rest = statement.trim_start();
     loop {
@@ -22,7 +22,7 @@ pub(super) fn is_copy(statement: &str) -> bool {
     word.eq_ignore_ascii_case("copy")
 }
 
-/// What is behind a comment that has begun. Comments nest.
+/// The text after a comment that has begun. Comments nest.
 fn behind_comment(mut text: &str) -> &str {
     let mut open = 1;
     while open > 0 {

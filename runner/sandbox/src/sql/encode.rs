@@ -1,4 +1,4 @@
-//! A statement's parameters: JSON values, sent as text for the server to read as the types that it inferred.
+//! A statement's parameters: JSON values, sent as text, which the server reads as the types that it inferred.
 
 use bytes::BytesMut;
 use serde_json::Value;
@@ -39,7 +39,7 @@ impl ToSql for Text {
     to_sql_checked!();
 }
 
-/// A value as Postgres reads it for a type; `None` is NULL.
+/// A value in the form that Postgres reads for a type; `None` is NULL.
 fn text(value: &Value, ty: &Type) -> Option<String> {
     let base = base(ty);
     if *base == Type::JSON || *base == Type::JSONB {

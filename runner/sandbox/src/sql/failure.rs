@@ -1,24 +1,24 @@
-//! What went wrong with a statement, and whether it is worth another try.
+//! The error of a statement, and whether another try is useful.
 
 /// A statement that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What people read; with the SQLSTATE, without the address.
+    /// For people; with the SQLSTATE, without the address.
     pub message: String,
-    /// What may be done about it.
+    /// What can be done about it.
     pub class: Class,
 }
 
-/// What may be done about a failure.
+/// What can be done about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Nothing to do with the statement: it may well succeed later. Whether it was carried out is not always known.
+    /// Not caused by the statement: it may well succeed later. It is not always known whether it was executed.
     Passing,
     /// It was stopped because it took too long.
     Timeout,
-    /// It gives more than is allowed.
+    /// Its result is larger than allowed.
     TooMuch,
-    /// The statement, its parameters or what it may do: the same again would fail again.
+    /// Caused by the statement, its parameters or its rights: the same would fail again.
     Fatal,
 }
 
@@ -39,16 +39,16 @@ impl Failure {
 }
 
 impl Class {
-    /// Of a SQLSTATE (PostgreSQL, appendix A): by its class, which is its first two characters, but for a few.
+    /// From a SQLSTATE (PostgreSQL, appendix A): by its class, its first two characters, with a few exceptions.
     pub(super) fn of(code: &str, message: &str, read_only: bool) -> Self {
         match code {
             "57014" if message.contains("statement timeout") => Self::Timeout,
-            // Somebody locks what is asked for, or uses it.
+            // Somebody has locked the object, or uses it.
             "55P03" | "55006" => Self::Passing,
-            // The server is a standby, as after a failover; not if we asked for it.
+            // The server is a standby, as after a failover; not if we asked for read-only.
             "25006" if !read_only => Self::Passing,
-            // Connection, rolled back (serialization, deadlock), resources, an operator's hand, the system, a bug of the
-            // server's.
+            // Connection, rollback (serialization, deadlock), resources, an operator's action, the system, an error of
+            // the server.
             _ => match code.get(..2) {
                 Some("08" | "40" | "53" | "57" | "58" | "XX") => Self::Passing,
                 _ => Self::Fatal,

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | bool, int2, int4, int8, oid | boolean, number |
 //! | float4, float8 | number; `"NaN"`, `"Infinity"`, `"-Infinity"` |
-//! | numeric | number if it has at most 15 significant digits (which every JSON reader keeps), else string |
-//! | text and its kin, enums, xml | string |
-//! | json, jsonb | as it is |
+//! | numeric | number if it has at most 15 significant digits (which every JSON reader keeps), otherwise string |
+//! | text and similar types, enums, xml | string |
+//! | json, jsonb | unchanged |
 //! | uuid, inet, cidr | string |
 //! | date, time, timestamp | `2013-07-01`, `12:00:00.000000`, `2013-07-01T12:00:00.000000`; `infinity`, `-infinity` |
 //! | timestamptz | `2013-07-01T12:00:00.000000Z` |
@@ -26,10 +26,10 @@ use uuid::Uuid;
 const DAY_MICROS: i64 = 86_400_000_000;
 /// The deepest that arrays may nest; Postgres' own limit.
 const MAX_DIMENSIONS: usize = 6;
-/// Digits that a double keeps, whatever they are.
+/// As many digits as a double always keeps.
 const EXACT_DIGITS: usize = 15;
 
-/// A value as it came.
+/// A value as it was received.
 struct Raw<'a>(&'a [u8]);
 
 impl<'a> FromSql<'a> for Raw<'a> {
@@ -67,7 +67,7 @@ pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a value; `None` if its type is not known here, or it is not one of its type.
+/// Writes a value; `None` if its type is unknown here, or it is not valid for its type.
 fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
     match ty.kind() {
         Kind::Array(element) => return array(out, element, raw),
@@ -127,7 +127,7 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// A date or a time of any type, in the form of RFC 3339 as far as that has one.
+/// A date or a time of any type, in the form of RFC 3339 where that has one.
 fn date_or_time(ty: &Type, raw: &[u8]) -> Option<String> {
     Some(match *ty {
         Type::DATE => match int4(raw)? {

@@ -1,11 +1,11 @@
 //! Named external databases that scripts query.
 //!
-//! Each connection has a small pool, made when it is first used. A statement runs alone, in the extended protocol (so
-//! it is one statement), under the connection's statement timeout, which the server enforces; where only reading is
-//! allowed, in a transaction that the server lets read only, and that no statement can leave and go on. Afterwards the
-//! session is cleaned before anyone else gets it: an open transaction, changed settings, locks and temporary tables end with the
-//! statement. If the attempt ends in the middle of a statement, the server is told to cancel it and the connection is
-//! thrown away. What goes wrong is told with its SQLSTATE, never with the address of the connection.
+//! Each connection has a small pool, created when it is first used. A statement runs alone, in the extended protocol
+//! (so it is one statement), under the connection's statement timeout, which the server enforces. If only reading is
+//! allowed, it runs in a read-only transaction, and no statement can leave that and continue. Afterwards the session is
+//! cleaned before anybody else gets it: an open transaction, changed settings, locks and temporary tables end with the
+//! statement. If the attempt ends in the middle of a statement, the server is told to cancel it, and the connection is
+//! closed. Errors have their SQLSTATE, and never the address of the connection.
 
 mod address;
 mod copy;
@@ -28,30 +28,30 @@ use tls::Tls;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{CancelToken, NoTls, Statement};
 
-/// Connections to one database, per node, whatever is configured.
+/// The maximum of connections to one database, per node, whatever the configuration.
 const MAX_POOL_SIZE: usize = 100;
-/// Databases with a pool, per node.
+/// The maximum of databases with a pool, per node.
 const MAX_POOLS: usize = 64;
 /// How long connecting may take, and waiting for a free connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long cancelling and cleaning may take.
 const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Rows that one query may give, and the bytes of their JSON.
+/// The maximum of rows of one query, and of the bytes of their JSON.
 const MAX_ROWS: u32 = 10_000;
 const MAX_RESULT_BYTES: usize = 8 << 20;
-/// The longest statement, and the most that its parameters may have.
+/// The maximum bytes of a statement, and of its parameters.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;
 const MAX_PARAMS_BYTES: usize = 8 << 20;
-/// The longest `statement_timeout` that Postgres takes.
+/// The longest `statement_timeout` that Postgres accepts.
 const SERVER_TIMEOUT_MAX_MILLIS: u128 = i32::MAX as u128;
 /// Prepared statements kept per connection.
 const MAX_PREPARED: usize = 100;
 
-/// A block that commits could begin a transaction of its own kind, but within this one it cannot commit.
+/// A block that commits could begin another kind of transaction, but within this one it cannot commit.
 const READ_ONLY: &str = "BEGIN READ ONLY";
 
-/// Ends all that a statement could leave behind in its session.
+/// Ends all that a statement may have left in its session.
 const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
                      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
 
@@ -64,9 +64,9 @@ pub(crate) struct Databases {
 /// The bounds of one statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// How long the server lets it take: `None`, as long as any on its connection; zero, for ever.
+    /// The server's timeout: `None`, that of its connection; zero, no limit.
     pub timeout: Option<Duration>,
-    /// The bytes that its rows may have as JSON; never more than 8 MiB.
+    /// The maximum bytes of its rows as JSON; never more than 8 MiB.
     pub max_bytes: usize,
 }
 
@@ -87,7 +87,7 @@ struct Database {
 }
 
 impl Databases {
-    /// What a script's statement gives; its error is for the script's author.
+    /// The result of a script's statement; its error is for the script's author.
     pub async fn carry_out(&self, target: &ConnectionTarget, asked: &SqlStatement) -> Result<SqlAnswer, String> {
         let SqlStatement {
             connection,
@@ -120,7 +120,7 @@ impl Databases {
         self.query_within(name, target, statement, params, bounds).await
     }
 
-    /// The same, within bounds of its own.
+    /// The same, with separate bounds.
     pub async fn query_within(
         &self,
         name: &str,
@@ -149,7 +149,7 @@ impl Databases {
         self.execute_within(name, target, statement, params, bounds).await
     }
 
-    /// The same, within bounds of its own.
+    /// The same, with separate bounds.
     pub async fn execute_within(
         &self,
         name: &str,
@@ -218,7 +218,7 @@ impl Databases {
         let wrong = || Failure::fatal(format!("connection `{name}`: its URL is not a postgres:// URL"));
         let url = address::as_libpq_reads(&target.url);
         let mut config: tokio_postgres::Config = url.parse().map_err(|_| wrong())?;
-        // As an option of the start-up it is what RESET ALL goes back to.
+        // As an option of the start-up, it is the value to which RESET ALL returns.
         let timeout = format!("-c statement_timeout={}", target.statement_timeout.as_millis().max(1));
         let options = config
             .get_options()
@@ -227,7 +227,7 @@ impl Databases {
         if config.get_application_name().is_none() {
             config.application_name("heddle");
         }
-        // Sockets have no TLS, and no name to ask it for.
+        // Sockets have no TLS, and no host name for it.
         let sockets = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         let encrypted = !sockets && config.get_ssl_mode() != SslMode::Disable;
         let tls = if encrypted {
@@ -269,16 +269,16 @@ impl Databases {
     }
 }
 
-/// What became of a statement.
+/// Why a statement has no result.
 enum Broken {
-    /// The statement failed, the connection did not.
+    /// The statement failed; the connection is usable.
     Statement(Failure),
-    /// The connection is in the middle of something, or gone.
+    /// The connection is in an unknown state, or lost.
     Connection(Failure),
 }
 
 impl Broken {
-    /// Of a statement, by its author.
+    /// An error of the statement, for its author.
     fn wrong(message: String) -> Self {
         Self::Statement(Failure::fatal(message))
     }
@@ -290,9 +290,10 @@ impl Broken {
         })
     }
 
-    /// Of a statement that was sent.
+    /// The error of a statement that was sent.
     fn by(error: tokio_postgres::Error, statement: &str, read_only: bool) -> Self {
-        // Its rows are no rows of a result: the driver finds them where they cannot be, and so would the next attempt's.
+        // These are rows of a COPY: the driver finds them where it does not expect them, and they would disturb the
+        // next attempt.
         if error.as_db_error().is_none() && !error.is_closed() && copy::is_copy(statement) && is_unexpected(&error) {
             return Self::Connection(Failure::fatal(copy::REFUSED.into()));
         }
@@ -319,18 +320,18 @@ impl Broken {
     }
 }
 
-/// Whether the server has said what the driver does not expect. It has no code for that, only words.
+/// Whether the server sent something that the driver does not expect. The error has no code for that, only words.
 fn is_unexpected(error: &tokio_postgres::Error) -> bool {
     error.to_string().contains("unexpected message")
 }
 
-/// One statement's hold on a connection.
+/// A connection in use by one statement.
 struct Session {
     connection: Option<Object>,
     cancel: CancelToken,
     tls: Option<Tls>,
     read_only: bool,
-    /// What the server allows this statement, where that is not what it allows all of the session.
+    /// The server's timeout for this statement, if it differs from that of the session.
     statement_timeout: Option<Duration>,
 }
 
@@ -354,7 +355,7 @@ impl Session {
         let params = encode::parse(params).map_err(Broken::wrong)?;
         let broken = |error| Broken::of(error, self.read_only);
         if let Some(timeout) = self.statement_timeout {
-            // Ends with the session's cleaning. Zero is none.
+            // It ends when the session is cleaned. Zero means no limit.
             let millis = timeout.as_millis().min(SERVER_TIMEOUT_MAX_MILLIS);
             let set = format!("SET statement_timeout = {millis}");
             connection.batch_execute(&set).await.map_err(broken)?;
@@ -425,7 +426,7 @@ impl Session {
         changed.map_err(|error| Broken::by(error, statement, self.read_only))
     }
 
-    /// Cleans the session and gives it back, or throws it away.
+    /// Cleans the session and returns it, or closes it.
     async fn end<T>(mut self, result: Result<T, Broken>) -> Result<T, Failure> {
         let result = match result {
             Err(Broken::Connection(error)) => return Err(error),
@@ -435,7 +436,7 @@ impl Session {
         if let Ok(connection) = self.connection()
             && let Ok(Ok(_)) = tokio::time::timeout(CLEAN_TIMEOUT, connection.simple_query(CLEAN)).await
         {
-            // Given back by being dropped.
+            // Dropping it returns it.
             drop(self.connection.take());
         }
         result

@@ -1,5 +1,5 @@
-//! TLS to external databases, as libpq does it: `sslmode=prefer` (the default) encrypts if the server can and trusts
-//! whoever answers; `require` checks the certificate as well.
+//! TLS to external databases, as in libpq: `sslmode=prefer` (the default) encrypts if the server can, and trusts any
+//! server; `require` also checks the certificate.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -29,7 +29,7 @@ pub(super) fn connector(mode: SslMode) -> Result<Tls, String> {
     Ok(Tls::new(config))
 }
 
-/// Encrypts, but does not ask to whom.
+/// Encrypts, and accepts any certificate.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

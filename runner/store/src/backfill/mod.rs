@@ -1,23 +1,23 @@
-//! Backfills: the object, and the rounds in which any node moves it on.
+//! Backfills: the object, and the rounds in which any node advances it.
 //!
 //! # The story
 //!
-//! A backfill belongs to nobody. Whenever one of its runs ends, the node that recorded the end takes a *round*: it locks
-//! the backfill's row (skipping it if another node is at it; that one, or the next look, sees the end as well), counts
-//! its live runs, reckons the next instants from the row's `position`, sees which of them have runs already, registers
-//! the rest in *run_instants*, creates their runs and moves the position: all in one transaction. A node that dies in
-//! the middle leaves nothing behind but the row as it was, and the next node's round is the same round again.
+//! A backfill belongs to no node. When one of its runs ends, the node that recorded the end does a *round*. It locks
+//! the backfill's row (and skips it if another node has the lock: that node, or the next tick, sees the end as well),
+//! counts its live runs, computes the next instants from the row's `position`, checks which of them have runs already,
+//! registers the others in *run_instants*, creates their runs and advances the position: all in one transaction. A node
+//! that dies in between leaves the row unchanged, and the next node does the same round again.
 //!
-//! Where one run follows the other (`max_active` 1), what a round costs beside the run itself is round trips. A node that
-//! knows from its last round which instants come next and that nothing stands there takes a [step](Store::step_backfill):
-//! the same round as one statement, which does nothing unless all is as the node believes.
+//! If runs come one at a time (`max_active` 1), most of the cost of a round, besides the run, is round trips. A node
+//! that knows from its last round which instants are next, and that they are free, does a [step](Store::step_backfill):
+//! the same round as one statement, which does nothing unless all is as the node expects.
 //!
 //! # Invariants
 //!
-//! * Its live runs are counted, and new ones made, under its row's lock: never more than `max_active` at once.
-//! * An instant's row in *run_instants* is taken with the run, by whoever comes first: a schedule and a backfill, or two
-//!   backfills, never make two runs for it. A row is taken over only if it still names the run that was seen.
-//! * How its runs stand is counted from the runs.
+//! * Its live runs are counted, and new ones created, under the lock of its row: never more than `max_active` at once.
+//! * An instant's row in *run_instants* is written with the run, by the first to come: a schedule and a backfill, or
+//!   two backfills, never create two runs for it. A row is taken over only if it still names the run that was read.
+//! * The states of its runs are counted from the runs.
 
 mod occupancy;
 mod round;
@@ -39,7 +39,7 @@ use crate::{Store, StoreError, audit};
 pub use occupancy::Occupancy;
 pub use round::{BackfillRound, Moved};
 
-/// How a backfill stands; `cancelling` says that its active runs are yet to be cancelled.
+/// The state `cancelling`: its active runs are still to be cancelled.
 pub const CANCELLING: i16 = 6;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -50,26 +50,26 @@ pub struct BackfillRow {
     pub group_name: String,
     /// Whether the group has been deleted.
     pub group_deleted: bool,
-    /// The revision whose schedules tell its instants.
+    /// The revision whose schedules define its instants.
     pub calendar_revision_id: i64,
     /// A run state's number (1 to 5), or [`CANCELLING`].
     pub state: i16,
-    /// The first instant, included.
+    /// The first instant, inclusive.
     pub from_at: Time,
-    /// The last, included; none: up to now.
+    /// The last instant, inclusive; `None`: up to now.
     pub to_at: Option<Time>,
-    /// Between instants; none: by schedules.
+    /// Microseconds between instants; `None`: by schedules.
     pub step_micros: Option<i64>,
     /// Whether the newest instant comes first.
     pub descending: bool,
     /// How many of its runs may be active at once.
     pub max_active: i32,
-    /// What happens to instants that have a run; see [`BackfillRow::on_existing`].
+    /// What happens with instants that have a run; see [`BackfillRow::on_existing`].
     pub on_existing: i16,
     pub include_downstream: bool,
-    /// Whether runs take the script versions of those that they replace.
+    /// Whether runs use the script versions of those that they replace.
     pub pinned: bool,
-    /// Whether it goes on while the group is disabled.
+    /// Whether it continues while the group is disabled.
     pub force: bool,
     /// The priority of its runs.
     pub priority: i16,
@@ -77,32 +77,33 @@ pub struct BackfillRow {
     pub params: String,
     /// The instant that was decided last.
     pub position: Option<Time>,
-    /// A descending backfill without an end: it has come down to `from`, and works off upwards what came due since.
+    /// A descending backfill without an end: it has reached `from`, and now handles, in ascending order, what has come
+    /// due since.
     pub catching_up: bool,
     /// The upper end at its creation.
     pub started_to: Time,
-    /// How many runs were to be made when it was created.
+    /// How many runs were expected when it was created.
     pub expected: i64,
-    /// How many it has made.
+    /// How many runs it has created.
     pub made: i64,
-    /// How many instants it has left alone.
+    /// How many instants it has skipped.
     pub skipped: i64,
-    /// Why it makes no runs although it could.
+    /// Why it creates no runs although it could.
     pub note: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub created_by: String,
     pub finished_at: Option<Time>,
 }
 
 impl BackfillRow {
-    /// What becomes of instants that have a run.
+    /// What happens with instants that have a run.
     pub fn on_existing(&self) -> Result<OnExisting, StoreError> {
         let column = ("backfills", "on_existing");
         StoreError::known(OnExisting::from_number, self.on_existing, column, self.id)
     }
 
-    /// The word of its state.
+    /// The name of its state.
     pub fn state_word(&self) -> Result<&'static str, StoreError> {
         state_word(self.id, self.state)
     }
@@ -132,27 +133,27 @@ macro_rules! backfill_rows {
     };
 }
 
-/// A backfill to be made.
+/// A backfill to be created.
 #[derive(Clone, Debug)]
 pub struct NewBackfill {
     pub id: Uuid,
     pub group_id: i64,
-    /// The revision whose schedules tell its instants.
+    /// The revision whose schedules define its instants.
     pub calendar_revision_id: i64,
     pub from: Time,
-    /// The last; none: up to now.
+    /// The last instant; `None`: up to now.
     pub to: Option<Time>,
     pub step_micros: Option<i64>,
     /// Whether the newest instant comes first.
     pub descending: bool,
     /// How many of its runs may be active at once.
     pub max_active: i32,
-    /// What happens to instants that have a run; see [`BackfillRow::on_existing`].
+    /// What happens with instants that have a run; see [`BackfillRow::on_existing`].
     pub on_existing: i16,
     pub include_downstream: bool,
-    /// Whether runs take the script versions of those that they replace.
+    /// Whether runs use the script versions of those that they replace.
     pub pinned: bool,
-    /// Whether it goes on while the group is disabled.
+    /// Whether it continues while the group is disabled.
     pub force: bool,
     /// The priority of its runs.
     pub priority: i16,
@@ -160,23 +161,23 @@ pub struct NewBackfill {
     pub params: String,
     /// The upper end now.
     pub started_to: Time,
-    /// How many runs are to be made.
+    /// How many runs are expected.
     pub expected: i64,
 }
 
-/// What people do to a backfill.
+/// The controls of a backfill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackfillAction {
-    /// Makes no more runs.
+    /// Creates no more runs.
     Pause,
-    /// Whatever was paused goes on.
+    /// Continues what was paused.
     Resume,
-    /// Makes no more runs; its active ones are cancelled.
+    /// Creates no more runs; its active ones are cancelled.
     Cancel,
 }
 
 impl BackfillAction {
-    /// The word in the API and in the audit.
+    /// The name in the API and in the audit.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -185,7 +186,7 @@ impl BackfillAction {
         }
     }
 
-    /// The state that it leads to from a state; `None`: it does not go with that.
+    /// The state after it in this state; `None`: it is not allowed there.
     fn next(self, state: i16) -> Option<i16> {
         match (self, state) {
             (Self::Pause, 1) => Some(2),
@@ -196,20 +197,20 @@ impl BackfillAction {
     }
 }
 
-/// What came of an action.
+/// The result of a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackfillChange {
     /// There is no such backfill.
     Missing,
-    /// It does not go with the state: this one.
+    /// The backfill's state, this one, does not allow it.
     Refused(&'static str),
     Done,
 }
 
-/// A backfill, and how many of its own runs are in which state. (Runs of dependants that followed are not counted.)
+/// A backfill, and how many of its own runs are in each state. (Runs of dependants that followed are not counted.)
 pub type CountedBackfill = (BackfillRow, BTreeMap<RunState, i64>);
 
-/// Of runs that move from table to table while they are counted none is seen twice, or not at all.
+/// Runs may move between tables during the count: one snapshot counts each of them exactly once.
 const ONE_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 async fn counted(connection: &mut PgSession, rows: Vec<BackfillRow>) -> Result<Vec<CountedBackfill>, StoreError> {
@@ -293,7 +294,7 @@ impl Store {
         })
     }
 
-    /// A backfill and how many of its runs are in which state, as of one moment.
+    /// A backfill and how many of its runs are in each state, as of one moment.
     pub async fn backfill_counted(&self, id: Uuid) -> Result<Option<CountedBackfill>, StoreError> {
         transaction!(self, pool, "backfill_counted", once(ONE_SNAPSHOT), |tx| {
             let row = backfill_rows!("WHERE b.id = $1", id).fetch_optional(&mut *tx).await?;
@@ -301,7 +302,7 @@ impl Store {
         })
     }
 
-    /// Backfills, newest first, behind `cursor`, counted like one.
+    /// Backfills, newest first, after `cursor`, with the same counts.
     pub async fn backfills_counted(
         &self,
         groups: &[String],
@@ -375,7 +376,7 @@ impl Store {
         .await?)
     }
 
-    /// Live runs that a backfill has made, or brought along.
+    /// Live runs that a backfill has created, or caused in dependants.
     pub async fn live_runs_of_source(&self, source: Uuid, limit: i64) -> Result<Vec<RunId>, StoreError> {
         let ids = sqlx::query_scalar!(
             "SELECT id FROM heddle.runs_live WHERE source = $1 ORDER BY id LIMIT $2",
@@ -387,7 +388,7 @@ impl Store {
         Ok(ids.into_iter().map(RunId).collect())
     }
 
-    /// A cancelled backfill whose runs are all cancelled has ended.
+    /// Ends a cancelled backfill whose runs are all cancelled.
     pub async fn end_cancelled_backfill(&self, id: Uuid, at: Time) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.backfills SET state = 5, finished_at = greatest($2, created_at) WHERE id = $1 AND state = $3",

@@ -1,4 +1,4 @@
-//! What stands at the instants of a group: their last runs, and to which they are registered.
+//! The runs at the instants of a group: the last one of each, and the one that is registered.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -8,18 +8,18 @@ use uuid::Uuid;
 use super::BackfillRound;
 use crate::{Store, StoreError};
 
-/// What stands at an instant.
+/// What exists at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Occupancy {
     /// The instant.
     pub at: Time,
-    /// The last run that was made for it, with its state and script versions.
+    /// The last run that was created for it, with its state and script versions.
     pub last: Option<(RunId, RunState, Option<i64>)>,
-    /// The run that it is registered to (which may be gone), and whether the group's overlap left it out.
+    /// The run that is registered for it (which may be gone), and whether the group's overlap skipped it.
     pub registered: Option<(Uuid, bool)>,
 }
 
-/// The same as both statements answer it.
+/// The same, as both statements return it.
 struct OccupancyRow {
     at: Time,
     id: Option<Uuid>,
@@ -53,7 +53,7 @@ impl OccupancyRow {
 }
 
 impl Store {
-    /// What stands at the instants of a group between two: those at which nothing stands are left out.
+    /// What exists at the instants of a group between two; free instants are left out.
     pub async fn occupancies_between(&self, group_id: i64, from: Time, to: Time) -> Result<Vec<Occupancy>, StoreError> {
         let rows = sqlx::query_as!(
             OccupancyRow,
@@ -82,7 +82,7 @@ impl Store {
 }
 
 impl BackfillRound {
-    /// What stands at these instants, one for each, in their order.
+    /// What exists at these instants, one entry for each, in their order.
     pub async fn occupancies(&mut self, instants: &[Time]) -> Result<Vec<Occupancy>, StoreError> {
         let rows = sqlx::query_as!(
             OccupancyRow,

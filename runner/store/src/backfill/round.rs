@@ -1,4 +1,4 @@
-//! The rounds in which nodes move a backfill on.
+//! The rounds in which nodes advance a backfill.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::live::{Created, NewRun, create_in};
 use crate::transaction::Open;
 use crate::{Store, StoreError};
 
-/// A round: a backfill's row, locked. Dropped without [`BackfillRound::commit`] it changes nothing.
+/// A round: a backfill's row, locked. If it is dropped without [`BackfillRound::commit`], nothing changes.
 pub struct BackfillRound {
     pub(super) tx: Open,
     pub row: BackfillRow,
@@ -20,18 +20,19 @@ pub struct BackfillRound {
     active: Option<i64>,
 }
 
-/// How far a round has moved a backfill.
+/// How far a round has advanced a backfill.
 #[derive(Clone, Debug, Default)]
 pub struct Moved {
     /// The instant that was decided last.
     pub position: Option<Time>,
-    /// A descending backfill without an end: it has come down to `from`, and works off upwards what came due since.
+    /// A descending backfill without an end: it has reached `from`, and now handles, in ascending order, what has come
+    /// due since.
     pub catching_up: bool,
-    /// Instants left alone in this round.
+    /// Instants that this round skipped.
     pub skipped: i64,
-    /// Why it makes no runs although it could.
+    /// Why it creates no runs although it could.
     pub note: Option<String>,
-    /// How it has ended, if it has.
+    /// The state in which it has ended, if it has.
     pub ended: Option<i16>,
 }
 
@@ -47,11 +48,11 @@ impl Moved {
 }
 
 impl Store {
-    /// Takes a backfill's round; `None` if another node has it, or there is nothing to do.
+    /// Locks a backfill for a round; `None` if another node has it, or there is nothing to do.
     pub async fn backfill_round(&self, id: Uuid) -> Result<Option<BackfillRound>, StoreError> {
         let mut tx = self.open("backfill_turn").await?;
-        // The row is read as it is once it is locked; what is counted beside it, as it was when the statement began. A
-        // round that ended in between has changed the row, which `seen` then does not know.
+        // The row is read as of its lock; the count is as of the statement's begin. If another round ended in between,
+        // the row does not match `seen`, and the count is not used.
         let found = sqlx::query!(
             r#"SELECT b.id, b.group_id, g.name AS group_name, g.deleted_at IS NOT NULL AS "group_deleted!",
                       b.calendar_revision_id, b.state, b.from_at, b.to_at, b.step_micros, b.descending, b.max_active,
@@ -102,9 +103,9 @@ impl Store {
         }))
     }
 
-    /// A round in one statement; see `sql/step_backfill.sql`. `row` is how the last round left the backfill, `run` the
-    /// one for the next instant, [plain](NewRun::is_plain). `None`: something is not as believed, and nothing was done;
-    /// else whether what was meant for this node came to it, and when the run was made.
+    /// A round in one statement; see `sql/step_backfill.sql`. `row` is the backfill after the last round, `run` the run
+    /// for the next instant, [plain](NewRun::is_plain). `None`: something is not as expected, and nothing was done.
+    /// Otherwise: whether this node got the attempts that were meant for it, and when the run was created.
     pub async fn step_backfill(
         &self,
         row: &BackfillRow,
@@ -149,7 +150,7 @@ impl Store {
 }
 
 impl BackfillRound {
-    /// How many of its own runs are active: at least all that the last round made.
+    /// How many of its own runs are active: at least all that the last round created.
     pub async fn active(&mut self) -> Result<i64, StoreError> {
         if let Some(active) = self.active {
             return Ok(active);
@@ -163,9 +164,9 @@ impl BackfillRound {
         .await?)
     }
 
-    /// Registers instants to runs: `(instant, run, the run that it was seen registered to)`. Answers the runs that
-    /// got theirs; at the other instants somebody was faster. Writes how far the round has come, all of `moved` but how
-    /// many runs were made, which it counts itself.
+    /// Registers instants for runs: `(instant, run, the run that was registered when it was read)`. Returns the runs
+    /// that got their instant; at the others somebody was faster. Writes how far the round has come: all of `moved`,
+    /// and the number of created runs, which it counts itself.
     pub async fn register(
         &mut self,
         instants: &[(Time, RunId, Option<Uuid>)],
@@ -190,7 +191,7 @@ impl BackfillRound {
         Ok(got.into_iter().map(RunId).collect())
     }
 
-    /// Ends a round whose runs are [registered](Self::register) and made.
+    /// Ends a round whose runs are [registered](Self::register) and created.
     pub async fn commit_made(self) -> Result<(), StoreError> {
         self.tx.commit().await?;
         Ok(())
@@ -200,7 +201,7 @@ impl BackfillRound {
         create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), lease, clock).await
     }
 
-    /// How its runs stand.
+    /// The numbers of its runs by state.
     pub async fn counts(&mut self) -> Result<BTreeMap<RunState, i64>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT state AS "state!", count(*) AS "count!"
@@ -222,7 +223,7 @@ impl BackfillRound {
             .collect()
     }
 
-    /// Writes how far it has come without making runs, and ends the round.
+    /// Writes how far it has come, without new runs, and ends the round.
     pub async fn commit(mut self, moved: &Moved, now: Time) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.backfills

@@ -5,10 +5,10 @@ use heddle_domain::Time;
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
-/// The longest blob that is kept, in bytes. The schema CHECKs the same.
+/// The longest blob, in bytes. The schema CHECKs the same.
 pub const BLOB_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Keeps bytes under their digest, unless they are there already.
+/// Stores bytes under their digest, unless they are stored already.
 pub(crate) async fn put(connection: &mut PgSession, digest: &str, bytes: &[u8], at: Time) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO heddle.blobs (digest, bytes, created_at) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING",

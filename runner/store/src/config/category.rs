@@ -1,4 +1,4 @@
-//! Categories: what groups are sorted by, and what secrets and connections are granted to.
+//! Categories: they sort groups, and secrets and connections are granted to them.
 
 use serde_json::json;
 
@@ -17,11 +17,11 @@ one_value! {
     /// Creates or changes a category.
     put: put_category,
     get: category,
-    /// Categories by name, behind `cursor`.
+    /// Categories by name, after `cursor`.
     list: categories,
 }
 
-/// What came of deleting a category.
+/// The result of deleting a category.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CategoryDelete {
     Missing,
@@ -30,14 +30,14 @@ pub enum CategoryDelete {
     Deleted,
 }
 
-/// How many users of a thing are named when it may not be deleted.
+/// How many users of an object are named when it may not be deleted.
 const USERS_NAMED_MAX: i64 = 20;
 
 impl Store {
     /// Deletes a category that no group is in.
     pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<CategoryDelete, StoreError> {
         transaction!(self, control, "delete_category", |tx| {
-            // Against groups that are put meanwhile: their foreign key waits for this lock.
+            // A concurrent PUT of a group waits for this lock because of its foreign key.
             let found = sqlx::query_scalar!(
                 "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
                 name

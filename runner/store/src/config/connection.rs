@@ -1,4 +1,4 @@
-//! Named SQL connections that scripts may query. Their URLs are sealed as secrets are.
+//! Named SQL connections that scripts may query. Their URLs are sealed like secrets.
 
 use std::borrow::Borrow;
 
@@ -13,11 +13,11 @@ use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
-/// What people may choose of a connection, apart from its URL.
+/// The options of a connection that people choose, without its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
     pub grant: Grant,
-    /// On each node, 1 to [`CONNECTION_POOL_MAX`].
+    /// The maximum on each node, from 1 to [`CONNECTION_POOL_MAX`].
     pub max_connections: i32,
     /// Whether `execute` is refused and transactions are read-only.
     pub read_only: bool,
@@ -35,7 +35,7 @@ pub struct ConnectionRow {
     pub updated_at: Time,
 }
 
-/// What came of putting a connection.
+/// The result of putting a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConnectionPut {
     /// A new connection needs a URL.
@@ -61,16 +61,16 @@ struct ConnectionWrite<'a> {
     keys: &'a SecretKeys,
     chance: &'a dyn Chance,
     name: &'a str,
-    /// `None`: the one that is kept.
+    /// `None`: the stored one.
     url: Option<&'a str>,
     options: &'a ConnectionOptions,
 }
 
-/// A connection as it is kept, compared with the one to be put.
+/// A stored connection, compared with the new one.
 struct KeptConnection {
     row: ConnectionRow,
     url: Sealed,
-    /// It is sealed with the key of today.
+    /// It is sealed with the current key.
     current: bool,
     same_url: bool,
 }
@@ -137,7 +137,7 @@ impl Named for ConnectionWrite<'_> {
         }))
     }
 
-    /// Whoever says the URL once more has it sealed with the key of today; without one the seal stays as it is.
+    /// Putting the same URL again seals it with the current key; without a URL, the seal does not change.
     fn is_same(&self, kept: &KeptConnection) -> bool {
         kept.row.options == *self.options && kept.same_url && (kept.current || self.url.is_none())
     }
@@ -182,21 +182,21 @@ impl Named for ConnectionWrite<'_> {
         })
     }
 
-    fn shown(row: &ConnectionRow) -> Value {
-        shown(&row.options)
+    fn shown(row: &ConnectionRow) -> Result<Value, StoreError> {
+        Ok(shown(&row.options))
     }
 
-    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Value {
-        let mut after = Self::shown(row);
+    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Result<Value, StoreError> {
+        let mut after = Self::shown(row)?;
         if let Some(kept) = kept {
             after["url_changed"] = json!(!kept.same_url);
         }
-        after
+        Ok(after)
     }
 }
 
 impl Store {
-    /// Creates or changes a connection; without a URL the one that is kept stays.
+    /// Creates or changes a connection; without a URL, the stored one stays.
     pub async fn put_connection(
         &self,
         by: By<'_>,
@@ -252,7 +252,7 @@ impl Store {
         Ok(Some((keys.open(Noun::Connection, name, &sealed)?, options)))
     }
 
-    /// Connections by name, behind `cursor`, without their URLs.
+    /// Connections by name, after `cursor`, without their URLs.
     pub async fn connections(&self, cursor: Option<&str>, limit: i64) -> Result<Page<ConnectionRow>, StoreError> {
         let rows = self.connection_rows(None, cursor, limit + 1).await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))

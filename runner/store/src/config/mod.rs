@@ -1,4 +1,4 @@
-//! What people configure, one file per noun; what they put under a name, they put as `named.rs` says.
+//! What people configure, one file per noun. Objects that people put under a name are written as `named.rs` describes.
 
 pub mod blob;
 pub mod category;

@@ -1,15 +1,16 @@
-//! A PUT of something that has a name: said here once, for all nouns.
+//! A PUT of a named object: the same for all nouns.
 //!
-//! Whoever puts takes turns with the others who put the same name ([`change::lock_name`]), reads and locks what is kept
-//! of it, compares, writes, records the change with how it stood and how it stands, and commits. What differs is a noun's
-//! own: the statements, what counts as the same, what may refuse it ([`Named`]).
+//! A PUT locks the name ([`change::lock_name`]), so that others who put the same name wait. Then it reads and locks the
+//! stored object, compares, writes, records the change with the object before and after, and commits. Each noun has its
+//! own statements, its own comparison, and its own reasons to refuse ([`Named`]).
 //!
-//! The lock comes first, also for nouns whose row could simply be inserted: several need what is kept to know what is
-//! put (a channel's secrets, a connection's URL, what of a topic is fixed), and two who make one thing at once would
-//! both find none, so that one of them failed, or its change was recorded as if nothing had stood there.
+//! The lock comes first, also for nouns whose row could simply be inserted. Several nouns need the stored object to
+//! complete the new one (a channel's secrets, a connection's URL, the fixed fields of a topic). And without it, two
+//! callers who create one object at once would both find none: one of them would fail, or its change would be recorded
+//! as a creation.
 //!
-//! Scripts, groups, tokens and members are no such things: a script gets versions and a group revisions, a token is made
-//! once, and of members only those are told who come and go.
+//! Scripts, groups, tokens and members do not use this: a script gets versions and a group revisions, a token is
+//! created once, and of members only the differences are recorded.
 
 use std::borrow::Borrow;
 
@@ -21,37 +22,37 @@ use crate::database::{PgSession, Pool};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// What is put under a name.
+/// An object that is put under a name.
 pub(crate) trait Named {
     /// The name of the transaction.
     const PUT: &'static str;
     const NOUN: Noun;
-    /// What is kept, as it is read.
+    /// The stored object, as it is read.
     type Kept: Borrow<Self::Row> + Into<Self::Row>;
-    /// What is answered of it.
+    /// The object, as it is returned.
     type Row;
-    /// What comes of it all: that it was done, or what refused it.
+    /// The result: the PUT was done, or why it was refused.
     type Answer: From<Put<Self::Row>>;
 
-    /// Whose connections write it.
+    /// The pool whose connections write it.
     fn pool(store: &Store) -> &Pool {
         &store.control
     }
 
     fn name(&self) -> &str;
 
-    /// Reads what is kept, and locks its row.
+    /// Reads the stored object, and locks its row.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<Self::Kept>, StoreError>;
 
-    /// Refuses what may not be put, whether it changes something or not.
+    /// Refuses an object that may not be put, even if it changes nothing.
     async fn check(&self, _tx: &mut PgSession, _kept: Option<&Self::Kept>) -> Result<(), Stop<Self::Answer>> {
         Ok(())
     }
 
-    /// Whether what is kept says so already.
+    /// Whether the stored object is the same already.
     fn is_same(&self, kept: &Self::Kept) -> bool;
 
-    /// Makes it, or changes what is kept; answers how it stands then.
+    /// Creates or changes the stored object; returns it.
     async fn write(
         &self,
         tx: &mut PgSession,
@@ -60,30 +61,30 @@ pub(crate) trait Named {
     ) -> Result<Self::Row, Stop<Self::Answer>>;
 
     /// How it stands, for the audit: never a secret.
-    fn shown(row: &Self::Row) -> Value;
+    fn shown(row: &Self::Row) -> Result<Value, StoreError>;
 
     /// The same of what was just written; more, if there is something to be said of the change.
-    fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Value {
+    fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Result<Value, StoreError> {
         Self::shown(row)
     }
 
-    /// Writes down what was done, for people and for nodes.
+    /// Records the PUT, for people and for nodes.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { action, before, after } = told;
         change::record(tx, by, action, Self::NOUN, self.name(), before, Some(after)).await
     }
 }
 
-/// What a PUT did, as the audit tells it.
+/// A PUT as the audit shows it.
 pub(crate) struct PutAudit<'a> {
     pub action: &'static str,
     pub before: Option<&'a Value>,
     pub after: &'a Value,
 }
 
-/// Why a PUT goes no further.
+/// Why a PUT stops.
 pub(crate) enum Stop<A> {
-    /// It may not be put: this is the answer.
+    /// It is refused: this is the answer.
     Refused(A),
     Failed(StoreError),
 }
@@ -95,7 +96,7 @@ impl<A> From<StoreError> for Stop<A> {
 }
 
 impl<A> From<sqlx::Error> for Stop<A> {
-    // What is shown of a statement that failed is where it stands.
+    // The location of the failed statement is shown.
     #[track_caller]
     fn from(error: sqlx::Error) -> Self {
         Self::Failed(error.into())
@@ -103,7 +104,7 @@ impl<A> From<sqlx::Error> for Stop<A> {
 }
 
 impl Store {
-    /// Makes or changes something; what stands so already is left alone.
+    /// Creates or changes an object; does nothing if it is the same already.
     pub(crate) async fn put<N: Named>(&self, by: By<'_>, named: &N) -> Result<N::Answer, StoreError> {
         transaction!(self, N::pool(self), N::PUT, |tx| {
             match put_in(&mut tx, by, named).await {
@@ -120,7 +121,12 @@ impl Store {
     }
 }
 
-async fn put_in<N: Named>(tx: &mut PgSession, by: By<'_>, named: &N) -> Result<Put<N::Row>, Stop<N::Answer>> {
+/// The same within a transaction, which the caller ends: with a commit if something was changed.
+pub(crate) async fn put_in<N: Named>(
+    tx: &mut PgSession,
+    by: By<'_>,
+    named: &N,
+) -> Result<Put<N::Row>, Stop<N::Answer>> {
     change::lock_name(tx, N::NOUN, named.name()).await?;
     let kept = named.locked(tx).await?;
     named.check(tx, kept.as_ref()).await?;
@@ -135,8 +141,8 @@ async fn put_in<N: Named>(tx: &mut PgSession, by: By<'_>, named: &N) -> Result<P
         kept => kept,
     };
     let row = named.write(tx, by.at, kept.as_ref()).await?;
-    let before = kept.as_ref().map(|kept| N::shown(kept.borrow()));
-    let after = named.after(&row, kept.as_ref());
+    let before = kept.as_ref().map(|kept| N::shown(kept.borrow())).transpose()?;
+    let after = named.after(&row, kept.as_ref())?;
     let told = PutAudit {
         action: if kept.is_none() { "create" } else { "update" },
         before: before.as_ref(),

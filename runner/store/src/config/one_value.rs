@@ -1,7 +1,7 @@
-//! Named things that keep one value: categories (a description), pools (slots), templates (a schema).
+//! Named objects with one value: categories (a description), pools (slots), templates (a schema).
 //!
-//! Their rows, their PUT, and how they are read differ only in the names and in the value's type, so the macro
-//! [`one_value!`] writes them down once. How such a thing is deleted is its own: what may still use it differs.
+//! Their rows, their PUT and their reads differ only in names and in the type of the value, so the macro [`one_value!`]
+//! writes them once. Each has its own deletion, because different objects may still use it.
 
 /// Declares a row (`name`, the value, `created_at`, `updated_at`) and the three calls of the store that write one, read
 /// one, and list them by name.
@@ -81,8 +81,8 @@ macro_rules! one_value {
                 .await?)
             }
 
-            fn shown($shown_row: &$Row) -> serde_json::Value {
-                $shown
+            fn shown($shown_row: &$Row) -> Result<serde_json::Value, crate::StoreError> {
+                Ok($shown)
             }
         }
 

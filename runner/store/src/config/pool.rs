@@ -16,10 +16,10 @@ one_value! {
     value: slots("slots"): i32, given: i32,
     same: |kept, given| kept == given,
     shown: |row| json!({"slots": row.slots}),
-    /// Creates or changes a pool. Slots that are taken stay taken: a pool that became smaller empties as its tasks end.
+    /// Creates or changes a pool. Slots in use stay in use: a pool that became smaller empties as its tasks end.
     put: put_pool,
     get: pool_by_name,
-    /// Pools by name, behind `cursor`.
+    /// Pools by name, after `cursor`.
     list: pools,
 }
 
@@ -27,8 +27,8 @@ one_value! {
 pub const POOL_SLOTS_MAX: i32 = 1_000_000;
 
 impl Store {
-    /// Deletes a pool that no group's current spec names. Task runs of older revisions that name it are unbounded by it
-    /// from then on.
+    /// Deletes a pool that no group's current spec names. From then on, it does not bound task runs of older revisions
+    /// that name it.
     pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_pool", |tx| {
             let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)

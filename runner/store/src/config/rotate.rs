@@ -1,9 +1,9 @@
-//! Moving what is sealed from one key to the next.
+//! Seals again, with the current key, what older keys sealed.
 //!
-//! A key is changed in three steps, between which the cluster always opens everything: every node learns the new key as
-//! one that opens; every node seals with the new one and still opens with the old; then what the old one sealed is
-//! sealed anew, and the old one can be forgotten. Only the last step is here, and it is asked for, since no node knows
-//! what the others are configured with.
+//! A key is changed in three steps, and after each of them all nodes can open everything: every node gets the new key
+//! for opening; every node seals with the new one and still opens with the old one; then what the old key sealed is
+//! sealed again, and the old key can be removed. Only the last step is here. It has to be requested, because no node
+//! knows the configuration of the others.
 
 use heddle_domain::Chance;
 use serde_json::json;
@@ -14,13 +14,13 @@ use crate::secret::{Sealed, SecretKeys};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many rows one transaction seals anew.
+/// How many rows one transaction seals again.
 const ROWS_MAX: i64 = 100;
 
-/// How many rows are named that no key opens.
+/// How many rows that no key opens are named.
 const NAMED_MAX: i64 = 5;
 
-/// Something that none of the keys opens.
+/// A row that none of the keys opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignSeal {
     /// `secret`, `connection` or `channel`.
@@ -30,7 +30,7 @@ pub struct ForeignSeal {
     pub key_id: String,
 }
 
-/// How much was sealed anew.
+/// How many rows were sealed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotated {
     pub secrets: u64,
@@ -49,7 +49,7 @@ impl Rotated {
 }
 
 impl Store {
-    /// The first few things that none of these keys opens.
+    /// The first few rows that none of these keys opens.
     pub async fn foreign_seals(&self, keys: &SecretKeys) -> Result<Vec<ForeignSeal>, StoreError> {
         let ids = keys.ids();
         Ok(sqlx::query_as!(
@@ -68,8 +68,8 @@ impl Store {
         .await?)
     }
 
-    /// Seals with the current key what older ones sealed. What came half-way is right: each row has its key's
-    /// fingerprint.
+    /// Seals again, with the current key, what older keys sealed. If it stops half-way, all is still right: each row
+    /// has its key's fingerprint.
     pub async fn rotate_keys(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Rotated, StoreError> {
         let mut done = Rotated::default();
         for table in SealedTable::ALL {
@@ -93,7 +93,7 @@ impl Store {
         })
     }
 
-    /// Seals up to [`ROWS_MAX`] rows of a table anew; answers how many.
+    /// Seals up to [`ROWS_MAX`] rows of a table again; returns how many.
     async fn rotate_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
         transaction!(self, control, "rotate_rows", |tx| {
             tx.patiently();
@@ -120,7 +120,7 @@ enum SealedTable {
 impl SealedTable {
     const ALL: [Self; 3] = [Self::Secrets, Self::Connections, Self::Channels];
 
-    /// What is bound into the seal.
+    /// The noun that is bound into the seal.
     fn noun(self) -> Noun {
         match self {
             Self::Secrets => Noun::Secret,

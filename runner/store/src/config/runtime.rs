@@ -1,11 +1,13 @@
-//! Runtimes: what text scripts are checked with, and run on until it is retired.
+//! Runtimes: with which text scripts are checked, and on which they run until it is retired.
 //!
-//! A version names its runtime by a foreign key: its row is there before the first script that is checked with it, and no
-//! row goes that a version names. *Retiring* a runtime has all its versions name another one, in one transaction; whoever
-//! uploads with it meanwhile comes before, and is moved as well, or after, and then it is kept again for that version alone.
+//! A version names its runtime by a foreign key: the runtime's row is written before the first script that is checked
+//! with it, and no row is deleted that a version names. *Retiring* a runtime moves all its versions to another one, in
+//! one transaction. A concurrent upload with it comes before, and is moved too, or after; then the runtime is kept
+//! again for that version alone.
 //!
-//! What is retired is first checked where it is in use. So whoever puts a version into use holds its runtime: an upload, an
-//! activation, a spec that names the version. It comes before a retirement, which then finds the version in use, or after.
+//! Before a runtime is retired, its versions in use are checked. So everything that puts a version into use (an upload,
+//! an activation, a spec that names the version) locks its runtime. It comes before a retirement, which then finds the
+//! version in use, or after.
 //!
 //! Order of locks: scripts, then runtimes (shared); retiring locks the runtime, then versions.
 
@@ -17,7 +19,7 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-/// A runtime, but for its bytes.
+/// A runtime without its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeRow {
     /// The digest of its bytes.
@@ -25,18 +27,18 @@ pub struct RuntimeRow {
     /// `javascript`, which is TypeScript's as well, or `python`.
     pub language: String,
     pub interpreter: String,
-    /// Which version of the host's interface it asks for.
+    /// The version of the host interface that it needs.
     pub interface: i32,
-    /// Bytes, as they are kept.
+    /// Its stored bytes.
     pub size: i64,
     pub created_at: Time,
     pub retired_at: Option<Time>,
-    /// How many versions name it, and of how many scripts; deleted ones, which kept runs know, too.
+    /// How many versions name it, and of how many scripts, including deleted scripts that kept runs still use.
     pub versions: i64,
     pub scripts: i64,
 }
 
-/// A runtime to be kept.
+/// A runtime to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct RuntimeWrite<'a> {
     pub tag: &'a str,
@@ -47,7 +49,7 @@ pub struct RuntimeWrite<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A version that may be run again on the runtime that it names.
+/// A version that may run again on the runtime that it names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionInUse {
     pub script_id: i64,
@@ -58,15 +60,15 @@ pub struct VersionInUse {
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
-    /// `None`: nobody knows.
+    /// `None`: unknown.
     pub exports: Option<Vec<String>>,
 }
 
-/// What came of retiring a runtime.
+/// The result of retiring a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retired {
     Missing,
-    /// There are versions in use that were not looked at: uploaded or activated since.
+    /// There are versions in use that were not checked: uploaded or activated since.
     Others,
     Done {
         /// How many versions were moved.
@@ -74,7 +76,7 @@ pub enum Retired {
     },
 }
 
-/// Has a runtime be kept, in the transaction that writes a version that names it.
+/// Keeps a runtime, in the transaction that writes a version that names it.
 pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<(), StoreError> {
     let kept = sqlx::query_scalar!(
         "SELECT tag FROM heddle.runtimes WHERE tag = $1 AND retired_at IS NULL FOR SHARE",
@@ -100,7 +102,7 @@ pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<()
     audit::write(tx, by, "keep", Noun::Runtime, tag, None, None).await
 }
 
-/// Has the runtimes of versions stay what they are until the caller's transaction ends, which puts these versions into use.
+/// Keeps the runtimes of versions unchanged until the caller's transaction ends, which puts these versions into use.
 pub(crate) async fn stay(tx: &mut PgSession, versions: &[(i64, i32)]) -> Result<(), StoreError> {
     let (scripts, numbers): (Vec<i64>, Vec<i32>) = versions.iter().copied().unzip();
     sqlx::query!(
@@ -128,7 +130,7 @@ impl Store {
         .await?)
     }
 
-    /// Keeps a runtime. Of several who do so at once one writes it; one that was retired is kept again.
+    /// Stores a runtime. If several callers do so at once, one writes it. A retired one is kept again.
     pub async fn put_runtime(&self, at: Time, write: RuntimeWrite<'_>) -> Result<(), StoreError> {
         sqlx::query!(
             "INSERT INTO heddle.runtimes (tag, language, interpreter, interface, bytes, created_at)
@@ -147,7 +149,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a runtime's bytes anew, which were damaged where they are kept. It stays retired if it is.
+    /// Writes a runtime's bytes again, because the stored ones were damaged. A retired one stays retired.
     pub async fn mend_runtime(&self, write: RuntimeWrite<'_>) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.runtimes SET language = $2, interpreter = $3, interface = $4, bytes = $5 WHERE tag = $1",
@@ -162,7 +164,7 @@ impl Store {
         Ok(())
     }
 
-    /// The bytes of a runtime, as they are kept.
+    /// The stored bytes of a runtime.
     pub async fn runtime_bytes(&self, tag: &str) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(
             sqlx::query_scalar!("SELECT bytes FROM heddle.runtimes WHERE tag = $1", tag)
@@ -171,7 +173,7 @@ impl Store {
         )
     }
 
-    /// Runtimes by tag, behind `cursor`.
+    /// Runtimes by tag, after `cursor`.
     pub async fn runtimes(&self, cursor: Option<&str>, limit: i64) -> Result<Page<RuntimeRow>, StoreError> {
         let rows = sqlx::query_as!(
             RuntimeRow,
@@ -205,8 +207,8 @@ impl Store {
         .await?)
     }
 
-    /// Versions that name a runtime and may be run again, behind a version: the active ones, those that groups and topics
-    /// name, and those that runs under way have taken.
+    /// Versions after a given one that name a runtime and may run again: the active ones, those that groups and topics
+    /// name, and those of live runs.
     pub async fn versions_in_use(
         &self,
         tag: &str,
@@ -217,8 +219,8 @@ impl Store {
         in_use(&mut connection, tag, behind, limit).await
     }
 
-    /// Has all versions that name a runtime name another one, if those of them that are in use have been looked at: script
-    /// and version, in any order.
+    /// Moves all versions that name a runtime to another one, if those of them that are in use have been checked:
+    /// script and version, in any order.
     pub async fn retire_runtime(
         &self,
         by: By<'_>,
@@ -261,7 +263,7 @@ impl Store {
         })
     }
 
-    /// Removes up to `limit` runtimes that were retired before an instant, but for those that a version names.
+    /// Deletes up to `limit` runtimes that were retired before an instant and that no version names.
     pub async fn prune_runtimes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.runtimes WHERE tag IN (

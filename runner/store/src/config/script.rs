@@ -8,7 +8,7 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, blob, runtime};
 
-/// A script with what its active version says of itself.
+/// A script with the description of its active version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptRow {
     pub id: i64,
@@ -30,11 +30,11 @@ pub struct ScriptVersionRow {
     pub digest: String,
     /// The interface, such as `heddle:task/task` or `source/javascript`.
     pub world: String,
-    /// The interpreter that a text was checked with.
+    /// The interpreter with which a text was checked.
     pub runtime: Option<String>,
-    /// The runtime that it runs on, until it is retired; `None`: wasm, or a text of a time before there were any.
+    /// The runtime on which it runs, until that is retired; `None`: wasm, or a text from before there were runtimes.
     pub runtime_tag: Option<String>,
-    /// Which functions it has that Heddle calls: `run`, `handle`. `None`: see [`Self::has`].
+    /// The functions that it has and Heddle calls: `run`, `handle`. `None`: see [`Self::has`].
     pub exports: Option<Vec<String>>,
     pub params_schema: Option<Value>,
     pub defaults: Value,
@@ -48,7 +48,7 @@ pub struct ScriptVersionRow {
 pub const CONSUMER_WORLD: &str = "heddle:task/consumer";
 
 impl ScriptVersionRow {
-    /// Whether it has a function. `None`: nobody knows, for it is a text that a build uploaded which did not write that.
+    /// Whether it has a function. `None`: unknown, because the build that uploaded this text did not store that.
     pub fn has(&self, function: &str) -> Option<bool> {
         match &self.exports {
             Some(exports) => Some(exports.iter().any(|name| name == function)),
@@ -58,7 +58,7 @@ impl ScriptVersionRow {
     }
 }
 
-/// What a compiler has said of uploaded bytes.
+/// A compiler's result for uploaded bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptWrite<'a> {
     pub name: &'a str,
@@ -66,9 +66,9 @@ pub struct ScriptWrite<'a> {
     pub bytes: &'a [u8],
     pub world: &'a str,
     pub runtime: Option<&'a str>,
-    /// One that is kept.
+    /// A stored one.
     pub runtime_tag: Option<&'a str>,
-    /// Which functions it has that Heddle calls.
+    /// The functions that it has and Heddle calls.
     pub exports: &'a [&'static str],
     pub params_schema: Option<&'a Value>,
     /// The defaults of its params, a JSON object.
@@ -78,7 +78,7 @@ pub struct ScriptWrite<'a> {
     pub activate: bool,
 }
 
-/// What came of deleting a script.
+/// The result of deleting a script.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScriptDelete {
     Missing,
@@ -90,7 +90,7 @@ pub enum ScriptDelete {
     Deleted,
 }
 
-/// What came of activating a version.
+/// The result of activating a version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Activate {
     MissingScript,
@@ -186,7 +186,7 @@ async fn add_version(
     Ok(version)
 }
 
-/// Writes a script's row, and what was done to it, with this digest, into the log of changes and the audit.
+/// Writes a script's row, and records the action with this digest in the log of changes and the audit.
 async fn write_script(
     tx: &mut PgSession,
     by: By<'_>,
@@ -213,15 +213,16 @@ async fn write_script(
 }
 
 impl Store {
-    /// Adds a version, unless the newest one has the same digest and world (a text may be two languages), and was checked
-    /// with the same runtime. Either way it becomes active if that is asked for.
+    /// Adds a version, unless the newest one has the same digest and world (a text may be valid in two languages), and
+    /// was checked with the same runtime. In both cases it becomes active if that is requested.
     pub async fn put_script(
         &self,
         by: By<'_>,
         write: ScriptWrite<'_>,
     ) -> Result<Put<(ScriptRow, ScriptVersionRow)>, StoreError> {
         transaction!(self, control, "put_script", |tx| {
-            // The row comes first, so that uploads of one name take turns on it from the very first one on.
+            // The row is written first, so that uploads of one name wait for each other's lock on it, even the very
+            // first ones.
             sqlx::query!(
             "INSERT INTO heddle.scripts (name, created_at, updated_at) VALUES ($1, $2, $2) ON CONFLICT (name) DO NOTHING",
             write.name,
@@ -286,7 +287,7 @@ impl Store {
         .await?)
     }
 
-    /// Scripts by name, behind `cursor`, each with its active version, or its newest one while none is active.
+    /// Scripts by name, after `cursor`, each with its active version, or with its newest one if none is active.
     pub async fn scripts(
         &self,
         cursor: Option<&str>,
@@ -337,7 +338,7 @@ impl Store {
         Ok(Page::of(rows, limit, |(script, _)| script.name.clone()))
     }
 
-    /// A version by number, or the active one (the newest while none is active).
+    /// A version by number, or the active one (the newest if none is active).
     pub async fn script_version(
         &self,
         name: &str,
@@ -358,7 +359,7 @@ impl Store {
         .await?)
     }
 
-    /// A version as a run has recorded it, also of a script that was deleted since.
+    /// A version that a run has recorded, even if the script was deleted since.
     pub async fn recorded_script_version(
         &self,
         name: &str,
@@ -437,7 +438,7 @@ impl Store {
         })
     }
 
-    /// Deletes a script that no group's current revision names. Kept runs still know its versions.
+    /// Deletes a script that no group's current revision names. Kept runs still have its versions.
     pub async fn delete_script(&self, by: By<'_>, name: &str) -> Result<ScriptDelete, StoreError> {
         transaction!(self, control, "delete_script", |tx| {
             let Some(script) = lock(&mut tx, name).await?.filter(|script| !script.deleted) else {
@@ -474,7 +475,7 @@ impl Store {
 }
 
 impl Store {
-    /// Names of scripts that have an active version, those that groups use first, up to `limit`.
+    /// Names of scripts with an active version, those that groups use first, up to `limit`.
     pub async fn active_scripts(&self, limit: i64) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT s.name FROM heddle.scripts s WHERE s.active_version IS NOT NULL
@@ -486,7 +487,7 @@ impl Store {
         .await?)
     }
 
-    /// Texts of which nobody knows what they export, behind a version.
+    /// Texts whose exports are unknown, after a version.
     pub async fn versions_without_exports(
         &self,
         behind: (i64, i32),
@@ -507,7 +508,7 @@ impl Store {
         .await?)
     }
 
-    /// Writes what a version exports, which nobody knew.
+    /// Writes the exports of a version, which were unknown.
     pub async fn note_exports(&self, script_id: i64, version: i32, exports: &[&str]) -> Result<(), StoreError> {
         let exports: Vec<String> = exports.iter().map(|&name| name.to_owned()).collect();
         sqlx::query!(

@@ -1,9 +1,9 @@
-//! Secrets, and how they and connection URLs are kept: XChaCha20-Poly1305 under a key from the configuration.
+//! Secrets, and how they and connection URLs are stored: XChaCha20-Poly1305 under a key from the configuration.
 //!
-//! The associated data binds a ciphertext to its kind and name, so that a row copied over another one does not open.
-//! Nonces are 192 random bits, which may be drawn at random for as long as a key lives. Keys are rotated by giving the
-//! new one first and the old one behind it: what the old one sealed still opens, and is sealed anew when it is put, or all
-//! at once ([`crate::rotate`]).
+//! The associated data binds a ciphertext to its kind and name, so that a row that is copied over another one does not
+//! open. Nonces are 192 random bits, enough to draw at random as long as a key is used. To rotate keys, the new one is
+//! configured first and the old one after it: what the old one sealed still opens, and is sealed again when it is put,
+//! or all at once ([`crate::rotate`]).
 
 use std::borrow::Borrow;
 
@@ -40,7 +40,7 @@ impl SecretKey {
         Self { bytes, id }
     }
 
-    /// A fingerprint that says nothing of the key; stored beside what it sealed.
+    /// A fingerprint that reveals nothing of the key; stored next to what it sealed.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -61,7 +61,7 @@ pub struct SecretKeys {
     previous: Vec<SecretKey>,
 }
 
-/// Bytes as they are kept.
+/// The stored bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealed {
     pub ciphertext: Vec<u8>,
@@ -146,8 +146,8 @@ fn unreadable(noun: Noun, name: &str, why: &str) -> StoreError {
     StoreError::unreadable(table, "sealed", name, why)
 }
 
-/// Who may use a secret or a connection: these groups and all groups of these categories; `*` stands for all. Nobody
-/// may when both are empty.
+/// Who may use a secret or a connection: these groups, and all groups of these categories; `*` means all. If both are
+/// empty, nobody may.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     pub groups: Vec<String>,
@@ -187,10 +187,10 @@ struct SecretWrite<'a> {
     grant: &'a Grant,
 }
 
-/// A secret as it is kept, compared with the one to be put.
+/// A stored secret, compared with the new one.
 struct KeptSecret {
     row: SecretRow,
-    /// It is sealed with the key of today.
+    /// It is sealed with the current key.
     current: bool,
     same_value: bool,
 }
@@ -284,16 +284,16 @@ impl Named for SecretWrite<'_> {
         })
     }
 
-    fn shown(row: &SecretRow) -> Value {
-        row.grant.to_json()
+    fn shown(row: &SecretRow) -> Result<Value, StoreError> {
+        Ok(row.grant.to_json())
     }
 
-    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Value {
-        let mut after = Self::shown(row);
+    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Result<Value, StoreError> {
+        let mut after = Self::shown(row)?;
         if let Some(kept) = kept {
             after["value_changed"] = json!(!kept.same_value);
         }
-        after
+        Ok(after)
     }
 }
 
@@ -337,7 +337,7 @@ impl Store {
         }))
     }
 
-    /// A secret's value and who may use it: for scripts that were granted it, never for the API.
+    /// A secret's value and its grant: for scripts to which it is granted, never for the API.
     pub async fn secret_value(&self, keys: &SecretKeys, name: &str) -> Result<Option<(String, Grant)>, StoreError> {
         let row = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories FROM heddle.secrets WHERE name = $1",
@@ -361,7 +361,7 @@ impl Store {
         )))
     }
 
-    /// Secrets by name, behind `cursor`, without their values.
+    /// Secrets by name, after `cursor`, without their values.
     pub async fn secrets(&self, cursor: Option<&str>, limit: i64) -> Result<Page<SecretRow>, StoreError> {
         let rows = sqlx::query!(
             "SELECT name, groups, categories, created_at, updated_at FROM heddle.secrets

@@ -1,5 +1,5 @@
-//! Sessions of the UI: who has signed in with which token, and which people a provider has vouched for. Only the SHA-256
-//! of a session's cookie is kept.
+//! Sessions of the UI: who has signed in with which token, and which people a provider has identified. Of a session's
+//! cookie, only the SHA-256 is stored.
 
 use heddle_domain::Time;
 use serde_json::{Value, json};
@@ -9,16 +9,16 @@ use crate::token::TokenRow;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many sessions one token, or one person, may have; the oldest make room.
+/// How many sessions one token, or one person, may have; beyond that, the oldest ends.
 const SESSIONS_MAX: i64 = 100;
 
-/// A person whom a provider vouches for.
+/// A person whom a provider has identified.
 #[derive(Clone, Copy, Debug)]
 pub struct Person<'a> {
     pub issuer: &'a str,
-    /// The person's id there.
+    /// The person's id at the provider.
     pub subject: &'a str,
-    /// As the audit names them.
+    /// The person's name in the audit.
     pub actor: &'a str,
 }
 
@@ -28,16 +28,16 @@ impl Person<'_> {
     }
 }
 
-/// Somebody who is signed in: by how many sessions, and until when.
+/// A token or person that is signed in: with how many sessions, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedInRow {
-    /// A token's name, or a person as the audit names them.
+    /// A token's name, or a person's name in the audit.
     pub actor: String,
-    /// What they may do.
+    /// The role.
     pub role: String,
-    /// Who vouches for a person; `None`: it is a token.
+    /// The provider that has identified a person; `None`: it is a token.
     pub issuer: Option<String>,
-    /// The person's id there.
+    /// The person's id at the provider.
     pub subject: Option<String>,
     /// How many sessions they have.
     pub sessions: i64,
@@ -48,8 +48,9 @@ pub struct SignedInRow {
 }
 
 impl Store {
-    /// Who has sessions that have not ended at `now`, by name, behind `cursor`. A person whom the provider has renamed is
-    /// told of once for each name. What is read is bounded by the life of sessions and by how many one may have.
+    /// Tokens and people with sessions that have not ended at `now`, by name, after `cursor`. A person whom the
+    /// provider has renamed appears once for each name. The number of rows read is bounded by the lifetime of sessions
+    /// and by how many one may have.
     pub async fn signed_in(
         &self,
         cursor: Option<&str>,
@@ -77,7 +78,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.actor.clone()))
     }
 
-    /// Ends all sessions of a token or of a person, by the name that the audit has, on all nodes; how many there were.
+    /// Ends all sessions of a token or person, by the name in the audit, on all nodes; returns how many there were.
     pub async fn end_all_sessions(&self, by: By<'_>, actor: &str) -> Result<u64, StoreError> {
         transaction!(self, control, "end_all_sessions", |tx| {
             let ended = sqlx::query!(
@@ -97,7 +98,7 @@ impl Store {
         })
     }
 
-    /// Begins a session of a token in force.
+    /// Begins a session of a valid token.
     pub async fn begin_session(
         &self,
         by: By<'_>,
@@ -106,7 +107,7 @@ impl Store {
         expires_at: Time,
     ) -> Result<(), StoreError> {
         transaction!(self, control, "begin_session", |tx| {
-            // Against a revocation meanwhile, which deletes the sessions that it finds.
+            // A concurrent revocation waits for this lock, and then deletes the new session too.
             let in_force = sqlx::query_scalar!(
                 "SELECT id FROM heddle.tokens WHERE id = $1 AND revoked_at IS NULL FOR SHARE",
                 token.id
@@ -139,7 +140,8 @@ impl Store {
         })
     }
 
-    /// Begins a session of a person. Sessions that they have with another role end: it is theirs no more. Whether any did.
+    /// Begins a session of a person. Sessions of the person with another role end, because it is no longer theirs.
+    /// Returns whether any did.
     pub async fn begin_session_of(
         &self,
         at: Time,
@@ -217,8 +219,8 @@ impl Store {
         })
     }
 
-    /// Whom a session stands for that has not ended at `now`: a token, until the first of the two expires; or a person, as
-    /// a token without an id, if it is `issuer` who vouched for them.
+    /// The owner of a session that has not ended at `now`: a token, until the session or the token expires; or a
+    /// person, as a token without an id, if `issuer` is the provider that identified them.
     pub async fn session(
         &self,
         hash: &[u8; 32],
@@ -261,7 +263,7 @@ impl Store {
         })
     }
 
-    /// Drops at most `limit` sessions that have ended by themselves.
+    /// Deletes at most `limit` sessions that have expired.
     pub async fn prune_sessions(&self, now: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.sessions WHERE hash IN (

@@ -9,7 +9,7 @@ use crate::config::named::{Named, PutAudit, Stop};
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
-/// The name of the setting that says how long things are kept.
+/// The name of the setting with the times for which things are kept.
 pub const RETENTION: &str = "retention";
 
 /// A setting to be put.
@@ -55,11 +55,11 @@ impl Named for SettingWrite<'_> {
         Ok(self.value.clone())
     }
 
-    fn shown(row: &Value) -> Value {
-        row.clone()
+    fn shown(row: &Value) -> Result<Value, StoreError> {
+        Ok(row.clone())
     }
 
-    /// A setting that nobody has changed has its default: it is never made.
+    /// A setting that nobody has changed has its default, so it is always updated and never created.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { before, after, .. } = told;
         change::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
@@ -76,7 +76,7 @@ impl Store {
         )
     }
 
-    /// Changes a setting; `false` if it stood so already.
+    /// Changes a setting; `false` if it has this value already.
     pub async fn put_setting(&self, by: By<'_>, name: &str, value: &Value) -> Result<bool, StoreError> {
         let put = self.put(by, &SettingWrite { name, value }).await?;
         Ok(put.changed)

@@ -18,7 +18,7 @@ one_value! {
     /// Creates or changes a template. The schema has been checked.
     put: put_template,
     get: template,
-    /// Templates by name, behind `cursor`.
+    /// Templates by name, after `cursor`.
     list: templates,
 }
 

@@ -1,10 +1,12 @@
-//! Timer tasks: the trees of the compatibility calls, with the numbers that their callers know them by.
+//! Timer tasks: the trees of the compatibility calls, with the numbers by which their callers know them.
 //!
-//! A tree is kept beside the group that it stands for, as it was sent, so that a part of it can be changed by its
-//! number. The rows are written before the group: a tree whose group was never made is found by nobody.
+//! A tree is stored next to its group, as it was sent, so that a part of it can be changed by its number. One transaction
+//! writes both, or deletes both.
 
 use serde_json::Value;
 
+use crate::change::By;
+use crate::group::{GroupDelete, GroupPut, GroupWrite, delete_in, put_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -12,14 +14,23 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerTaskRow {
     pub task_id: i64,
-    /// The node above; none: it is the root.
+    /// The parent; `None`: it is the root.
     pub parent: Option<i64>,
-    /// As it was sent, without those below.
+    /// As it was sent, without its children.
     pub definition: Value,
 }
 
+/// A whole tree.
+#[derive(Clone, Copy, Debug)]
+pub struct TimerTree<'a> {
+    /// The number of its root.
+    pub root: i64,
+    /// Parents come before their children, so the root is first.
+    pub rows: &'a [TimerTaskRow],
+}
+
 impl Store {
-    /// Numbers that no timer task has had.
+    /// New numbers for timer tasks.
     pub async fn new_timer_task_ids(&self, count: usize) -> Result<Vec<i64>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT nextval('heddle.timer_task_ids') AS "id!" FROM generate_series(1, $1)"#,
@@ -29,19 +40,22 @@ impl Store {
         .await?)
     }
 
-    /// Replaces a tree; its rows come parents first, the root before all.
-    pub async fn put_timer_tree(&self, root: i64, rows: &[TimerTaskRow]) -> Result<(), StoreError> {
+    /// Replaces a tree and puts its group. All changes of groups wait for each other, and so do changes of one tree.
+    pub async fn put_timer_tree(
+        &self,
+        by: By<'_>,
+        tree: TimerTree<'_>,
+        group: GroupWrite<'_>,
+    ) -> Result<GroupPut, StoreError> {
+        let TimerTree { root, rows } = tree;
         let ids: Vec<i64> = rows.iter().map(|row| row.task_id).collect();
         let parents: Vec<Option<i64>> = rows.iter().map(|row| row.parent).collect();
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();
         transaction!(self, pool, "put_timer_tree", |tx| {
-            // Two who change one tree take turns.
-            sqlx::query!(
-                "SELECT pg_advisory_xact_lock(hashtextextended('heddle/timer_tree', $1))",
-                root
-            )
-            .fetch_one(&mut *tx)
-            .await?;
+            let put = put_in(&mut tx, by, &group).await?;
+            if !matches!(put, GroupPut::Done(_)) {
+                return Ok(put);
+            }
             sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
                 .execute(&mut *tx)
                 .await?;
@@ -58,11 +72,11 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             tx.commit().await?;
-            Ok(())
+            Ok(put)
         })
     }
 
-    /// The tree that a node stands in, with the number of its root; empty: there is no such node.
+    /// The tree of a node, with the number of its root; empty: there is no such node.
     pub async fn timer_tree_of(&self, task_id: i64) -> Result<(i64, Vec<TimerTaskRow>), StoreError> {
         let rows = sqlx::query!(
             "SELECT t.task_id, t.parent, t.definition, t.root FROM heddle.timer_tasks t
@@ -83,10 +97,18 @@ impl Store {
         Ok((root, rows))
     }
 
-    pub async fn delete_timer_tree(&self, root: i64) -> Result<(), StoreError> {
-        sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+    /// Deletes a tree with its group; the caller then cancels the active runs. If the group cannot be deleted, the tree
+    /// stays too.
+    pub async fn delete_timer_tree(&self, by: By<'_>, root: i64, group: &str) -> Result<GroupDelete, StoreError> {
+        transaction!(self, pool, "delete_timer_tree", |tx| {
+            let deleted = delete_in(&mut tx, by, group, true, None).await?;
+            if matches!(deleted, GroupDelete::Deleted { .. }) {
+                sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
+                    .execute(&mut *tx)
+                    .await?;
+                tx.commit().await?;
+            }
+            Ok(deleted)
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! Bearer tokens. Only their SHA-256 is kept: they are 256 random bits, so a plain hash is enough.
+//! Bearer tokens. Only their SHA-256 is stored: they are 256 random bits, so a plain hash is enough.
 
 use chrono::SecondsFormat;
 use heddle_domain::Time;
@@ -25,7 +25,7 @@ pub struct TokenRow {
     pub last_used_at: Option<Time>,
 }
 
-/// A token as it shall be.
+/// A token to be created.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenWrite<'a> {
     pub id: Uuid,
@@ -38,7 +38,7 @@ pub struct TokenWrite<'a> {
 }
 
 impl Store {
-    /// Adds a token; `None` if a token of that name is in force.
+    /// Adds a token; `None` if there is a token of that name that is not revoked, expired or not.
     pub async fn create_token(&self, by: By<'_>, write: TokenWrite<'_>) -> Result<Option<TokenRow>, StoreError> {
         transaction!(self, control, "create_token", |tx| {
             let added = sqlx::query_as!(
@@ -82,7 +82,7 @@ impl Store {
         .await?)
     }
 
-    /// Whether any token is in force at `now`.
+    /// Whether any token is valid at `now`.
     pub async fn has_tokens(&self, now: Time) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM heddle.tokens
@@ -93,7 +93,7 @@ impl Store {
         .await?)
     }
 
-    /// Notes when tokens were used. Nodes that do so at once skip what the other one writes: it says the same.
+    /// Notes when tokens were used. A row that another node is writing is skipped: that node writes the same.
     pub async fn touch_tokens(&self, uses: &[(Uuid, Time)]) -> Result<(), StoreError> {
         let (ids, times): (Vec<Uuid>, Vec<Time>) = uses.iter().copied().unzip();
         sqlx::query!(
@@ -110,7 +110,7 @@ impl Store {
         Ok(())
     }
 
-    /// A token in force, by its id or its name.
+    /// A token that is not revoked, by its id or its name.
     pub async fn token(&self, id_or_name: &str) -> Result<Option<TokenRow>, StoreError> {
         Ok(sqlx::query_as!(
             TokenRow,
@@ -122,7 +122,7 @@ impl Store {
         .await?)
     }
 
-    /// Tokens in force (expired ones too) by name, behind `cursor`.
+    /// Tokens that are not revoked (expired ones too) by name, after `cursor`.
     pub async fn tokens(&self, cursor: Option<&str>, limit: i64) -> Result<Page<TokenRow>, StoreError> {
         let rows = sqlx::query_as!(
             TokenRow,
@@ -148,7 +148,7 @@ impl Store {
             .await?;
             let Some(gone) = gone else { return Ok(false) };
             let before = json!({"id": id, "role": gone.role});
-            // What was signed in with it ends with it.
+            // The sessions of the token end with it.
             sqlx::query!("DELETE FROM heddle.sessions WHERE token_id = $1", id)
                 .execute(&mut *tx)
                 .await?;

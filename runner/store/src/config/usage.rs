@@ -1,7 +1,7 @@
-//! Who names a thing: what may not be deleted while somebody does.
+//! Which objects name another one, which therefore may not be deleted.
 //!
-//! A deletion locks the thing's row and looks for users then; whoever puts a spec holds the rows of what it names
-//! (`hold`) until its commit. So one of the two waits for the other, and sees what came of it.
+//! A deletion locks the object's row and then searches for its users; a PUT of a spec holds the rows of the objects
+//! that it names (`hold`) until its commit. So one of the two waits for the other, and sees its result.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::StoreError;
 use crate::database::PgSession;
 
-/// What came of deleting a thing that specs may name.
+/// The result of deleting an object that specs may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removal {
     Missing,
@@ -19,7 +19,7 @@ pub enum Removal {
     Done,
 }
 
-/// Who names a thing, by kind.
+/// The users of an object, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     pub groups: Vec<String>,
@@ -32,16 +32,16 @@ impl Users {
     }
 }
 
-/// How many users of a thing are named when it may not be deleted.
+/// How many users of an object are named when it may not be deleted.
 const USERS_NAMED_MAX: i64 = 20;
 
-/// Where a group's spec names a thing of a kind: JSON paths with the variable `$name`.
+/// Where a group's spec names objects of a kind: JSON paths with the variable `$name`.
 pub(crate) const SECRETS: &str = "$.tasks.*.secrets[*] ? (@ == $name)";
 pub(crate) const CONNECTIONS: &str = "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)";
 pub(crate) const CHANNELS: &str = "$ ? (@.notify.channels[*] == $name || @.tasks.*.notify.channels[*] == $name)";
 pub(crate) const POOLS: &str = "$.tasks.*.pools.keyvalue().key ? (@ == $name)";
 
-/// The groups whose current specs name a thing.
+/// The groups whose current specs name an object.
 pub(crate) async fn groups(connection: &mut PgSession, path: &str, name: &str) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar!(
         "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
@@ -68,7 +68,7 @@ pub(crate) async fn offers(connection: &mut PgSession, template: &str) -> Result
     .await?)
 }
 
-/// What of one kind the tasks of a group's spec name, in a list or as keys.
+/// The objects of one kind that the tasks of a group's spec name, in a list or as keys.
 fn named_by_tasks<'a>(spec: &'a Value, field: &str) -> BTreeSet<&'a str> {
     let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
     tasks
@@ -80,14 +80,14 @@ fn named_by_tasks<'a>(spec: &'a Value, field: &str) -> BTreeSet<&'a str> {
         .collect()
 }
 
-/// The templates that a group's spec names: its own, and those of offers that its tasks make.
+/// The templates that a group's spec names: its own, and those of its tasks' offers.
 fn templates(spec: &Value) -> BTreeSet<&str> {
     let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
     let of_tasks = tasks.map(|task| &task["audience"]["template"]);
     of_tasks.chain([&spec["template"]]).filter_map(Value::as_str).collect()
 }
 
-/// The SQL connections that a group's spec names: what scripts may use, and where statements are carried out.
+/// The SQL connections that a group's spec names: for scripts, and for `query` tasks.
 fn connections(spec: &Value) -> BTreeSet<&str> {
     let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
     let mut named = named_by_tasks(spec, "sql");
@@ -95,7 +95,7 @@ fn connections(spec: &Value) -> BTreeSet<&str> {
     named
 }
 
-/// The channels that the rules of a group's spec name, and those of its tasks.
+/// The channels that the rules of a group's spec and of its tasks name.
 fn channels(spec: &Value) -> BTreeSet<&str> {
     let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
     let rules = tasks.chain([spec]).map(|ruled| &ruled["notify"]["channels"]);
@@ -106,10 +106,10 @@ fn channels(spec: &Value) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Holds the channels, pools, templates, secrets and connections that a group's spec names against deletion, until the caller's
-/// transaction ends. `false`: not all of them are there any more.
+/// Protects the channels, pools, templates, secrets and connections that a group's spec names from deletion, until the
+/// caller's transaction ends. `false`: not all of them exist any more.
 ///
-/// Locks: KEY SHARE on rows of one table after another, in the order of names; changes of these rows go on beside it.
+/// Locks: KEY SHARE on rows of one table after another, in the order of names; changes of these rows are not blocked.
 pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
     let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<String>>();
     let channels = owned(channels(spec));

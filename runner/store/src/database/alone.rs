@@ -1,4 +1,4 @@
-//! A connection that stands alone: its user waits for no pool, and shares it with nobody.
+//! A connection outside of the pools: its user waits for no pool, and shares it with nobody.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -16,14 +16,14 @@ pub(crate) struct Alone {
     slot: Mutex<Option<PgSession>>,
 }
 
-/// The connection, while somebody uses it. One that is left in the middle of a statement is closed.
+/// The connection, while somebody uses it. If it is dropped in the middle of a statement, it is closed.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     slot: MutexGuard<'a, Option<PgSession>>,
 }
 
 impl Alone {
-    /// One whose statements may take so long.
+    /// A connection whose statements may take at most `bound`.
     pub(crate) fn new(connector: Connector, bound: Duration) -> Self {
         Self {
             connector,
@@ -32,14 +32,14 @@ impl Alone {
         }
     }
 
-    /// Whether the connection is there already, so that its next user waits for no other to be opened.
+    /// Whether the connection is open already, so that its next user does not wait for a new one.
     pub(crate) async fn is_kept(&self) -> bool {
         let slot = self.slot.lock().await;
         slot.as_ref()
             .is_some_and(|session| session.condition() == Condition::Clean)
     }
 
-    /// The connection; whoever has it is waited for.
+    /// The connection; waits for its current user.
     pub(crate) async fn get(&self) -> Result<Held<'_>, sqlx::Error> {
         let mut slot = self.slot.lock().await;
         if slot

@@ -1,7 +1,7 @@
-//! A connection that hears notifications.
+//! A connection that listens for notifications.
 //!
-//! It waits without end by nature, so its silence says nothing: after a while without a notification it is asked whether
-//! it lives. sqlx's listener needs a pool of sqlx's; it gets one of its own, of one connection.
+//! A listener waits without end, so its silence says nothing: after a while without a notification, it asks the server
+//! whether the connection is alive. sqlx's listener needs a pool of sqlx: it gets its own, with one connection.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{CONNECT_MAX, Connector, no_answer};
 use crate::{Store, StoreError};
 
-/// After this long without a notification the connection is asked whether it lives.
+/// After this long without a notification, the connection is tested.
 const ASK_AFTER: Duration = Duration::from_secs(5);
 /// How long the answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -19,15 +19,15 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// A connection that hears notifications.
 pub struct Listener {
     inner: PgListener,
-    /// When it is asked whether it lives.
+    /// When the next test is due.
     ask_at: Instant,
-    /// Until when the answer has to be there, once it has been asked.
+    /// If a test is running: until when its answer must come.
     answer_by: Option<Instant>,
 }
 
 impl Listener {
-    /// The next notification: channel and payload. An error means that some may have been missed, and that one has to
-    /// listen anew. Can be abandoned at any time, and called again.
+    /// The next notification: channel and payload. An error means that some may have been missed, and that the caller
+    /// has to listen again. The call can be abandoned at any time, and repeated.
     pub async fn next(&mut self) -> Result<(String, String), StoreError> {
         loop {
             if self.answer_by.is_some() || self.ask_at <= Instant::now() {
@@ -45,7 +45,7 @@ impl Listener {
         }
     }
 
-    /// Whoever abandons this in the middle finds the question open, and its time running.
+    /// If a caller abandons this, the next one finds the test still running, with its time limit.
     async fn ask(&mut self) -> Result<(), StoreError> {
         let answer_by = *self.answer_by.get_or_insert_with(|| Instant::now() + ANSWER_MAX);
         let asked = sqlx::query("SELECT 1").execute(&mut self.inner);
@@ -82,7 +82,7 @@ impl Connector {
 }
 
 impl Store {
-    /// Listens to channels, on a connection of its own.
+    /// Listens to channels, on its own connection.
     pub async fn listen(&self, channels: &[&str]) -> Result<Listener, StoreError> {
         match tokio::time::timeout(CONNECT_MAX, self.connector.listen(channels)).await {
             Ok(listener) => Ok(listener?),

@@ -1,33 +1,34 @@
-//! How a node reaches Postgres: its connections, what each is set up with, and how long anything is waited for.
+//! How a node reaches Postgres: its connections, their settings, and how long anything is waited for.
 //!
 //! # Connections
 //!
-//! A node has three pools: one for the data plane (runs, queues, messages, offers), whose sessions keep the planner to
-//! indexes, a small one for lists and pages, which does the same, and a small one for what people configure, which plans
-//! as Postgres does by default. So what people look at takes no session from the runs. Beside the pools stand single
-//! connections that never wait for a pool: the lease's, the watch's, and the listener's. So a full pool delays no
-//! heartbeat.
+//! A node has three pools: one for the data plane (runs, queues, messages, offers), whose sessions restrict the planner
+//! to indexes; a small one for lists and pages, which does the same; and a small one for what people configure, which
+//! plans as Postgres does by default. So pages and lists take no session from the runs. Besides the pools there are
+//! single connections that never wait for a pool: those of the lease, the watch and the listener. So a full pool delays
+//! no heartbeat.
 //!
 //! # Every wait has an end
 //!
 //! A connection may be *half open*: an address that failed over, a firewall that forgot, a server that froze. Nothing
 //! arrives any more and nothing says so. sqlx opens its sockets itself and lets nobody set options on them (keepalive,
-//! user timeout), and neither of those finds a proxy that accepts bytes and forwards none. So it is found from here:
+//! user timeout), and neither option detects a proxy that accepts bytes and forwards none. So this module detects it:
 //!
-//! * Connecting, with all that belongs to it, takes at most [`CONNECT_MAX`]; a free connection is waited for as long.
-//! * Every statement is a wait that the *watch* (`watch.rs`) knows of. One that lasts suspiciously long makes the watch
-//!   ask the server, on a connection of its own, what that session is doing. Is it idle there, or not there at all, then
-//!   the answer or the question was lost, and the session is given up: whoever waits gets an error at once, its socket is
-//!   closed, and the server is told to end what is left of it at its end, so that its locks come free. A statement that
-//!   is at work, or waits for a lock, is left alone up to its bound.
-//! * A server that answers nobody is given up after [`SILENCE_MAX`], whatever a statement's bound.
-//! * A session that was given up takes the idle ones of its age along: they go the same way. One that has been idle for a
-//!   while is asked before it is used ([`TEST_AFTER`]).
-//! * A statement that its caller abandoned in the middle (a client went away) and a transaction that was dropped are
-//!   settled beside, in [`SETTLE_MAX`], before the session is used again; else it is closed.
+//! * Connecting, with authentication and set-up, takes at most [`CONNECT_MAX`]; the wait for a free connection is
+//!   limited to the same.
+//! * The *watch* (`watch.rs`) knows of each wait for a statement. If one lasts suspiciously long, the watch asks the
+//!   server, on its own connection, what that session is doing. If the session is idle there, or does not exist, then
+//!   the answer or the question was lost, and the session is given up: its user gets an error at once, its socket is
+//!   closed, and the server is told to end its side, so that its locks become free. A statement that is working, or
+//!   waits for a lock, is left alone up to its bound.
+//! * If a server answers nobody, sessions are given up after [`SILENCE_MAX`], whatever a statement's bound.
+//! * When a session is given up, the idle sessions that were last heard of before it are closed too: they have probably
+//!   died in the same way. A session that has been idle for a while is tested before it is used ([`TEST_AFTER`]).
+//! * If a caller abandons a statement (a client went away) or drops a transaction, it is ended in the background within
+//!   [`SETTLE_MAX`], before the session is used again; otherwise the session is closed.
 //!
-//! The other half is the server's: each session asks it for keepalives and a user timeout on its sockets, to end
-//! transactions that stand idle, and statements whose client has gone (`server`).
+//! The server does the other half: each session asks it for keepalives and a user timeout on its sockets, to end
+//! transactions that are idle, and statements whose client has gone (`server`).
 
 mod alone;
 mod listener;
@@ -51,52 +52,54 @@ pub(crate) fn column<'r, Row, Value>(rows: &'r [Row], value_of: impl Fn(&'r Row)
     rows.iter().map(value_of).collect()
 }
 
-/// How long connecting may take, with authentication and set-up, and how long a free connection is waited for.
+/// How long connecting may take, with authentication and set-up, and how long to wait for a free connection.
 pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// The longest that a statement may take while the server says that it is at work.
+/// The longest that a statement may take while the server says that it is working.
 pub const STATEMENT_MAX: Duration = Duration::from_secs(60);
 
-/// The same for what is long by design: removing what is old, cancelling a day of messages, copying messages in,
-/// changing keys.
+/// The same for statements that are long by design: removing old data, cancelling a day of messages, copying messages
+/// in, changing keys.
 pub const LONG_STATEMENT_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// The longest that bringing the schema up to date may take, with waiting for another node that does.
+/// The longest that migrations may take, including the wait for another node that applies them.
 pub const MIGRATION_MAX: Duration = Duration::from_secs(2 * 3_600);
 
-/// The longest that a statement of the lease may take. It has to be longer than a slow commit, and does not depend on
-/// what is left of the lease: a node that gives up what would have been answered never comes back.
+/// The longest that a statement of the lease may take. It must be longer than a slow commit, and does not depend on the
+/// rest of the lease: a node that gives up too early on every statement never comes back.
 pub const LEASE_STATEMENT_MAX: Duration = Duration::from_secs(5);
 
-/// After this long without an answer the server is asked what became of a statement.
+/// After this long without an answer, the server is asked about a statement.
 pub const SUSPICIOUS_AFTER: Duration = Duration::from_millis(1_500);
 
-/// A session that the server is not at work for may also be one whose statement is still on its way: megabytes on a slow
-/// line. So after sessions were given up those that begin to wait from then on are suspected later, twice as long each time
-/// up to this, until none has been given up for [`TRUST_AFTER`]. Sessions that die together count once, however many looks
-/// it takes to find them. The lease's statements are small, and suspected as soon as ever.
+/// A session for which the server is not working may also be one whose statement is still being sent: megabytes on a
+/// slow line. So after sessions were given up, waits that begin later are suspected later: each time after twice as
+/// long, up to this, until none has been given up for [`TRUST_AFTER`]. Sessions that die together count once, however
+/// many checks it takes to find them. The lease's statements are small, and are always suspected after the shortest
+/// time.
 pub const SUSPICIOUS_AFTER_MAX: Duration = Duration::from_secs(48);
 
-/// After so long without a trouble a connection is trusted again; see [`SUSPICIOUS_AFTER_MAX`].
+/// After this long without a problem, connections are trusted again; see [`SUSPICIOUS_AFTER_MAX`].
 pub const TRUST_AFTER: Duration = Duration::from_secs(60);
 
-/// After this long without an answer a session is given up if the server answers nobody else either.
+/// After this long without an answer, a session is given up if the server answers nobody else either.
 pub const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// A session that has been idle for so long is asked before it is used.
+/// A session that has been idle for this long is tested before it is used.
 pub const TEST_AFTER: Duration = Duration::from_secs(10);
 
 /// How long that test may take.
 pub const TEST_MAX: Duration = Duration::from_secs(2);
 
-/// How long what a caller left behind may take to be settled.
+/// How long ending an abandoned statement or transaction may take.
 pub const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// Idle connections are closed after this, and all of them when they are so old: backends keep what they once cached.
+/// Idle connections are closed after this time, and so are all connections of this age: backends keep in memory what
+/// they once cached.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 const AGE_MAX: Duration = Duration::from_secs(1_800);
 
-/// An error as if the socket had timed out: nobody can tell what became of the statement.
+/// The same error as a timeout of the socket: nobody knows whether the statement was executed.
 fn no_answer(text: String) -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
 }

@@ -1,7 +1,7 @@
 //! Pools of sessions, and transactions on them.
 //!
-//! Pooling itself is deadpool's (it is what scripts' databases are pooled by); that a session comes back in a state in
-//! which the next one can use it is this module's. Unlike sqlx's own pool it costs no round trip to give one back.
+//! deadpool does the pooling (as it does for the databases of scripts). This module ensures that a returned session is
+//! in a state in which the next user can use it. Unlike sqlx's own pool, a return costs no round trip.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +19,7 @@ use super::{
     AGE_MAX, CONNECT_MAX, Connector, IDLE_MAX, LONG_STATEMENT_MAX, PgSession, Plans, TEST_AFTER, TEST_MAX, no_answer,
 };
 
-/// How sessions of a pool are made and tested.
+/// How sessions of a pool are created and tested.
 pub(crate) struct Manager {
     connector: Connector,
     plans: Plans,
@@ -57,14 +57,14 @@ impl managed::Manager for Manager {
     }
 }
 
-/// A pool. Cheap to clone. Statements can be run on it as on a session of its own.
+/// A pool. Cheap to clone. Statements can be run on it as on a single session.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     inner: managed::Pool<Manager>,
 }
 
 impl Pool {
-    /// A pool of at most so many sessions, which plan like this.
+    /// A pool of at most `connections_max` sessions, which plan as `plans` says.
     pub(crate) fn new(connector: &Connector, plans: Plans, connections_max: u32) -> Result<Self, sqlx::Error> {
         let manager = Manager {
             connector: connector.clone(),
@@ -72,7 +72,7 @@ impl Pool {
         };
         let inner = managed::Pool::builder(manager)
             .max_size(connections_max.max(1) as usize)
-            // The one that was used last is the one that is known to live; the others grow old and are closed.
+            // The session that was used last is known to be alive; the others get old and are closed.
             .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(CONNECT_MAX))
             .runtime(Runtime::Tokio1)
@@ -90,7 +90,7 @@ impl Pool {
         Ok(Self { inner })
     }
 
-    /// A session of one's own for a while.
+    /// A session for exclusive use.
     pub(crate) async fn acquire(&self) -> Result<Pooled, sqlx::Error> {
         if self.inner.manager().plans == Plans::ByIndex {
             let watch = self.inner.manager().connector.watch();
@@ -113,14 +113,14 @@ impl Pool {
         self.begin_with("BEGIN").await
     }
 
-    /// Begins a transaction by a statement of one's own, which may set what is to hold in it.
+    /// Begins a transaction with the given statement, which may contain settings for it.
     pub(crate) async fn begin_with(&self, statement: &'static str) -> Result<Transaction, sqlx::Error> {
         let mut session = self.acquire().await?;
         session.begin(statement).await?;
         Ok(Transaction { session })
     }
 
-    /// Closes what is idle now, and the rest as it comes back.
+    /// Closes idle sessions now, and the others when they are returned.
     pub(crate) fn close(&self) {
         self.inner.close();
     }
@@ -190,12 +190,12 @@ impl Transaction {
         self.session.commit().await
     }
 
-    /// Undoes it, and waits until that is done.
+    /// Rolls it back, and waits until that is done.
     pub(crate) async fn rollback(mut self) -> Result<(), sqlx::Error> {
         self.session.rollback().await
     }
 
-    /// Its statements are long by design: gives them [`LONG_STATEMENT_MAX`].
+    /// Its statements are long by design: allows them [`LONG_STATEMENT_MAX`].
     pub(crate) fn patiently(&mut self) {
         self.session.allow(LONG_STATEMENT_MAX);
     }

@@ -1,7 +1,7 @@
-//! What a session is set up with, and what hurts in a server.
+//! The settings of a session, and properties of a server that cause problems.
 //!
-//! A node works on any Postgres as its distribution ships it: what it needs of its sessions it sets itself, by a
-//! statement (poolers take few settings at the start of a connection), with no more rights than any role has.
+//! A node works on any Postgres as its distribution ships it: it sets what it needs for its sessions by itself, with a
+//! statement (poolers accept few settings at the start of a connection), and with no more rights than any role has.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{CONNECT_MAX, PgSession, Watch, no_answer};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How long to wait before a connection that was refused is tried again, within [`CONNECT_MAX`].
+/// The pause before a refused connection is tried again, within [`CONNECT_MAX`].
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// How a session's statements are planned.
@@ -24,52 +24,52 @@ const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 pub(crate) enum Plans {
     /// The data plane's. All of its statements reach their rows by index. A plan that was made while a table was empty,
     /// and is kept, must not scan it when there are a hundred thousand runs in it a second later. A table that was
-    /// analysed while it was empty counts as one row until it is analysed again, and then the whole of an index is as
-    /// cheap as one row of it. So statements that join what they are given with such a table compare keys as arrays of
-    /// one (`r.run = ANY (ARRAY[given.run])`): of that the planner can make a look-up in the index for each given row,
-    /// and nothing else, since it is no equality by which an index's order would be worth reading. (To name all given
-    /// keys once more, `r.run = ANY ($1)`, also leaves no other way, but each look-up then goes through all keys: a
-    /// thousand ends took a million steps.) What is taken from a queue is taken by
-    /// `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated once.
+    /// analysed while it was empty counts as one row until it is analysed again, and then reading a whole index seems
+    /// as cheap as one row of it. So statements that join their arguments with such a table compare keys as arrays with
+    /// one element (`r.run = ANY (ARRAY[given.run])`): the planner can only make an index look-up for each given row of
+    /// it, since it is no equality that would make the index's order useful. (To name all given keys once more, `r.run
+    /// = ANY ($1)`, also leaves only that plan, but each look-up then goes through all keys: a thousand ends took a
+    /// million steps.) Rows are taken from a queue by `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated
+    /// once.
     ByIndex,
-    /// Those of lists and pages, planned the same way. Whether they are answered says nothing about the data plane.
+    /// Lists and pages, planned the same way. Whether they are answered says nothing about the data plane.
     Reading,
-    /// As Postgres does it without a setting.
+    /// The defaults of Postgres.
     AsUsual,
 }
 
-/// What every session sets, beside what [`BY_INDEX`] adds. Each is a setting that any role may change for itself.
+/// What every session sets, in addition to [`BY_INDEX`]. Any role may change each of these settings for itself.
 const ALWAYS: &[(&str, &str)] = &[
-    // The default begins with a schema named like the role. A role `heddle` would find the table of migrations in
-    // another place before and after the first of them, which makes the schema `heddle`.
+    // The default begins with a schema named like the role. For a role `heddle`, the table of migrations would have
+    // different schemas before and after the first migration, which creates the schema `heddle`.
     ("search_path", "public"),
-    // A statement of 0.3 ms takes a second and more if it is compiled first, and is, where `enable_seqscan = off` adds
-    // 1e10 to what a plan is believed to cost.
+    // A statement of 0.3 ms takes more than a second if it is compiled first. That happens because `enable_seqscan =
+    // off` adds 1e10 to the estimated cost of a plan.
     ("jit", "off"),
-    // The transactions are written for it.
+    // The transactions are written for this level.
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_deferrable", "off"),
-    // Bounds are set where they are known (see `database`), not for a role or a database as a whole.
+    // Bounds are set by the code that knows them (see `database`), not by settings of a role or a database.
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
     ("transaction_timeout", "0"),
-    // Connections of a pool are idle by nature.
+    // Connections of a pool are often idle.
     ("idle_session_timeout", "0"),
-    // After this long without a statement an open transaction is ended by the server. Nodes keep none open that long, so
-    // it is one of a node that is frozen or cut off: what it has locked has to come free before others take its work
-    // over.
+    // The server ends a transaction that is open this long without a statement. Nodes keep none open that long, so its
+    // node is frozen or cut off: its locks must become free before others take over its work.
     ("idle_in_transaction_session_timeout", "6s"),
-    // The server finds out that a node is gone within some 15 s. Without effect on unix sockets.
+    // The server notices within some 15 s that a node is gone. Without effect on unix sockets.
     ("tcp_keepalives_idle", "5"),
     ("tcp_keepalives_interval", "3"),
     ("tcp_keepalives_count", "3"),
     ("tcp_user_timeout", "10s"),
 ];
 
-/// A statement whose client has closed its connection is ended at its next look (Postgres 14 and later, on Linux).
+/// A statement whose client has closed its connection is ended at the server's next check (Postgres 14 and later, on
+/// Linux).
 const CLIENT_CHECK: (&str, &str) = ("client_connection_check_interval", "2s");
 
-/// What the sessions of the data plane, of lists and of pages set besides.
+/// Additional settings of the sessions of the data plane, and of lists and pages.
 const BY_INDEX: &[(&str, &str)] = &[
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
@@ -78,15 +78,16 @@ const BY_INDEX: &[(&str, &str)] = &[
     ("max_parallel_workers_per_gather", "0"),
 ];
 
-/// Custom plans for batches, generic ones when they are no worse.
+/// Custom plans for batches; generic ones when they are no worse.
 const PLANS_BY_COST: &[(&str, &str)] = &[("plan_cache_mode", "auto")];
 
-/// Statements about a few days have plans of these days. To find out that a generic one is worse, the server would make it
-/// once in each session: of all days that are kept, which takes fifty milliseconds for sixty. Where one is better the
-/// statement's transaction says so (`span`).
+/// Statements about a few days get plans for these days. To find out that a generic plan is worse, the server would
+/// have to make it once in each session: for all days that are kept, which takes fifty milliseconds for sixty. Where a
+/// generic plan is better, the statement's transaction says so (`span`).
 const PLANS_ANEW: &[(&str, &str)] = &[("plan_cache_mode", "force_custom_plan")];
 
-/// The statement that sets a session up, in one round trip: settings that this version knows, and who it is.
+/// The statement that sets up a session in one round trip: settings that this server version knows, and the session's
+/// process.
 fn set_up(plans: Plans) -> String {
     let (ways, kept) = match plans {
         Plans::ByIndex => (BY_INDEX, PLANS_BY_COST),
@@ -122,10 +123,10 @@ impl Connector {
     /// For a database, by its URL.
     pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
         let options = PgConnectOptions::from_str(url)?
-            // A slow statement's whole text, such as a migration's, is nothing for an operator's log.
+            // The whole text of a slow statement, such as a migration, does not belong in an operator's log.
             .disable_statement_logging()
             .application_name("heddle")
-            // Numbers are sent as bytes; poolers refuse what they do not know.
+            // Numbers are sent in binary form; poolers refuse settings that they do not know.
             .extra_float_digits(None)
             .statement_cache_capacity(256);
         let address = match options.get_socket() {
@@ -147,8 +148,8 @@ impl Connector {
         (*self.options).clone()
     }
 
-    /// A new session. A server that refuses (it is just starting, it has no connection free) is asked again until
-    /// [`CONNECT_MAX`] is over; the error then says why it refused last.
+    /// A new session. If the server refuses (it is just starting, or has no free connection), tries again until
+    /// [`CONNECT_MAX`] is over; the error then has the last reason.
     pub(crate) async fn connect(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
         let until = Instant::now() + CONNECT_MAX;
         let mut why = None;
@@ -196,7 +197,7 @@ impl Connector {
         ))
     }
 
-    /// The same error, with where one wanted to go.
+    /// The same error, with the address.
     fn named(&self, error: sqlx::Error) -> sqlx::Error {
         match error {
             sqlx::Error::Io(error) => sqlx::Error::Io(std::io::Error::new(
@@ -215,22 +216,22 @@ async fn first_row(raw: &mut PgConnection, statement: String) -> Result<sqlx::po
         .ok_or(sqlx::Error::RowNotFound)
 }
 
-/// Whether the next try may find it better.
+/// Whether another try may succeed.
 fn is_passing(error: &sqlx::Error) -> bool {
     match error {
-        // A server that takes no writes says so at once: whoever asks is to hear why.
+        // A server that accepts no writes is reported at once, so that the caller learns the reason.
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::ReadOnlyFilesystem,
         sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P03" | "53300")),
         _ => false,
     }
 }
 
-/// What a node's server is like.
+/// Properties of a node's server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerReport {
-    /// Its version, as it says.
+    /// Its version, as it reports it.
     pub version: String,
-    /// What hurts, in sentences.
+    /// Problems, in sentences.
     pub hurts: Vec<String>,
 }
 
@@ -238,7 +239,7 @@ pub struct ServerReport {
 const VERSION_MIN: i32 = 140_000;
 
 impl Store {
-    /// Looks at what a session cannot set for itself and nodes suffer from.
+    /// Checks for properties that a session cannot set for itself and that cause problems for nodes.
     pub async fn server_report(&self) -> Result<ServerReport, StoreError> {
         let mut session = self.control.acquire().await?;
         let row = sqlx::query!(
@@ -307,7 +308,7 @@ impl Store {
         })
     }
 
-    /// Whether two connections are one session: a pooler by transactions gives the second one the session that the first
+    /// Whether two connections share one session: a transaction pooler gives the second one the session that the first
     /// has just used.
     async fn shares_backends(&self, first: &mut PgSession) -> Result<bool, StoreError> {
         let one = process_of(first).await?;

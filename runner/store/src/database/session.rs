@@ -1,4 +1,4 @@
-//! A session: one connection, set up, whose every wait the watch knows of.
+//! A session: one connection, set up; the watch knows of each of its waits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
 /// What the watch sees of a session.
 #[derive(Debug)]
 pub(crate) struct Pulse {
-    /// The server's process, and when it began: together they name it for good.
+    /// The server's process, and when it began: together they identify it.
     pub(crate) process: i32,
     pub(crate) born: String,
     /// Whether it is one of the data plane's.
     pub(crate) data: bool,
-    /// Whether what it sends is small.
+    /// Whether its statements are small.
     small: AtomicBool,
-    /// Since when an answer is awaited, in the watch's milliseconds; 0: none is.
+    /// Since when it waits for an answer, in the watch's milliseconds; 0: it does not wait.
     waiting: AtomicU64,
-    /// When an answer came last.
+    /// When the last answer came.
     heard: AtomicU64,
-    /// The longest that one may take.
+    /// The longest that an answer may take.
     bound: AtomicU64,
     /// Cancelled when the session is given up.
     given_up: CancellationToken,
 }
 
 impl Pulse {
-    /// Since when an answer is awaited, if one is.
+    /// Since when it waits for an answer, if it does.
     pub(crate) fn waiting_since(&self) -> Option<u64> {
         match self.waiting.load(Ordering::Acquire) {
             0 => None,
@@ -59,14 +59,14 @@ impl Pulse {
     }
 }
 
-/// In which state a session is left.
+/// The state in which a session is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// It can be used by the next one.
+    /// The next user can use it.
     Clean,
-    /// A statement or a transaction was left in the middle.
+    /// A statement or a transaction was abandoned.
     Unsettled,
-    /// It is of no use any more.
+    /// It cannot be used any more.
     Lost,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct PgSession {
     raw: PgConnection,
     pulse: Arc<Pulse>,
     watch: Arc<Watch>,
-    /// Its bound outside of transactions that ask for more.
+    /// The bound for statements outside of transactions with a longer one.
     bound: Duration,
     in_transaction: bool,
     lost: bool,
@@ -90,7 +90,7 @@ impl fmt::Debug for PgSession {
 }
 
 impl PgSession {
-    /// Takes a connection that has been set up under the watch's eyes.
+    /// Registers a connection that has been set up with the watch.
     pub(crate) fn new(raw: PgConnection, watch: &Arc<Watch>, process: i32, born: String, data: bool) -> Self {
         let pulse = Arc::new(Pulse {
             process,
@@ -121,7 +121,7 @@ impl PgSession {
         self.allow(bound);
     }
 
-    /// Says that its statements are small: one that does not arrive is suspected sooner.
+    /// Says that its statements are small: if an answer is missing, the session is suspected sooner.
     pub(crate) fn sends_little(&mut self) {
         self.pulse.small.store(true, Ordering::Relaxed);
     }
@@ -149,7 +149,7 @@ impl PgSession {
         }
     }
 
-    /// Waits for an answer as long as the watch lets it. Dropped in the middle, the session stays marked as waiting.
+    /// Waits for an answer as long as the watch allows. If it is dropped, the session stays marked as waiting.
     pub(crate) async fn wait_for<'s, T, F>(
         &'s mut self,
         ask: impl FnOnce(&'s mut PgConnection) -> F,
@@ -185,7 +185,7 @@ impl PgSession {
         match &result {
             Err(error) if ends_session(error) => {
                 *lost = true;
-                // What was heard of last before this may have ended with it, and would fail the next one's statement.
+                // Sessions that were last heard of before this may be lost too, and would fail their next statement.
                 watch.distrust(began);
             }
             _ => {
@@ -238,12 +238,12 @@ impl PgSession {
         }
     }
 
-    /// Ends what was left in the middle. `false`: it cannot be ended, so the session has to be closed.
+    /// Ends what was abandoned. `false`: it cannot be ended, so the session must be closed.
     pub(crate) async fn settle(&mut self) -> bool {
         let in_transaction = self.in_transaction;
         let settled = async {
             match in_transaction {
-                // sqlx first reads what is left of the statement before.
+                // sqlx first reads the rest of the previous statement.
                 true => self.rollback().await,
                 false => self.wait_for(|raw| raw.ping()).await,
             }
@@ -253,8 +253,9 @@ impl PgSession {
     }
 }
 
-/// Whether a session is of no use after this: the socket, the protocol, or the server ended it. So does an answer that
-/// says the server takes no writes: it is not, or no longer, the one that nodes need, and a new connection may find it.
+/// Whether a session cannot be used after this error: the socket, the protocol, or the server ended it. So does an
+/// answer that the server accepts no writes: it is not, or not any more, the server that nodes need, and a new
+/// connection may find that one.
 fn ends_session(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => match error.code().as_deref() {
@@ -269,8 +270,8 @@ fn ends_session(error: &sqlx::Error) -> bool {
 impl<'c> Executor<'c> for &'c mut PgSession {
     type Database = Postgres;
 
-    /// What a statement gives is read to its end before the first row is passed on, so that nobody's slowness in looking
-    /// at rows counts as the server's, and so that a session is free as soon as it can be.
+    /// All rows of a statement are read before the first is passed on, so that a slow reader does not count as a slow
+    /// server, and the session is free as soon as possible.
     fn fetch_many<'e, 'q, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
     where
         'c: 'e,

@@ -1,7 +1,7 @@
-//! The watch: finds sessions that will never answer, and says whether the data plane moves.
+//! The watch finds sessions that will never get an answer, and tells whether the data plane moves.
 //!
-//! Four times a second it looks at all sessions' waits. Of those that last suspiciously long it asks the server, in one
-//! statement on a connection of its own. [`super`] tells what follows.
+//! Four times a second it checks the waits of all sessions. It asks the server about those that last suspiciously long,
+//! in one statement on its own connection. [`super`] describes what follows.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,19 +17,19 @@ use super::{Alone, SILENCE_MAX, SUSPICIOUS_AFTER, SUSPICIOUS_AFTER_MAX, TRUST_AF
 use crate::StoreError;
 
 const POLL_EVERY: Duration = Duration::from_millis(250);
-/// How long asking about sessions may take on the connection that is kept. It may be as dead as those that are asked
-/// about, and what is found out here has to come before a node's lease is over.
+/// How long that question may take on the open connection. This may be as dead as the suspected ones, and the answer
+/// must come before a node's lease ends.
 const ASK_KEPT_MAX: Duration = Duration::from_millis(750);
-/// How long it may take on a new one, with connecting.
+/// How long it may take on a new connection, including connecting.
 const ASK_MAX: Duration = Duration::from_secs(4);
-/// Until the next question.
+/// The pause before the next question.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// How often connections that nobody uses are looked for.
+/// How often unused connections are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
-/// How many sessions wait at most to be ended at the server's end; it finds the others by itself.
+/// How many sessions may wait to be ended at the server; the server detects the others by itself.
 const BURIED_MAX: usize = 256;
 
-/// Throws idle sessions out of a pool: those that were heard of last at a time or before, and those that nobody needs.
+/// Closes idle sessions of a pool: those that were last heard of at or before a time, and those that nobody needs.
 /// `false`: the pool is gone.
 type Sweep = Box<dyn Fn(Option<u64>) -> bool + Send + Sync>;
 
@@ -37,11 +37,11 @@ pub(crate) struct Watch {
     started: Instant,
     pulses: Mutex<Vec<Weak<Pulse>>>,
     pools: Mutex<Vec<Sweep>>,
-    /// Sessions that were closed at this end, to be ended at the other.
+    /// Sessions that were closed at this end, to be ended at the server.
     buried: Mutex<Vec<(i32, String)>>,
-    /// The first time that the data plane asked something since it got its last answer; 0: it has it.
+    /// When the data plane first asked something after its last answer; 0: it waits for nothing.
     unanswered: AtomicU64,
-    /// When sessions are suspected, in milliseconds of waiting, and when one was given up for it last.
+    /// After how many milliseconds of waiting sessions are suspected, and when one was last given up.
     suspicious: AtomicU64,
     given_up: AtomicU64,
 }
@@ -96,7 +96,7 @@ impl Watch {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 
-    /// For how long the data plane has asked without any answer.
+    /// How long the data plane has been asking without any answer.
     pub(crate) fn stalled_for(&self) -> Duration {
         match self.unanswered.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -104,7 +104,7 @@ impl Watch {
         }
     }
 
-    /// Has a session that is closed at this end be ended at the server's.
+    /// Lets the server end a session that is closed at this end.
     pub(crate) fn bury(&self, pulse: &Pulse) {
         let mut buried = self.buried.lock();
         if buried.len() < BURIED_MAX {
@@ -112,13 +112,13 @@ impl Watch {
         }
     }
 
-    /// Throws out idle sessions that were heard of last at this time or before.
+    /// Closes idle sessions that were last heard of at or before this time.
     pub(crate) fn distrust(&self, heard: u64) {
         self.sweep(Some(heard));
     }
 
     fn sweep(&self, distrusted: Option<u64>) {
-        // Not under the lock: a pool that throws out may be asked for a session by whoever is woken.
+        // Not under the lock: a closing session may wake somebody who asks the pool for one.
         let sweeps = std::mem::take(&mut *self.pools.lock());
         let kept: Vec<Sweep> = sweeps.into_iter().filter(|sweep| sweep(distrusted)).collect();
         self.pools.lock().extend(kept);
@@ -155,7 +155,7 @@ impl Watch {
             Some(dead) => {
                 let before = self.given_up.load(Ordering::Relaxed);
                 for (pulse, since) in suspects {
-                    // Unless it has been answered meanwhile.
+                    // Unless it has got its answer meanwhile.
                     if dead.contains(&pulse.process) && pulse.waiting_since() == Some(since) {
                         self.give_up(
                             &pulse,
@@ -163,7 +163,8 @@ impl Watch {
                             "the server is not working on the statement",
                         );
                         self.given_up.store(now, Ordering::Relaxed);
-                        // What waited already when others were given up died with them, and says nothing new.
+                        // Waits that began before others were given up died together with them: they are no new
+                        // problem.
                         if since > before && !pulse.is_small() {
                             let later = (suspicious * 2).min(millis(SUSPICIOUS_AFTER_MAX));
                             self.suspicious.store(later, Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl Watch {
         self.pulses.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Asks on the connection that is kept, then on a new one. `None`: the server answers on neither.
+    /// Asks on the open connection, then on a new one. `None`: the server answers on neither.
     async fn ask_in_time(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Option<Vec<i32>> {
         if line.is_kept().await
             && let Ok(Ok(dead)) = tokio::time::timeout(ASK_KEPT_MAX, self.ask(line, suspects)).await
@@ -198,8 +199,8 @@ impl Watch {
         tokio::time::timeout(ASK_MAX, self.ask(line, suspects)).await.ok()?.ok()
     }
 
-    /// Asks the server about sessions, and has those ended that were closed. Answers the processes of sessions that have
-    /// nothing to do, or are not there.
+    /// Asks the server about sessions, and ends those that were closed. Returns the processes of sessions that are idle
+    /// or do not exist.
     async fn ask(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Result<Vec<i32>, StoreError> {
         let mut line = line.get().await?;
         let buried = self.buried.lock().clone();
@@ -242,14 +243,14 @@ impl Watch {
             "closing a connection on which Postgres does not answer"
         );
         pulse.give_up();
-        // What was heard of last before this one began to wait may be as dead as it is.
+        // Sessions that were last heard of before this one began to wait may be dead too.
         if let Some(since) = pulse.waiting_since() {
             self.distrust(since);
         }
     }
 }
 
-/// Looks until it is stopped. Asks on this connection.
+/// Checks until it is stopped. Asks on this connection.
 pub(crate) async fn keep_watch(watch: Arc<Watch>, line: Alone, stop: CancellationToken) {
     let mut wait = POLL_EVERY;
     let mut tidied = Instant::now();

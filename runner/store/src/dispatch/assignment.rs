@@ -1,26 +1,26 @@
-//! Who is given what: holds, their ends, and the history.
+//! Holds, their ends, and the history: which user is given what.
 //!
 //! # The story
 //!
-//! A user who polls is looked up (`user_facts.sql`): what is held is given again. Otherwise the node proposes an occurrence,
-//! and a *take* decides in one transaction: it writes the user's hold, whose primary key is the user (`hold_users.sql`),
-//! then judges it and takes stock (`give.sql`), and deletes the holds that were refused. Many users' takes ride in one
-//! transaction, so a hot occurrence's row is updated once for all of them. Ends go the same way (`end_holds.sql`): the
-//! hold is deleted, the history inserted, stock given back where it is to be.
+//! A user who polls is looked up (`user_facts.sql`), and a hold is given again. Otherwise the node proposes an
+//! occurrence, and a *take* decides in one transaction: it writes the user's hold, whose primary key is the user
+//! (`hold_users.sql`), then judges it and takes stock (`give.sql`), and deletes the refused holds. The takes of many
+//! users share a transaction, so a hot occurrence's row is updated once for all of them. Ends work in the same way
+//! (`end_holds.sql`): the hold is deleted, the history inserted, and stock given back where necessary.
 //!
 //! # Order of locks
 //!
 //! 1. rows of *holds*, in the order of users;
 //! 2. rows of *occurrences*, in the order of (offer, occurrence);
 //! 3. offers of task runs, for their settlement;
-//! 4. the log of changes, where stock came back by an operator or by the clock. Stock that comes back with a failed
-//!    assignment is only noted, in *stock_returns*: writers of the log take turns, and ends should not.
+//! 4. the log of changes, if an operator or the clock gave stock back. Stock that comes back with a failed assignment
+//!    is only noted, in *stock_returns*: writers of the log wait for each other, and ends must not.
 //!
 //! # Invariants
 //!
 //! * A user has at most one hold; an assignment has a hold or a row in the history, never both.
-//! * `taken` counts the holds of an occurrence and those ends that did not give stock back; it never passes the stock.
-//! * The event of a dispatch or an end is written with it.
+//! * `taken` counts the holds of an occurrence and those ends that did not give stock back; it never exceeds the stock.
+//! * The event of a dispatch or an end is written in the same transaction.
 
 use heddle_domain::Time;
 use heddle_domain::dispatch::AssignmentState;
@@ -34,7 +34,7 @@ use crate::dispatch::task_offer::close_done;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-/// How many users one take, look or end is for at most.
+/// How many users one take, look-up or end handles at most.
 pub const BATCH_MAX: usize = 512;
 
 /// How many returns of stock are announced at a time.
@@ -43,7 +43,7 @@ const RETURNS_MAX: i64 = 10_000;
 /// How a take begins: `give.sql` says why its plans may neither sort nor collect.
 const BEGIN_TAKE: &str = "BEGIN; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
 
-/// An assignment with all that the API says of it.
+/// An assignment with all that the API shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AssignmentRow {
     pub id: Uuid,
@@ -64,18 +64,18 @@ pub struct AssignmentRow {
 pub struct UserFacts {
     pub uid: String,
     pub held: Option<AssignmentRow>,
-    /// The user groups that the user is in.
+    /// The groups of the user.
     pub groups: Vec<String>,
-    /// The last occurrence that was finished, within the horizon.
+    /// The last finished occurrence within the horizon.
     pub last_finished: Option<Time>,
     /// What the user has had in the window; the first few hundred.
     pub had: Vec<(i64, Time)>,
 }
 
-/// What a node would give to a user.
+/// What a node proposes to give to a user.
 #[derive(Clone, Debug)]
 pub struct Proposal {
-    /// The assignment's id, if it comes to it.
+    /// The id of the assignment, if the user gets it.
     pub id: Uuid,
     pub uid: String,
     pub offer_id: i64,
@@ -84,28 +84,28 @@ pub struct Proposal {
     pub occurrence: Time,
 }
 
-/// What came of a proposal.
+/// The verdict on a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the user's.
+    /// The user gets it.
     Given,
-    /// The user holds something.
+    /// The user holds something already.
     Holds,
     /// The node's knowledge of the offer is old.
     Changed,
     /// The node's knowledge of the members is old.
     NotMember,
-    /// Not within the horizon, by the database's clock.
+    /// It is not due within the horizon, by the database's clock.
     NotDue,
-    /// The user has finished something later.
+    /// The user has finished a later occurrence.
     MovedOn,
-    /// The user has had it.
+    /// The user has had it already.
     Had,
-    /// There is none left.
+    /// It has no stock left.
     NoStock,
 }
 
-/// A hold that is to be ended.
+/// A hold to be ended.
 #[derive(Clone, Debug)]
 pub struct End {
     pub id: Uuid,
@@ -120,11 +120,11 @@ pub struct End {
 pub struct Ended {
     pub assignment: AssignmentRow,
     pub offer_id: i64,
-    /// Whom its offer names at this moment: the offer may have been changed since it was given.
+    /// The current audience of its offer: the offer may have changed since the dispatch.
     pub offered_to: String,
     /// Its stock came back.
     pub returned: bool,
-    /// Its offer stands for a task run.
+    /// Its offer belongs to a task run.
     pub of_task: bool,
 }
 
@@ -135,7 +135,8 @@ pub struct AssignmentFilter {
     /// Written as `uid_x` or `gid_x`.
     pub audience: Option<String>,
     pub offer: Option<String>,
-    pub state: Option<AssignmentState>,
+    /// In one of these states; empty: in any.
+    pub states: Vec<AssignmentState>,
     /// Given at or after.
     pub from: Option<Time>,
     /// Given before this time.
@@ -157,7 +158,7 @@ fn state_of(assignment: Uuid, state: i16) -> Result<AssignmentState, StoreError>
 }
 
 impl Store {
-    /// Looks users up; `reach` is where the horizon ends.
+    /// Looks up users; `reach` is where the horizon ends.
     pub async fn user_facts(&self, uids: &[String], reach: Time, now: Time) -> Result<Vec<UserFacts>, StoreError> {
         let (floor, ceiling) = id_range(reach, now);
         let rows = sqlx::query_file!("src/sql/user_facts.sql", uids, reach, floor, ceiling)
@@ -207,7 +208,7 @@ impl Store {
         Ok(facts.collect())
     }
 
-    /// Gives what is proposed as far as it stands; one verdict for each, in order.
+    /// Gives what is proposed if that is possible; one verdict for each, in order.
     pub async fn take(
         &self,
         proposals: &[Proposal],
@@ -221,7 +222,7 @@ impl Store {
         })
     }
 
-    /// What a take would come to, by the same statements: they are undone.
+    /// The verdicts of a take, by the same statements, which are rolled back.
     pub async fn would_take(
         &self,
         proposal: &Proposal,
@@ -235,13 +236,13 @@ impl Store {
         })
     }
 
-    /// Ends holds; those that are not there (any more) are passed over. No pair of user and id stands twice.
+    /// Ends holds; skips those that do not exist (any more). Each pair of user and id must occur only once.
     pub async fn end_holds(&self, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
         let mut connection = self.pool.acquire().await?;
         end_in(&mut connection, ends, now).await
     }
 
-    /// Ends what has been held for too long; those audiences are told that stock came back. Up to `limit`.
+    /// Ends holds that have lasted too long, and announces that stock came back. Up to `limit`.
     pub async fn expire_holds(&self, now: Time, limit: i64) -> Result<Vec<Ended>, StoreError> {
         let due = sqlx::query!(
             "SELECT id, uid FROM heddle.holds WHERE expires_at <= clock_timestamp() ORDER BY expires_at LIMIT $1",
@@ -291,7 +292,7 @@ impl Store {
         })
     }
 
-    /// Tells all nodes, by the log of changes, of audiences whose stock came back with failed assignments.
+    /// Announces, in the log of changes, the audiences whose stock came back with failed assignments.
     pub async fn announce_returns(&self, at: Time) -> Result<(), StoreError> {
         transaction!(self, pool, "announce_returns", |tx| {
             let mut audiences = sqlx::query_scalar!(
@@ -354,28 +355,27 @@ impl Store {
             .collect()
     }
 
-    /// Assignments, newest first, behind `cursor`.
+    /// Assignments, newest first, after `cursor`.
     pub async fn assignments(
         &self,
         filter: &AssignmentFilter,
         cursor: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<AssignmentRow>, StoreError> {
-        let (state, held) = match filter.state {
-            None => (None, true),
-            Some(AssignmentState::Assigned) => (Some(-1), true),
-            Some(state) => (Some(state.number()), false),
-        };
+        // What is assigned stands in one table, what ended in the other.
+        let held = filter.states.is_empty() || filter.states.contains(&AssignmentState::Assigned);
+        let ended: Option<Vec<i16>> =
+            (!filter.states.is_empty()).then(|| filter.states.iter().map(|state| state.number()).collect());
         let floor = filter.from.map_or(Uuid::nil(), uuid_v7_floor);
         let ceiling = filter.to.map_or(Uuid::max(), uuid_v7_floor);
         let below = cursor.map_or(ceiling, |cursor| cursor.min(ceiling));
-        // What came to a user alone is found by the user, whom an index knows.
+        // Assignments of one user are found by the user, which has an index.
         let alone = filter
             .audience
             .as_deref()
             .and_then(|audience| audience.strip_prefix("uid_"));
         let uid = filter.uid.as_deref().or(alone);
-        // There may have been several of that name.
+        // There may have been several offers of that name.
         let offers: Option<Vec<i64>> = match &filter.offer {
             None => None,
             Some(offer) => Some(
@@ -384,7 +384,8 @@ impl Store {
                     .await?,
             ),
         };
-        // A statement for each index by which what ended is found: one for all would be planned for none of them.
+        // One statement for each index by which ended assignments are found: a statement for all would use none of
+        // them.
         macro_rules! ids {
             ($by:tt) => {
                 sqlx::query_scalar!(
@@ -395,7 +396,7 @@ impl Store {
                        UNION ALL
                        (SELECT id FROM heddle.assignments
                         WHERE id >= $1 AND id < $2 AND ($4::bigint[] IS NULL OR offer_id = ANY ($4))
-                          AND ($5::smallint IS NULL OR state = $5) AND "#
+                          AND ($5::smallint[] IS NULL OR state = ANY ($5)) AND "#
                         + $by
                         + " ORDER BY id DESC LIMIT $6)
                        ORDER BY 1 DESC LIMIT $6",
@@ -403,7 +404,7 @@ impl Store {
                     below,
                     uid,
                     offers.as_deref(),
-                    state,
+                    ended.as_deref(),
                     limit + 1,
                     held,
                     filter.audience.as_deref()
@@ -419,13 +420,13 @@ impl Store {
         };
         let mut rows = self.assignments_by_id(&ids).await?;
         rows.sort_by_key(|row| std::cmp::Reverse(row.id));
-        // What ended between the two looks stands in both tables' answers or in neither; it is the same row.
+        // Each statement has one snapshot, so an assignment is in one of the tables only: this is a safeguard.
         rows.dedup_by_key(|row| row.id);
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
 }
 
-/// Judges proposals; what is given stands when the transaction is committed.
+/// Judges proposals; the given ones are valid when the transaction is committed.
 async fn take_in(
     connection: &mut PgSession,
     proposals: &[Proposal],
@@ -445,7 +446,7 @@ async fn take_in(
     .fetch_all(&mut *connection)
     .await?;
     let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
-    // In the order in which they were asked for: with the last of the stock, who came first is served.
+    // In the order of the requests: the first to come gets the last of the stock.
     let ids: Vec<Uuid> = proposals
         .iter()
         .map(|proposal| proposal.id)

@@ -16,35 +16,35 @@ pub struct AudienceRow {
     pub updated_at: Time,
 }
 
-/// What came of changing members.
+/// The result of changing members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MembersChange {
-    /// The audience was not there before.
+    /// The audience did not exist before.
     pub created: bool,
     pub added: u64,
     pub removed: u64,
 }
 
-/// How many users the audit names of one change; it counts all.
+/// How many users the audit names for one change; it counts all.
 const NAMED_MAX: i64 = 1_000;
 
-/// How a change of members names what it does.
+/// How a change of members is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members<'a> {
     /// These and no others.
     Replace(&'a [String]),
-    /// These besides, those no more.
+    /// Adds these, removes those.
     Change { add: &'a [String], remove: &'a [String] },
 }
 
-/// Members who came or went.
+/// Members who were added or removed.
 struct Moved {
     count: i64,
     /// The first of them.
     uids: Vec<String>,
 }
 
-/// Removes those who are to go; answers who is to come.
+/// Removes members; returns which ones to add.
 async fn remove_members<'a>(
     tx: &mut PgSession,
     audience: &str,
@@ -87,7 +87,7 @@ async fn remove_members<'a>(
 }
 
 impl Store {
-    /// Changes an audience's members; it is made if it is not there.
+    /// Changes an audience's members; creates the audience if needed.
     pub async fn change_members(
         &self,
         by: By<'_>,
@@ -155,7 +155,7 @@ impl Store {
         .await?)
     }
 
-    /// User groups by name, behind `cursor`; with a user, those that he is in.
+    /// User groups by name, after `cursor`; with a user, only the groups of that user.
     pub async fn audiences(
         &self,
         uid: Option<&str>,
@@ -179,7 +179,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Members in their order, behind `cursor`.
+    /// Members in their order, after `cursor`.
     pub async fn members(&self, audience: &str, cursor: Option<&str>, limit: i64) -> Result<Page<String>, StoreError> {
         let rows = sqlx::query_scalar!(
             "SELECT uid FROM heddle.members WHERE audience = $1 AND ($2::text IS NULL OR uid > $2)

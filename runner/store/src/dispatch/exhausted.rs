@@ -1,37 +1,37 @@
-//! Which occurrences are exhausted, that is have no stock left: as much of it as a node wants to know at a time.
+//! Which occurrences are exhausted, that is, have no stock left: as many as a node reads at a time.
 
 use heddle_domain::Time;
 
 use crate::{Store, StoreError};
 
-/// Which occurrences of an offer have no stock left, in some time.
+/// The occurrences of an offer without stock, within some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exhausted {
     pub offer_id: i64,
     /// The occurrences, in no order.
     pub occurrences: Vec<Time>,
-    /// The earliest that was looked at, if there may be others that were not.
+    /// The earliest occurrence that was checked, if there may be others that were not.
     pub cut_at: Option<Time>,
 }
 
-/// Of which end of what has been taken as much is looked at as may be.
+/// From which end of the taken occurrences a bounded number is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenEnd {
     Earliest,
     Newest,
 }
 
-/// How many occurrences of an audience's offers that somebody has taken are looked at for those without stock.
+/// How many taken occurrences of an audience's offers are checked for those without stock.
 const TAKEN_MAX: i64 = 50_000;
 
-/// How often parts of that are shared out anew.
+/// How often unused parts of that number are divided again.
 const TAKEN_PASSES: usize = 3;
 
 impl Store {
-    /// The occurrences without stock of an audience's offers, of which so many repeat, from an instant on.
+    /// The occurrences without stock of an audience's offers, of which `repeating` repeat, from an instant on.
     ///
-    /// What is read is bounded, whatever has been taken and by whomever: each offer has its part, and what one does not
-    /// need goes to those that do.
+    /// The number of rows read is bounded, whatever has been taken and by whomever: each offer has its part, and what
+    /// one does not need goes to the others.
     pub async fn exhausted(
         &self,
         offers: &[i64],
@@ -65,10 +65,10 @@ impl Store {
         Ok(exhausted)
     }
 
-    /// A part of what has been taken of each of some offers, and how many occurrences that is.
+    /// Reads a part of the taken occurrences of each of some offers, and how many these are.
     ///
-    /// The order is one that the primary key alone has, from one of its entries on (hence the comparison of rows), and
-    /// occurrences that have stock left count as well: so no more is read than is asked for.
+    /// Only the primary key has this order, from one of its entries on (hence the comparison of rows), and occurrences
+    /// with stock count as well: so no more is read than requested.
     async fn taken(
         &self,
         offers: &[i64],

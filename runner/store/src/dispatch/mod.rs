@@ -1,5 +1,5 @@
-//! Pull dispatch: what audiences are offered, and who holds what of it. The protocol and the order of locks stand in
-//! [`assignment`].
+//! Pull dispatch: what audiences are offered, and who holds what of it. [`assignment`] describes the protocol and the
+//! order of locks.
 
 pub mod assignment;
 pub mod audience;

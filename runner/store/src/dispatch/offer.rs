@@ -1,4 +1,4 @@
-//! Offers: what audiences are offered. Those that stand for task runs are made and ended in `task_offer.rs`.
+//! Offers: what audiences are offered. `task_offer.rs` creates and ends those that belong to task runs.
 
 use std::collections::HashMap;
 
@@ -23,29 +23,29 @@ pub struct OfferRow {
     pub audience: String,
     pub version: i32,
     pub starts_at: Time,
-    /// With every default written out.
+    /// With all defaults written out.
     pub spec: Value,
-    /// The task run that it stands for.
+    /// The task run to which it belongs.
     pub run: Option<Uuid>,
     pub created_at: Time,
     pub updated_at: Time,
 }
 
-/// What came of putting an offer.
+/// The result of putting an offer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OfferPut {
     Done(Put<OfferRow>),
-    /// The audience has so many repeating offers already.
+    /// The audience has this many repeating offers already.
     TooMany(i64),
-    /// It belongs to a task run, which alone may change it.
+    /// It belongs to a task run, and only that may change it.
     OfTask,
-    /// There is one already, and it was to be made.
+    /// It exists already, although it was to be created.
     Exists,
     /// Its template has been deleted.
     NoTemplate,
 }
 
-/// What came of deleting an offer.
+/// The result of deleting an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfferDelete {
     Missing,
@@ -57,13 +57,13 @@ pub enum OfferDelete {
 #[derive(Clone, Debug, Default)]
 pub struct AudienceOffers {
     pub offers: Vec<OfferRow>,
-    /// What is exhausted of those that repeat, the newest of each.
+    /// The exhausted occurrences of repeating offers, the newest of each.
     pub exhausted: Vec<Exhausted>,
-    /// `once` offers that are due from here on were left out: there are very many.
+    /// `once` offers that are due from here on were left out, because there are very many.
     pub complete_until: Option<Time>,
 }
 
-/// How an occurrence that somebody has taken stands.
+/// The counts of an occurrence that somebody has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OccurrenceCounts {
     pub taken: i32,
@@ -74,7 +74,7 @@ pub struct OccurrenceCounts {
 /// How many `once` offers of an audience a node reads at a time.
 const ONCE_MAX: i64 = 5_000;
 
-/// A spec with the defaults, as it stands in the table and in the API.
+/// A spec with its defaults, as in the table and in the API.
 pub fn written_out(offer: &Offer) -> Value {
     let moment = |at: Time| at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let mut spec = serde_json::json!({
@@ -118,18 +118,18 @@ struct OfferWrite<'a> {
     offer: &'a Offer,
     /// The same, [written out](written_out).
     spec: Value,
-    /// It must not be there.
+    /// It must not exist yet.
     only_new: bool,
-    /// How many repeating ones its audience may have.
+    /// How many repeating offers its audience may have.
     repeating_max: i64,
 }
 
 impl OfferWrite<'_> {
-    /// What has to be there for it to be given out, and stays there until the commit.
+    /// Locks what it needs to be given out, until the commit.
     async fn hold(&self, tx: &mut PgSession) -> Result<(), Stop<OfferPut>> {
         let offer = self.offer;
         if let Some(template) = &offer.template {
-            // Held until the commit: whoever deletes the template waits, and then finds this offer.
+            // Held until the commit: a deletion of the template waits, and then finds this offer.
             let there = sqlx::query_scalar!(
                 r#"SELECT true AS "there!" FROM heddle.templates WHERE name = $1 FOR SHARE"#,
                 template.as_str()
@@ -260,11 +260,11 @@ impl Named for OfferWrite<'_> {
         Ok(row)
     }
 
-    fn shown(row: &OfferRow) -> Value {
-        row.spec.clone()
+    fn shown(row: &OfferRow) -> Result<Value, StoreError> {
+        Ok(row.spec.clone())
     }
 
-    /// What nodes follow is what an audience is offered: the one that had it, and the one that has it.
+    /// Nodes follow the offers of an audience, so the change is recorded for the old and for the new audience.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { action, before, after } = told;
         audit::write(&mut *tx, by, action, Noun::Offer, self.name, before, Some(after)).await?;
@@ -276,20 +276,20 @@ impl Named for OfferWrite<'_> {
     }
 }
 
-/// What waits for the dispatcher of any node; the answer of [`Store::dispatch_news`].
+/// What waits for the dispatcher of any node; the result of [`Store::dispatch_news`].
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchNews {
     /// Holds have lasted too long.
     pub overdue: bool,
     /// Attempts of audience tasks wait to be settled.
     pub settlements: bool,
-    /// Returns of stock wait to be told of.
+    /// Returns of stock wait to be announced.
     pub returns: bool,
-    /// There are offers of task runs, over which to sweep.
+    /// There are offers of task runs, which need sweeps.
     pub of_tasks: bool,
 }
 
-/// An offer, as far as somebody looks at it who asks why a user is not given it.
+/// An offer, for people who ask why a user does not get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferTo {
     pub id: i64,
@@ -302,7 +302,8 @@ pub struct OfferTo {
 }
 
 impl Store {
-    /// Makes or changes an offer. `only_new`: it must not be there. At most `repeating_max` repeating ones per audience.
+    /// Creates or changes an offer. `only_new`: it must not exist yet. At most `repeating_max` repeating ones per
+    /// audience.
     pub async fn put_offer(
         &self,
         by: By<'_>,
@@ -332,7 +333,7 @@ impl Store {
         .await?)
     }
 
-    /// Offers by name, behind `cursor`.
+    /// Offers by name, after `cursor`.
     pub async fn offers(
         &self,
         audience: Option<&str>,
@@ -354,7 +355,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Offers that may have an occurrence in some time, by their number, behind one.
+    /// Offers that may have an occurrence in some time, by their number, after a given one.
     pub async fn offers_due(
         &self,
         audience: Option<&str>,
@@ -379,7 +380,7 @@ impl Store {
         .await?)
     }
 
-    /// Deletes an offer. What is held of it stays so, and may be completed.
+    /// Deletes an offer. What is held of it stays held, and may be completed.
     pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
         transaction!(self, pool, "delete_offer", |tx| {
             let row = sqlx::query!(
@@ -408,7 +409,7 @@ impl Store {
         })
     }
 
-    /// What an audience may be given from `reach` on: its enabled offers that are not all exhausted.
+    /// The enabled offers of an audience from `reach` on that are not all exhausted.
     pub async fn offers_of_audience(&self, audience: &str, reach: Time) -> Result<AudienceOffers, StoreError> {
         let mut offers = sqlx::query_as!(
             OfferRow,
@@ -450,8 +451,8 @@ impl Store {
         })
     }
 
-    /// Offers to some audiences, whether they are given out or not, for people to look at: those that repeat first, of the
-    /// others the newest, none that was due before `since`.
+    /// Offers to some audiences, enabled or not, for people: first those that repeat, then the newest of the others,
+    /// none that was due before `since`.
     pub async fn offers_to(&self, audiences: &[String], since: Time, limit: i64) -> Result<Vec<OfferTo>, StoreError> {
         Ok(sqlx::query_as!(
             OfferTo,
@@ -467,7 +468,7 @@ impl Store {
         .await?)
     }
 
-    /// How occurrences stand that somebody has taken.
+    /// The counts of occurrences that somebody has taken.
     pub async fn occurrence_counts(
         &self,
         offers: &[i64],
@@ -496,7 +497,7 @@ impl Store {
             .collect())
     }
 
-    /// What there is to be done that nobody asks for, at one look.
+    /// Whether the dispatcher has work for which nobody polls, in one statement.
     pub async fn dispatch_news(&self) -> Result<DispatchNews, StoreError> {
         Ok(sqlx::query_as!(
             DispatchNews,

@@ -1,4 +1,4 @@
-//! Offers that stand for task runs: an attempt makes or opens one, and is settled when its stock is completed.
+//! Offers that belong to task runs: an attempt creates or opens one, and is settled when its stock is completed.
 
 use heddle_domain::Time;
 use heddle_domain::dispatch::{AssignmentState, Mode, Offer};
@@ -24,15 +24,15 @@ pub struct HeldOffer {
     pub progress: Vec<u8>,
 }
 
-/// A task run's offer, as its attempt makes it.
+/// A task run's offer, as its attempt requests it.
 #[derive(Clone, Debug)]
 pub struct TaskOffer {
     pub ended: EndedAttempt,
-    /// If it is not there yet.
+    /// For an offer that does not exist yet.
     pub name: String,
     pub offer: Offer,
     pub spec: Value,
-    /// Until when the attempt may take.
+    /// When the attempt times out.
     pub overdue_at: Option<Time>,
 }
 
@@ -40,7 +40,7 @@ pub struct TaskOffer {
 #[derive(Clone, Debug)]
 pub struct OfferSettlement {
     pub offer_id: i64,
-    /// Held by lease 0.
+    /// Under lease 0.
     pub ended: EndedAttempt,
     /// `None`: its stock is completed.
     pub error: Option<(ErrorKind, String)>,
@@ -51,8 +51,8 @@ const WITHDRAWN_MAX: i64 = 200;
 
 /// Opens a task run's offer again for a new attempt; `None`: it has none yet.
 ///
-/// The instant stays the first attempt's: stock is counted, and users have had it, by that occurrence. So does what was
-/// completed when the run ended, and the offer with it, before it was restarted.
+/// The instant is still that of the first attempt: by that occurrence stock is counted, and users have had it. What was
+/// completed stays too, even if the run ended, and the offer with it, before it was restarted.
 async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;
@@ -80,7 +80,7 @@ async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<O
     Ok(opened.map(|row| (row.id, row.version)))
 }
 
-/// Makes the offer of a task run.
+/// Creates the offer of a task run.
 async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;
@@ -110,8 +110,8 @@ async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, St
 }
 
 impl Store {
-    /// Hands an attempt of an audience task over to its offer, which is made, or opened again for a new attempt.
-    /// `false`: the attempt is not this node's any more.
+    /// Gives an attempt of an audience task to its offer, which is created, or opened again for a new attempt. `false`:
+    /// the attempt is not this node's any more.
     pub async fn hand_to_offer(&self, task: &TaskOffer, now: Time) -> Result<bool, StoreError> {
         let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
         let offer = &task.offer;
@@ -149,7 +149,7 @@ impl Store {
         })
     }
 
-    /// Fails attempts of audience tasks whose timeout has passed; answers how many.
+    /// Fails attempts of audience tasks whose timeout has passed; returns how many.
     pub async fn settle_overdue_offers(&self) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "WITH late AS (
@@ -169,8 +169,8 @@ impl Store {
         .rows_affected())
     }
 
-    /// Settles attempts whose offer is completed although nobody has said so: members were removed, or the last
-    /// completion met the opening of a new attempt. A slow sweep behind the settlement that comes with a completion.
+    /// Settles attempts whose completed offer nobody has reported: members were removed, or the last completion came
+    /// during the opening of a new attempt. A slow sweep; a completion normally settles its attempt.
     pub async fn settle_completed_offers(&self) -> Result<u64, StoreError> {
         let open = sqlx::query_scalar!(
             "SELECT id FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL AND enabled"
@@ -196,8 +196,8 @@ impl Store {
         .await?)
     }
 
-    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): what is held of them is
-    /// revoked. Answers the audiences.
+    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): their holds are
+    /// revoked. Returns the audiences.
     pub async fn withdraw_offers(&self, now: Time) -> Result<Vec<String>, StoreError> {
         let gone = sqlx::query!(
             "SELECT o.id FROM heddle.offers o
@@ -220,7 +220,7 @@ impl Store {
         Ok(audiences)
     }
 
-    /// Answers the audience, unless somebody else was quicker.
+    /// Returns the audience, unless somebody else was faster.
     async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
         transaction!(self, pool, "withdraw_offer", |tx| {
             revoke_holds(&mut tx, id, now).await?;
@@ -240,8 +240,8 @@ impl Store {
         })
     }
 
-    /// Offers of task runs that are held although no attempt stands behind them: the task run has failed for good, or it
-    /// waits for its next attempt, which only its run's progress tells.
+    /// Held offers of task runs without an attempt: the task run has failed for good, or it waits for its next attempt.
+    /// Only its run's progress tells which.
     pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
@@ -265,7 +265,7 @@ impl Store {
             .collect())
     }
 
-    /// Takes an offer back from all who hold it.
+    /// Revokes all holds of an offer.
     pub async fn revoke_held(&self, offer_id: i64, now: Time) -> Result<(), StoreError> {
         transaction!(self, pool, "revoke_held", |tx| {
             revoke_holds(&mut tx, offer_id, now).await?;
@@ -295,7 +295,7 @@ async fn revoke_holds(connection: &mut PgSession, offer_id: i64, now: Time) -> R
     Ok(())
 }
 
-/// Ends those of the offers of task runs whose stock is completed; answers how many. See `sql/close_offers.sql`.
+/// Ends those of the offers of task runs whose stock is completed; returns how many. See `sql/close_offers.sql`.
 pub(crate) async fn close_done(connection: &mut PgSession, ids: &[i64]) -> Result<u64, StoreError> {
     let done = sqlx::query_file!("src/sql/close_offers.sql", ids)
         .execute(connection)

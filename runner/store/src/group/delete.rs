@@ -1,4 +1,4 @@
-//! Deleting groups: those who follow one get a revision that no longer names it.
+//! Deletes groups: their followers get a revision that no longer names them.
 
 use serde_json::Value;
 
@@ -8,26 +8,26 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, schedule, upstream};
 
-/// What came of deleting a group.
+/// The result of deleting a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupDelete {
     Missing,
-    /// `If-Match` does not hold: it stands at this revision.
+    /// `If-Match` does not hold: the group has this revision.
     Stale(i32),
     /// It has upstream groups: these.
     Upstreams(Vec<String>),
     /// Tasks of these groups start sub-runs of it.
     UsedBy(Vec<String>),
-    /// So many of its runs are active.
+    /// This many of its runs are active.
     Active(i64),
-    /// Gone; these groups no longer follow it.
+    /// It is deleted; these groups no longer follow it.
     Deleted {
         id: i64,
         detached: Vec<String>,
     },
 }
 
-/// A follower gets a revision that does not name a group any more; `false`: it is not there.
+/// Gives a follower a revision that does not name a group any more; `false`: the follower does not exist.
 async fn detach(tx: &mut PgSession, by: By<'_>, follower: &str, upstream: &str) -> Result<bool, StoreError> {
     let Some(before) = current(tx, follower).await? else {
         return Ok(false);
@@ -41,6 +41,75 @@ async fn detach(tx: &mut PgSession, by: By<'_>, follower: &str, upstream: &str) 
     Ok(true)
 }
 
+/// Deletes a group within a transaction, which the caller commits if it is `Deleted`; see [`Store::delete_group`].
+pub(crate) async fn delete_in(
+    tx: &mut PgSession,
+    by: By<'_>,
+    name: &str,
+    force: bool,
+    if_match: Option<&IfMatch>,
+) -> Result<GroupDelete, StoreError> {
+    lock_groups(tx).await?;
+    let Some(row) = current(tx, name).await? else {
+        return Ok(GroupDelete::Missing);
+    };
+    if if_match.is_some_and(|wanted| !wanted.is_met_by(row.revision)) {
+        return Ok(GroupDelete::Stale(row.revision));
+    }
+    let upstreams = sqlx::query_scalar!(
+        "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
+             WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
+        row.id,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if !upstreams.is_empty() {
+        return Ok(GroupDelete::Upstreams(upstreams));
+    }
+    let links = sqlx::query!(
+        "SELECT g.name, l.kind FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
+             WHERE l.upstream_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
+        row.id,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
+    if !use_it.is_empty() {
+        return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
+    }
+    if !force {
+        let active = active_runs(tx, row.id).await?;
+        if active > 0 {
+            return Ok(GroupDelete::Active(active));
+        }
+    }
+    let mut detached = Vec::with_capacity(follow.len());
+    for link in follow {
+        if detach(tx, by, &link.name, name).await? {
+            detached.push(link.name);
+        }
+    }
+    sqlx::query!(
+        "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
+        row.id
+    )
+    .execute(&mut *tx)
+    .await?;
+    sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
+        .execute(&mut *tx)
+        .await?;
+    schedule::remove(tx, row.id).await?;
+    sqlx::query!(
+        "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
+        row.id,
+        by.at
+    )
+    .execute(&mut *tx)
+    .await?;
+    change::record(tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
+    Ok(GroupDelete::Deleted { id: row.id, detached })
+}
+
 impl Store {
     /// Deletes a group that follows no other. Its followers get a revision that no longer names it. With `force` also
     /// while runs are active, which the caller then cancels.
@@ -52,66 +121,11 @@ impl Store {
         if_match: Option<IfMatch>,
     ) -> Result<GroupDelete, StoreError> {
         transaction!(self, pool, "delete_group", |tx| {
-            lock_groups(&mut tx).await?;
-            let Some(row) = current(&mut tx, name).await? else {
-                return Ok(GroupDelete::Missing);
-            };
-            if if_match.as_ref().is_some_and(|wanted| !wanted.is_met_by(row.revision)) {
-                return Ok(GroupDelete::Stale(row.revision));
+            let deleted = delete_in(&mut tx, by, name, force, if_match.as_ref()).await?;
+            if matches!(deleted, GroupDelete::Deleted { .. }) {
+                tx.commit().await?;
             }
-            let upstreams = sqlx::query_scalar!(
-                "SELECT u.name FROM heddle.group_links l JOIN heddle.groups u ON u.id = l.upstream_id
-             WHERE l.group_id = $1 AND l.kind = 'depends_on' ORDER BY u.name",
-                row.id,
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            if !upstreams.is_empty() {
-                return Ok(GroupDelete::Upstreams(upstreams));
-            }
-            let links = sqlx::query!(
-                "SELECT g.name, l.kind FROM heddle.group_links l JOIN heddle.groups g ON g.id = l.group_id
-             WHERE l.upstream_id = $1 AND g.deleted_at IS NULL ORDER BY g.name",
-                row.id,
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
-            if !use_it.is_empty() {
-                return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
-            }
-            if !force {
-                let active = active_runs(&mut tx, row.id).await?;
-                if active > 0 {
-                    return Ok(GroupDelete::Active(active));
-                }
-            }
-            let mut detached = Vec::with_capacity(follow.len());
-            for link in follow {
-                if detach(&mut tx, by, &link.name, name).await? {
-                    detached.push(link.name);
-                }
-            }
-            sqlx::query!(
-                "DELETE FROM heddle.group_links WHERE upstream_id = $1 OR group_id = $1",
-                row.id
-            )
-            .execute(&mut *tx)
-            .await?;
-            sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
-                .execute(&mut *tx)
-                .await?;
-            schedule::remove(&mut tx, row.id).await?;
-            sqlx::query!(
-                "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
-                row.id,
-                by.at
-            )
-            .execute(&mut *tx)
-            .await?;
-            change::record(&mut tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
-            tx.commit().await?;
-            Ok(GroupDelete::Deleted { id: row.id, detached })
+            Ok(deleted)
         })
     }
 }

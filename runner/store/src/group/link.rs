@@ -1,15 +1,15 @@
-//! Links between groups: who follows whom, and whose tasks start sub-runs of whom.
+//! Links between groups: which follow which, and whose tasks start sub-runs of which.
 
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
-/// How many groups a cycle's search walks through at most, which also bounds the length of a chain of groups.
+/// How many groups the search for a cycle visits at most, which also bounds the length of a chain of groups.
 const LINK_DEPTH_MAX: i32 = 1_000;
 
 /// Why a group is linked to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkKind {
-    /// It follows the other's runs.
+    /// It follows the runs of the other.
     DependsOn,
     /// A task of it starts a sub-run of the other.
     SubRun,
@@ -34,7 +34,7 @@ pub struct GroupLink {
     pub need: &'static str,
 }
 
-/// A link between two groups as they stand.
+/// A current link between two groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkRow {
     pub group: String,
@@ -68,7 +68,7 @@ pub(crate) async fn resolve(
     Ok(if unknown.is_empty() { Ok(ids) } else { Err(unknown) })
 }
 
-/// A way from one of `upstreams` back to `group`, written from `group` to `group`.
+/// A path from one of `upstreams` back to `group`, written from `group` to `group`.
 pub(crate) async fn find_cycle(
     connection: &mut PgSession,
     group: &str,
@@ -77,7 +77,7 @@ pub(crate) async fn find_cycle(
     upstreams: &[i64],
 ) -> Result<Option<Vec<String>>, StoreError> {
     let Some(group_id) = group_id else { return Ok(None) };
-    // UNION drops what was reached before, so that the walk visits each edge once however many ways lead there.
+    // UNION drops what was reached before, so that the search visits each edge once, however many paths lead there.
     let edges = sqlx::query!(
         r#"WITH RECURSIVE reached (id) AS (
              SELECT id FROM unnest($1::bigint[]) AS start (id)
@@ -129,7 +129,7 @@ pub(crate) async fn find_cycle(
     Ok(None)
 }
 
-/// Replaces the links that the group's current revision makes.
+/// Replaces the links of the group's current revision.
 pub(crate) async fn replace(
     connection: &mut PgSession,
     group_id: i64,

@@ -1,7 +1,8 @@
-//! Lists of groups, by what people filter them by.
+//! Lists of groups, with the filters of people.
 //!
-//! What a filter names stands in the groups' own rows (migration 0080), which are read by name. How a group's latest run
-//! went stands in its runs only: it is looked up for so many groups for each answer, whose cursor says where it stopped.
+//! The values of a filter are in the groups' own rows (migration 0080), which are read by name. Only the state of a
+//! group's latest run is not: one answer looks it up for a bounded number of groups, and its cursor says where it
+//! stopped.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::span::{self, BEGIN_BY_SPANS};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// Of so many groups one answer looks up the latest run.
+/// For how many groups one answer looks up the latest run.
 const READ_MAX: i64 = 250;
 
 /// Which groups; empty and `None` mean any.
@@ -27,15 +28,15 @@ pub struct GroupFilter {
     pub text: Option<String>,
     /// With all of these labels; a value of `None` means any.
     pub labels: Vec<(String, Option<String>)>,
-    /// Whose latest run is in one of these states; `None` among them: that have no run.
+    /// Whose latest run is in one of these states; `None` in the list: without a run.
     pub last_states: Vec<Option<RunState>>,
     /// That are enabled, or are not.
     pub enabled: Option<bool>,
 }
 
-/// A filter as statements ask for it.
+/// A filter as statements need it.
 struct Asked {
-    /// A pattern of what they are called, or described by.
+    /// A pattern for name or description.
     text: Option<String>,
     /// All of these labels have these values.
     valued: Value,
@@ -60,7 +61,7 @@ impl Asked {
     }
 }
 
-/// The pattern of whatever has a text in it.
+/// The pattern that matches texts with this part.
 fn contains(text: &str) -> String {
     let mut pattern = String::from("%");
     for letter in text.chars() {
@@ -74,8 +75,8 @@ fn contains(text: &str) -> String {
 }
 
 impl Store {
-    /// Groups by name, behind `cursor`, that a filter finds. Where it asks for the latest runs a page may have fewer than
-    /// there are, and a cursor behind which there are others.
+    /// Groups by name, after `cursor`, that match a filter. If it asks for latest runs, a page may have fewer than
+    /// there are, and a cursor after which there are others.
     pub async fn groups(
         &self,
         filter: &GroupFilter,
@@ -104,7 +105,7 @@ impl Store {
             let now = span::now(&mut tx).await?;
             let mut found = Vec::new();
             let mut next = cursor.map(str::to_owned);
-            // Of a state that is common the first look finds enough; of one that is not a second one would be made anyway.
+            // For a common state, the first pass finds enough; for a rare one, a second pass would be needed anyway.
             let common = [None, Some(RunState::Succeeded)];
             let first = match filter.last_states.iter().any(|state| common.contains(state)) {
                 true => limit.min(READ_MAX),
@@ -144,7 +145,7 @@ impl Store {
     }
 }
 
-/// Groups by name, behind `cursor`: their ids and names.
+/// Groups by name, after `cursor`: their ids and names.
 async fn ids(
     session: &mut PgSession,
     filter: &GroupFilter,

@@ -1,8 +1,8 @@
 //! Groups and their immutable revisions.
 //!
-//! All changes of groups take turns (one advisory lock): a cycle may close through two groups that are put at the same
-//! time, and ten clients that put one name at once must get one 201 and nine 200. What costs time (parsing, schemas,
-//! templates) has happened before; what is checked here again is what another writer could have changed meanwhile.
+//! All changes of groups wait for each other (one advisory lock): two groups that are put at the same time may close a
+//! cycle, and ten clients that put one name at once must get one 201 and nine 200. What takes time (parsing, schemas,
+//! templates) has happened before; what another writer could have changed meanwhile is checked again here.
 
 mod delete;
 pub mod link;
@@ -19,7 +19,9 @@ use crate::{Store, StoreError};
 use crate::{schedule, upstream};
 
 pub use delete::GroupDelete;
+pub(crate) use delete::delete_in;
 pub use list::GroupFilter;
+pub(crate) use put::put_in;
 pub use put::{GroupPut, GroupWrite};
 
 /// Serialises all changes of groups.
@@ -35,7 +37,7 @@ pub struct GroupRow {
     pub revision_id: i64,
     pub category: Option<String>,
     pub spec: Value,
-    /// `{schedule: time}`: since when each schedule stands as it is written.
+    /// `{schedule: time}`: since when each schedule has been unchanged.
     pub schedule_anchors: Value,
     pub created_at: Time,
     pub updated_at: Time,
@@ -62,17 +64,17 @@ pub struct ScriptUse {
     pub version: Option<i32>,
 }
 
-/// What `If-Match` asks for.
+/// The condition of `If-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IfMatch {
     /// Any revision (`*`): the group has to exist.
     Exists,
-    /// It stands at one of these revisions.
+    /// The group has one of these revisions.
     Revisions(Vec<i32>),
 }
 
 impl IfMatch {
-    /// Whether it is met by a group that exists, at this revision.
+    /// Whether an existing group with this revision meets it.
     pub fn is_met_by(&self, revision: i32) -> bool {
         match self {
             Self::Exists => true,
@@ -101,12 +103,12 @@ async fn current(connection: &mut PgSession, name: &str) -> Result<Option<GroupR
     .await?)
 }
 
-/// Every schedule of `spec` with the instant since which it stands unchanged.
+/// Every schedule of `spec` with the instant since which it has been unchanged.
 fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
     let mut anchors = Map::new();
     for (name, schedule) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
         let kept = before.and_then(|before| {
-            // Switching a schedule off and on does not begin it anew: the disabled time is left out, by `schedule::sync`.
+            // Disabling and enabling a schedule does not start it anew: `schedule::sync` leaves out the disabled time.
             let rhythm = |schedule: &Value| {
                 let mut schedule = schedule.clone();
                 if let Value::Object(fields) = &mut schedule {
@@ -169,7 +171,7 @@ async fn revise(
     })
 }
 
-/// Writes that a group is enabled or disabled from now on, as `row` says. Its schedules are not brought in step.
+/// Writes that a group is enabled or disabled from now on, as `row` says. Does not change its schedules.
 async fn switch(connection: &mut PgSession, by: By<'_>, row: &GroupRow) -> Result<(), StoreError> {
     sqlx::query!(
         "UPDATE heddle.groups SET enabled = $2, updated_at = $3 WHERE id = $1",
@@ -299,7 +301,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.revision.to_string()))
     }
 
-    /// Enables or disables a group; `None` if there is none. The flag says whether that changed anything.
+    /// Enables or disables a group; `None` if it does not exist. The flag says whether that changed anything.
     pub async fn set_group_enabled(
         &self,
         by: By<'_>,

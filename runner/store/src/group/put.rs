@@ -1,4 +1,4 @@
-//! PUT of a group: a new revision, unless it says the same.
+//! PUT of a group: a new revision, unless the spec is the same.
 
 use serde_json::{Value, json};
 
@@ -9,25 +9,25 @@ use crate::link::{self, GroupLink};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, runtime, schedule, upstream, usage};
 
-/// A group as it shall stand.
+/// A group to be put.
 #[derive(Clone, Debug)]
 pub struct GroupWrite<'a> {
     pub name: &'a str,
-    /// Validated and in canonical form: equal specs make no new revision.
+    /// Validated and in canonical form: an equal spec makes no new revision.
     pub spec: &'a Value,
     pub category: Option<&'a str>,
     pub links: &'a [GroupLink],
     pub scripts: &'a [ScriptUse],
-    /// Whether its schedules fire and it takes submissions; `None`: as it stands, which is enabled if it is new.
+    /// Whether its schedules fire and it accepts submissions; `None`: unchanged; a new group is enabled.
     pub enabled: Option<bool>,
     pub if_match: Option<IfMatch>,
 }
 
-/// What came of putting a group.
+/// The result of putting a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupPut {
     Done(Put<GroupRow>),
-    /// `If-Match` does not hold: it stands at this revision, or does not exist.
+    /// `If-Match` does not hold: the group has this revision, or does not exist.
     Stale(Option<i32>),
     /// These upstream groups do not exist.
     UnknownGroups(Vec<String>),
@@ -35,7 +35,7 @@ pub enum GroupPut {
     UnknownScripts(Vec<ScriptUse>),
     /// The links would close this cycle, which begins and ends with the group.
     Cycle(Vec<String>),
-    /// Something else that it names has been deleted since it was checked: check again.
+    /// Another object that it names has been deleted since the check: check again.
     Outdated,
 }
 
@@ -140,9 +140,9 @@ async fn replace_script_uses(
     Ok(())
 }
 
-/// Makes a category unless it is there, and holds it.
+/// Creates a category if needed, and locks it.
 async fn hold_category(tx: &mut PgSession, by: By<'_>, category: &str) -> Result<(), StoreError> {
-    // The update writes nothing new; it holds the row against a deletion until this commits.
+    // The update changes nothing; it protects the row from a deletion until this commits.
     let added = sqlx::query_scalar!(
         r#"INSERT INTO heddle.categories AS c (name, created_at, updated_at) VALUES ($1, $2, $2)
                    ON CONFLICT (name) DO UPDATE SET description = c.description
@@ -158,7 +158,7 @@ async fn hold_category(tx: &mut PgSession, by: By<'_>, category: &str) -> Result
     Ok(())
 }
 
-/// The same spec once more: only whether the group is enabled may change.
+/// The same spec again: only whether the group is enabled may change.
 async fn put_again(
     tx: &mut PgSession,
     by: By<'_>,
@@ -184,15 +184,15 @@ async fn put_again(
     })
 }
 
-/// What a group names, held against deletion until the commit.
+/// The objects that a group names, protected from deletion until the commit.
 struct Named {
     links: Vec<GroupLink>,
-    /// The groups that the links name, and the scripts: their ids, in the same order as they are named.
+    /// The ids of the groups that the links name, and of the scripts, in the order in which they are named.
     upstreams: Vec<i64>,
     scripts: Vec<i64>,
 }
 
-/// Finds what a group names and holds it; the answer to the PUT, if something is missing.
+/// Finds and locks the objects that a group names; if one is missing, returns the answer to the PUT.
 async fn hold_named(
     tx: &mut PgSession,
     write: &GroupWrite<'_>,
@@ -229,72 +229,67 @@ async fn hold_named(
     }))
 }
 
-/// Whether the group is as `If-Match` wants it.
+/// Whether the group meets `If-Match`.
 fn is_met(wanted: &IfMatch, before: Option<&GroupRow>) -> bool {
     before.is_some_and(|before| wanted.is_met_by(before.revision))
 }
 
+/// Creates or changes a group within a transaction, which the caller ends: with a commit if something was changed.
+pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupPut, StoreError> {
+    lock_groups(tx).await?;
+    let before = current(tx, write.name).await?;
+    let wanted = write.if_match.as_ref();
+    if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
+        return Ok(GroupPut::Stale(before.map(|before| before.revision)));
+    }
+    let stood = before.as_ref().is_none_or(|before| before.enabled);
+    let enabled = write.enabled.unwrap_or(stood);
+    if let Some(before) = &before
+        && before.spec == *write.spec
+    {
+        return Ok(GroupPut::Done(put_again(tx, by, before, enabled).await?));
+    }
+    let named = match hold_named(tx, write, before.as_ref().map(|before| before.id)).await? {
+        Ok(named) => named,
+        Err(missing) => return Ok(missing),
+    };
+    if let Some(category) = write.category {
+        hold_category(tx, by, category).await?;
+    }
+    let row = match &before {
+        Some(before) => revise(tx, by, before, write.spec, write.category).await?,
+        None => insert(tx, by, write).await?,
+    };
+    let row = GroupRow { enabled, ..row };
+    link::replace(tx, row.id, &named.links, &named.upstreams).await?;
+    replace_script_uses(tx, row.id, write.scripts, &named.scripts).await?;
+    schedule::sync(tx, &row, by.at).await?;
+    upstream::changed(tx, row.id).await?;
+    let action = if before.is_some() { "update" } else { "create" };
+    let spec_before = before.as_ref().map(|before| &before.spec);
+    change::record(tx, by, action, Noun::Group, write.name, spec_before, Some(write.spec)).await?;
+    if enabled != stood {
+        switch(tx, by, &row).await?;
+    }
+    Ok(GroupPut::Done(Put {
+        row,
+        created: before.is_none(),
+        changed: true,
+    }))
+}
+
 impl Store {
-    /// Creates or changes a group; the same spec makes no new revision. A category that it names exists from then on.
+    /// Creates or changes a group; the same spec makes no new revision. A category that it names is created if needed.
     ///
     /// Whether it is enabled is written in the same transaction as its spec and its schedules: a group that is put
-    /// disabled fires nothing, however short the moment and whenever the node dies.
+    /// disabled never fires, not even for a moment or after a crash.
     pub async fn put_group(&self, by: By<'_>, write: GroupWrite<'_>) -> Result<GroupPut, StoreError> {
         transaction!(self, pool, "put_group", |tx| {
-            lock_groups(&mut tx).await?;
-            let before = current(&mut tx, write.name).await?;
-            let wanted = write.if_match.as_ref();
-            if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
-                return Ok(GroupPut::Stale(before.map(|before| before.revision)));
+            let put = put_in(&mut tx, by, &write).await?;
+            if matches!(&put, GroupPut::Done(done) if done.changed) {
+                tx.commit().await?;
             }
-            let stood = before.as_ref().is_none_or(|before| before.enabled);
-            let enabled = write.enabled.unwrap_or(stood);
-            if let Some(before) = &before
-                && before.spec == *write.spec
-            {
-                let put = put_again(&mut tx, by, before, enabled).await?;
-                if put.changed {
-                    tx.commit().await?;
-                }
-                return Ok(GroupPut::Done(put));
-            }
-            let named = match hold_named(&mut tx, &write, before.as_ref().map(|before| before.id)).await? {
-                Ok(named) => named,
-                Err(missing) => return Ok(missing),
-            };
-            if let Some(category) = write.category {
-                hold_category(&mut tx, by, category).await?;
-            }
-            let row = match &before {
-                Some(before) => revise(&mut tx, by, before, write.spec, write.category).await?,
-                None => insert(&mut tx, by, &write).await?,
-            };
-            let row = GroupRow { enabled, ..row };
-            link::replace(&mut tx, row.id, &named.links, &named.upstreams).await?;
-            replace_script_uses(&mut tx, row.id, write.scripts, &named.scripts).await?;
-            schedule::sync(&mut tx, &row, by.at).await?;
-            upstream::changed(&mut tx, row.id).await?;
-            let action = if before.is_some() { "update" } else { "create" };
-            let spec_before = before.as_ref().map(|before| &before.spec);
-            change::record(
-                &mut tx,
-                by,
-                action,
-                Noun::Group,
-                write.name,
-                spec_before,
-                Some(write.spec),
-            )
-            .await?;
-            if enabled != stood {
-                switch(&mut tx, by, &row).await?;
-            }
-            tx.commit().await?;
-            Ok(GroupPut::Done(Put {
-                row,
-                created: before.is_none(),
-                changed: true,
-            }))
+            Ok(put)
         })
     }
 }

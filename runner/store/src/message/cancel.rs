@@ -1,4 +1,4 @@
-//! Cancels: nothing is sent after the batches in hand, and the counts stay true.
+//! Cancels: nothing is sent after the batches in hand, and the counts stay right.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-/// Which messages; at least one field is set.
+/// Which messages to cancel; at least one field is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelFilter {
     pub day: Option<NaiveDate>,
@@ -28,25 +28,25 @@ impl CancelFilter {
     }
 }
 
-/// What came of cancelling one message.
+/// The result of cancelling one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
     /// It will not be sent.
     Done,
     /// There is no such message.
     Missing,
-    /// It is in hand: it is not tried again if it fails.
+    /// It is in hand: it is not retried if it fails.
     InHand,
     /// It has ended: sent, failed, or cancelled before.
     Ended,
 }
 
-/// What a cancel has come to.
+/// The result of a cancel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CancelReport {
-    /// How many messages are not sent because of it.
+    /// How many messages it has cancelled.
     pub cancelled: u64,
-    /// Runs that carry batches of which nothing is left.
+    /// Runs whose batches have no messages left.
     pub emptied: Vec<Uuid>,
 }
 
@@ -81,8 +81,8 @@ async fn count_in(connection: &mut PgSession, topic: i32, day: NaiveDate, ids: &
 }
 
 impl Store {
-    /// Cancels what a filter finds and is neither sent nor in hand: what waits in a queue is in no hand. What is in hand is
-    /// not tried again. Each day is a transaction of its own, so that a drain goes on between them.
+    /// Cancels the messages of a filter that are neither sent nor in hand; those that wait in a queue are not in hand.
+    /// Messages in hand are not retried. Each day is its own transaction, so that a drain can go on in between.
     pub async fn cancel_messages(
         &self,
         by: By<'_>,
@@ -128,7 +128,7 @@ impl Store {
         Ok(report)
     }
 
-    /// Cancels one message; answers too which run carries a batch of which nothing is left.
+    /// Cancels one message; also returns the run whose batch has no messages left.
     pub async fn cancel_message(
         &self,
         by: By<'_>,
@@ -208,7 +208,7 @@ impl Store {
     }
 }
 
-/// Cancels those of a day's messages that wait in queues and of which this is true.
+/// Cancels the messages of a day that wait in queues and satisfy a condition.
 async fn cancel_waiting(
     connection: &mut PgSession,
     topic: i32,
@@ -231,14 +231,14 @@ async fn cancel_waiting(
     Ok(report)
 }
 
-/// All of a day: its slices are marked, its messages are not touched.
+/// A whole day: its slices are marked, its messages are not written.
 async fn cancel_day(connection: &mut PgSession, topic: i32, day: NaiveDate) -> Result<CancelReport, StoreError> {
-    // Waits for ingest that is under way on a topic of days: a transaction of it comes before this, or goes to the next
-    // slice. (Nobody takes it on a topic of instants, whose slices and counts are seen together.)
+    // Waits for open ingest on a topic of days: a transaction of ingest comes before this, or goes into the next slice.
+    // (A topic of instants needs no such lock: its slices and counts become visible together.)
     sqlx::query!("SELECT pg_advisory_xact_lock($1, $2)", topic, day_number(day))
         .execute(&mut *connection)
         .await?;
-    // Before the rest is counted: what has been taken out of its batch is in no hand, and has ended.
+    // Before the rest is counted: messages that were removed from their batch are not in hand, and have ended.
     let mut report = cancel_waiting(connection, topic, day, |_| true).await?;
     let cancelled = sqlx::query_file_scalar!("src/sql/message_cancel_day.sql", topic, day)
         .fetch_one(&mut *connection)
@@ -279,7 +279,7 @@ async fn cancel_some(
             .fetch_one(&mut *connection)
             .await?
         }
-        // A sender has a bucket, so it is a receiver that is named.
+        // A sender determines the bucket, so the filter has a receiver.
         None => {
             by_reading(connection, true).await?;
             let receiver = filter.receiver;
@@ -324,7 +324,7 @@ async fn cancel_some(
             emptied: Vec::new(),
         });
     }
-    // All of them are stopped, as what is in hand is; and those that nobody has are cancelled.
+    // Those in hand are stopped; those that nobody has are cancelled.
     super::set_state(connection, topic, day, &held.iter().copied().collect::<Vec<_>>(), 3).await?;
     let mut report = cancel_waiting(connection, topic, day, |id| held.contains(id)).await?;
     report.cancelled += cancelled.unsigned_abs();

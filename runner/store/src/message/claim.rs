@@ -1,4 +1,4 @@
-//! The next batch: one transaction that records the last one and claims what comes next.
+//! The next batch: one transaction that records the last batch and claims the next.
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
@@ -16,33 +16,33 @@ use crate::{Store, StoreError};
 /// How many slices one batch spans at most.
 const SLICES_MAX: i64 = 64;
 
-/// How many empty stretches one claim passes before it lets others have their turn.
+/// How many empty parts one claim passes before it lets other claims go first.
 const EMPTY_MAX: u32 = 16;
 
 /// How many nodes a batch may cost before its messages count as failed.
 const LOSSES_MAX: i32 = 5;
 
-/// How many batches a node holds of a topic without a `concurrency`: the one that it sends, and the one after it.
+/// How many batches of a topic without `concurrency` a node holds: the one that it sends, and the next.
 pub const AHEAD_MAX: i64 = 2;
 
-/// What is wanted of a topic.
+/// The terms of a claim.
 #[derive(Clone, Debug)]
 pub struct BatchTerms {
     pub topic: i32,
     pub lease: i64,
     /// The new batch's id.
     pub id: Uuid,
-    /// The most messages, and the most bytes of what is handed over: of payloads, or for a queue of all that its run's
-    /// params say of a message ([`heddle_domain::message::queued_bytes`]).
+    /// The maximum of messages, and of bytes: of payloads, or for a queue, of all that its run's params say of a
+    /// message ([`heddle_domain::message::queued_bytes`]).
     pub messages_max: i64,
     pub bytes_max: usize,
-    /// Batches at once in the cluster; `None`: [`AHEAD_MAX`] for each lease, of which it sends one at a time.
+    /// Batches at once in the cluster; `None`: [`AHEAD_MAX`] for each lease, which sends one at a time.
     pub concurrency: Option<u32>,
-    /// Messages in so many milliseconds.
+    /// Messages per milliseconds.
     pub rate: Option<(f64, f64)>,
-    /// A queue takes the batch: it waits for a run, not for this node.
+    /// The batch goes to a queue: it waits for a run, not for this node.
     pub queued: bool,
-    /// Retries before what is due for the first time, if there is both.
+    /// If both are due: retries before messages that are due for the first time.
     pub retries_first: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct HeldMessage {
 pub struct Tried {
     /// The number of attempts so far.
     pub attempt: i32,
-    /// What the retry policy remembers.
+    /// The state of the retry policy.
     pub retry: Value,
 }
 
@@ -72,29 +72,29 @@ pub struct MessageBatch {
     pub id: Uuid,
     pub day: NaiveDate,
     pub messages: Vec<HeldMessage>,
-    /// Of retries: for each message, in order. Empty otherwise.
+    /// In a batch of retries: one for each message, in order. Otherwise empty.
     pub tried: Vec<Tried>,
-    /// It cost so many nodes: nobody is to try it again.
+    /// It has cost too many nodes: it must not be tried again.
     pub hopeless: bool,
 }
 
-/// What came of asking for a batch.
+/// The result of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claimed {
-    /// This is the node's now.
+    /// This batch is now the node's.
     Batch(MessageBatch),
-    /// There may be something, in so many milliseconds.
+    /// There may be something after this many milliseconds.
     Later(u64),
-    /// As many batches are in hand as may be.
+    /// The maximum of batches is in hand.
     Full,
     /// Nothing is due at present.
     Nothing,
-    /// The node's lease is nobody's, or the topic is gone.
+    /// The node's lease is not valid any more, or the topic is deleted.
     Refused,
 }
 
 impl Store {
-    /// Records what became of a batch, if there is one to be recorded, and claims the next, if one is wanted.
+    /// Records the result of a batch, if one is given, and claims the next, if one is wanted.
     pub async fn next_batch(
         &self,
         topic: i32,
@@ -157,13 +157,13 @@ async fn claim_in(
     }
     if let Some(lost) = found.lost {
         if terms.concurrency.is_none() && found.mine > 0 {
-            // What was left behind is tried alone: a batch that costs nodes takes no other with it.
+            // A batch that a node left behind is tried alone: if it costs nodes, it takes no other batch with it.
             return Ok(Claimed::Full);
         }
         return take_over(connection, terms, lost).await;
     }
     let full = match terms.concurrency {
-        // Each node has its share, so that none sends alone while others wait.
+        // Each node has its maximum, so that none sends alone while others wait.
         Some(most) => {
             let nodes = found.nodes.max(1);
             let share = (i64::from(most) + nodes - 1) / nodes;
@@ -203,8 +203,8 @@ async fn claim_in(
     }
 }
 
-/// Messages by their ids, in the order of the ids. (Limits in lateral joins hold the planner to one look-up for each:
-/// of a partition that has just grown it knows nothing, and might read all of it.)
+/// Messages by their ids, in the order of the ids. (Limits in lateral joins make the planner use one look-up for each.
+/// It does not know the size of a partition that has just grown, and might read all of it.)
 pub(super) async fn by_ids(
     connection: &mut PgSession,
     topic: i32,
@@ -243,9 +243,9 @@ pub(super) async fn by_ids(
         .collect())
 }
 
-/// A batch that a node left behind, with the same messages but for those that were cancelled meanwhile. (And for those
-/// that do not fit: the topic went to a script when it was claimed and goes to a queue now, which takes less at a time.
-/// They become retries that are due, for nobody could ever take such a batch.)
+/// A batch that a node left behind, with the same messages, except those that were cancelled meanwhile. Messages that
+/// do not fit any more are left out too: the topic went to a script when they were claimed, and goes to a queue now,
+/// whose batches are smaller. They become due retries, because nobody could ever take such a batch.
 async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -> Result<Claimed, StoreError> {
     let row = sqlx::query!(
         "UPDATE heddle.message_batches SET lease = $2, losses = losses + 1, claimed_at = clock_timestamp()
@@ -256,7 +256,7 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
-        // Whoever held it has recorded it after all.
+        // Its holder has recorded it after all.
         return Ok(Claimed::Later(0));
     };
     let mut tried: Vec<Tried> = read_tried(lost, row.retries)?;
@@ -276,7 +276,7 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
         let tried_of_rest = tried.split_off(messages.len().min(tried.len()));
         set_aside(connection, terms.topic, row.day, &rest, &tried_of_rest).await?;
         let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
-        let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
+        let retries = write_tried(&tried)?;
         sqlx::query!(
             "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
             lost,
@@ -304,10 +304,17 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
 pub(super) fn read_tried(batch: Uuid, value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
     value
         .map_or(Ok(Vec::new()), serde_json::from_value)
-        .map_err(|error| StoreError::unreadable("message_batches", "tried", batch, error))
+        .map_err(|error| StoreError::unreadable("message_batches", "retries", batch, error))
 }
 
-/// Writes the row that says that a batch is in hand.
+/// What is kept of the messages of a batch that have been tried before; of others nothing is.
+pub(super) fn write_tried(tried: &[Tried]) -> Result<Option<Value>, StoreError> {
+    (!tried.is_empty())
+        .then(|| StoreError::json_of(&tried, ("message_batches", "retries")))
+        .transpose()
+}
+
+/// Writes the row that puts a batch in hand.
 pub(super) async fn hold(
     connection: &mut PgSession,
     terms: &BatchTerms,
@@ -319,7 +326,7 @@ pub(super) async fn hold(
         return Ok(Claimed::Later(0));
     }
     let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
-    let retries = (!tried.is_empty()).then(|| serde_json::to_value(&tried).unwrap_or_default());
+    let retries = write_tried(&tried)?;
     sqlx::query!(
         "INSERT INTO heddle.message_batches (id, topic, day, lease, ids, retries) VALUES ($1, $2, $3, $4, $5, $6)",
         terms.id,
@@ -348,7 +355,7 @@ struct Front {
     done: bool,
 }
 
-/// The first slice that is due.
+/// The first due slice.
 struct Head {
     day: NaiveDate,
     sealed: bool,
@@ -363,10 +370,10 @@ async fn claim_slices(
 ) -> Result<Claimed, StoreError> {
     for _ in 0..EMPTY_MAX {
         let day = head.day;
-        // A topic of days has one slice that is open; others have many, which are sealed.
+        // A topic of days has one open slice; others have many sealed ones.
         let by_day = head.front.slice <= 0;
         if by_day && !head.sealed && !seal(connection, terms.topic, day, head.front.slice).await? {
-            // Ingest that began before midnight has not committed.
+            // Ingest that began before midnight has not committed yet.
             return Ok(Claimed::Later(20));
         }
         let mut fronts = match by_day {
@@ -408,7 +415,7 @@ async fn claim_slices(
     Ok(Claimed::Later(0))
 }
 
-/// Closes a day to ingest; `false`: somebody is still writing to it.
+/// Closes a day for ingest; `false`: somebody is still writing to it.
 async fn seal(connection: &mut PgSession, topic: i32, day: NaiveDate, slice: i64) -> Result<bool, StoreError> {
     let alone = sqlx::query_scalar!(
         r#"SELECT pg_try_advisory_xact_lock($1, $2) AS "alone!""#,
@@ -451,7 +458,7 @@ async fn due_slices(connection: &mut PgSession, topic: i32, day: NaiveDate) -> R
     Ok(fronts.collect())
 }
 
-/// The slice that is first, once others have come to their end.
+/// The slice that is first, once earlier ones have reached their end.
 async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<Head>, StoreError> {
     let row = sqlx::query!(
         "SELECT day, slice, bucket, id, sealed FROM heddle.message_slices
@@ -472,7 +479,7 @@ async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<He
     }))
 }
 
-/// How many of the messages fit into the bytes, at least one.
+/// How many of the messages fit into the maximum of bytes; at least one.
 pub(super) fn fitting(messages: &[HeldMessage], terms: &BatchTerms) -> usize {
     let mut bytes = 0;
     let fit = messages.iter().take_while(|message| {
@@ -558,7 +565,7 @@ async fn next_of_slices(
     let fit = fitting(&messages, terms);
     let cut = full || fit < messages.len();
     messages.truncate(fit);
-    // Slices before the last that gave a message are at their end; behind a cut nobody has looked.
+    // Slices before the last one that gave a message have reached their end; what follows a cut was not read.
     let last = slices[..fit].last().copied();
     let last_index = fronts.iter().position(|front| Some(front.slice) == last);
     for (index, front) in fronts.iter_mut().enumerate() {

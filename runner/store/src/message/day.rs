@@ -1,4 +1,4 @@
-//! Days: what there is to do, how far they have come, and their end.
+//! Days: their work, their progress, and their end.
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
@@ -8,7 +8,7 @@ use crate::topic::TopicRow;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many topics one look finds.
+/// How many topics one statement finds.
 pub(super) const TOPICS_MAX: i64 = 1_000;
 
 /// A bucket of a day.
@@ -37,23 +37,23 @@ pub struct DayCounts {
 pub struct DayRow {
     pub day: NaiveDate,
     pub counts: DayCounts,
-    /// When a message of it ended last: when it was drained, if it is.
+    /// When the last of its messages ended: when it was drained, if it is.
     pub drained_at: Option<Time>,
     pub dropped_at: Option<Time>,
 }
 
-/// A topic that has something to be done.
+/// A topic with work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicWork {
     pub topic: TopicRow,
-    /// It is enabled, and something of it can be claimed, or was left behind by somebody.
+    /// It is enabled, and has something to claim, or a batch that was left behind.
     pub due: bool,
     /// Batches of it are in queues.
     pub runs: bool,
 }
 
 impl Store {
-    /// Topics that have something to be done. Nodes ask this all the time: it is one statement.
+    /// Topics with work. Nodes ask this all the time, so it is one statement.
     pub async fn topics_with_work(&self) -> Result<Vec<TopicWork>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, w.due AS "due!", w.runs AS "runs!"
@@ -94,7 +94,7 @@ impl Store {
             .collect())
     }
 
-    /// Says why nothing is sent on a topic, for people; answers whether that is news.
+    /// Notes for people why nothing is sent on a topic; returns whether that is new.
     pub async fn note_problem(&self, topic: i32, problem: &str) -> Result<bool, StoreError> {
         let done = sqlx::query!(
             "UPDATE heddle.topic_drains SET problem = $2 WHERE topic = $1 AND problem IS DISTINCT FROM $2",
@@ -106,8 +106,8 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Lets go of a lease's batches that nobody works on: all but `held`, if they are not quite new. They are taken over
-    /// like those of a node that is gone.
+    /// Releases a lease's batches on which nobody works: all except `held`, unless they are very new. They are taken
+    /// over like those of a dead node.
     pub async fn disown_batches(&self, lease: i64, held: &[Uuid]) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.message_batches SET lease = -1
@@ -120,7 +120,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// Gives a batch back that was not sent.
+    /// Returns a batch that was not sent.
     pub async fn give_batch_back(&self, batch: Uuid, lease: i64) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.message_batches SET lease = -1, losses = losses - 1 WHERE id = $1 AND lease = $2",
@@ -132,7 +132,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes days on which nothing is left to be sent, and nothing comes any more: those before `before`.
+    /// Notes days, before `before`, on which nothing is left to send and nothing new can come.
     pub async fn close_days(&self, topic: i32, before: NaiveDate) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.message_days d SET drained_at = clock_timestamp()
@@ -149,7 +149,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// Whether a topic has days that are not drained.
+    /// Topics with days that are not drained.
     pub async fn topics_with_open_days(&self) -> Result<Vec<TopicRow>, StoreError> {
         Ok(sqlx::query_as!(
             TopicRow,
@@ -168,8 +168,8 @@ impl Store {
     pub async fn day_buckets(&self, topic: i32, day: NaiveDate) -> Result<Vec<BucketRow>, StoreError> {
         Ok(sqlx::query_as!(
             BucketRow,
-            // One look-up for each bucket: a plain join may become ten thousand scans of ten thousand rows, while the
-            // planner believes that a day has one.
+            // One look-up for each bucket: a plain join may become ten thousand scans of ten thousand rows, as long as
+            // the planner believes that a day has one row.
             r#"SELECT b.bucket, b.total, coalesce(o.sent, 0) AS "sent!", coalesce(o.failed, 0) AS "failed!",
                       coalesce(o.cancelled, 0) AS "cancelled!"
                  FROM heddle.message_buckets b
@@ -244,8 +244,8 @@ impl Store {
             .collect())
     }
 
-    /// Writes down the counts of a topic's drained days whose retention (in milliseconds) is over, and lets go of
-    /// what was kept of them but the messages themselves. At most `limit` days; answers how many.
+    /// Stores the counts of a topic's drained days whose retention (in milliseconds) is over, and deletes all that is
+    /// kept of them except the messages. At most `limit` days; returns how many.
     pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {
         transaction!(self, pool, "release_message_days", |tx| {
             tx.patiently();
@@ -282,7 +282,7 @@ impl Store {
         })
     }
 
-    /// Days that have partitions which no topic needs any more: all before `before` whose messages were let go.
+    /// Days with partitions that no topic needs any more: all before `before` whose messages were released.
     pub async fn unneeded_days(&self, before: NaiveDate) -> Result<Vec<NaiveDate>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT p.day FROM heddle.message_partitions p
@@ -296,7 +296,7 @@ impl Store {
         .await?)
     }
 
-    /// Drops a day's partitions; `false`: somebody else has, or somebody reads messages just now.
+    /// Drops a day's partitions; `false`: another node has, or somebody is reading messages.
     pub async fn drop_message_day(&self, day: NaiveDate) -> Result<bool, StoreError> {
         match sqlx::query_scalar!(r#"SELECT heddle.drop_message_day($1) AS "dropped!""#, day)
             .fetch_one(&self.pool)
@@ -308,7 +308,7 @@ impl Store {
         }
     }
 
-    /// Makes the partitions of days, those that are missing.
+    /// Creates the missing partitions of days.
     pub async fn make_message_days(&self, days: &[NaiveDate]) -> Result<(), StoreError> {
         for day in days {
             let known = sqlx::query_scalar!("SELECT day FROM heddle.message_partitions WHERE day = $1", day)
@@ -323,7 +323,7 @@ impl Store {
         Ok(())
     }
 
-    /// What is left of topics that were deleted, a day of one at a time; answers whether there was one.
+    /// Deletes the rest of a deleted topic, one day at a time; returns whether there was one.
     pub async fn forget_deleted_topic(&self) -> Result<bool, StoreError> {
         transaction!(self, pool, "forget_deleted_topic", |tx| {
             tx.patiently();
@@ -349,7 +349,7 @@ impl Store {
     }
 }
 
-/// Deletes what is kept of a day beside its messages.
+/// Deletes what is kept of a day besides its messages.
 async fn forget_day(connection: &mut crate::database::PgSession, topic: i32, day: NaiveDate) -> Result<(), StoreError> {
     sqlx::query!(
         "DELETE FROM heddle.message_buckets WHERE topic = $1 AND day = $2",

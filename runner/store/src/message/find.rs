@@ -1,4 +1,4 @@
-//! Looking messages up.
+//! Look-ups of messages.
 
 use chrono::NaiveDate;
 use heddle_domain::Time;
@@ -11,7 +11,7 @@ use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How long one look-up may read, in milliseconds: one by receiver alone reads whole days.
+/// How long one look-up may read, in milliseconds: a look-up by receiver alone reads whole days.
 const SEARCH_MS_MAX: &str = "20000";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,16 +22,16 @@ pub struct MessageSearch {
     pub receiver: Option<i64>,
 }
 
-/// How a message stands.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageState {
-    /// It waits to be due, or for its turn.
+    /// It is not due yet, or has not been claimed yet.
     Scheduled,
     /// It is in hand.
     Sending,
-    /// It failed, and is tried again.
+    /// It failed, and will be retried.
     Retrying,
-    /// It was handed over.
+    /// It was sent.
     Sent,
     /// It was given up.
     Failed,
@@ -40,7 +40,7 @@ pub enum MessageState {
 }
 
 impl MessageState {
-    /// The word in the API.
+    /// Its name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -119,7 +119,7 @@ impl From<RawMessage> for MessageRow {
 }
 
 impl Store {
-    /// Messages by day, bucket and id, behind `after`. `None`: it takes too long; the filter has to say more.
+    /// Messages by day, bucket and id, after `after`. `None`: it takes too long; the filter has to be narrower.
     pub async fn messages(
         &self,
         topic: i32,
@@ -216,7 +216,7 @@ impl Store {
     }
 }
 
-/// What a look-up reads is planned for the day that it names, in the order of indexes, and takes its time but no more.
+/// Plans are made for the named day, use the order of indexes, and have a time limit.
 async fn plan_for_days(connection: &mut PgSession) -> Result<(), StoreError> {
     sqlx::query!(
         r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",
@@ -230,7 +230,7 @@ async fn plan_for_days(connection: &mut PgSession) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Messages of a day to a receiver: the day is read in the order in which it lies there, and what is found is sorted.
+/// Messages of a day to a receiver: the day is read in its physical order, and the matches are sorted.
 async fn find_to(
     connection: &mut PgSession,
     topic: i32,
@@ -244,7 +244,7 @@ async fn find_to(
         .fetch_all(&mut *connection)
         .await?;
     by_reading(connection, false).await?;
-    // They are few: a page.
+    // The matches are few: a page.
     sqlx::query!(r#"SELECT set_config('enable_sort', 'on', true) AS "sort!""#)
         .fetch_one(&mut *connection)
         .await?;

@@ -17,24 +17,24 @@ pub struct FailedMessage {
     pub bucket: i16,
     /// The number of attempts so far.
     pub attempt: i32,
-    /// What the retry policy remembers.
+    /// The state of the retry policy.
     pub retry: Value,
-    /// When it is tried again; `None`: it is given up.
+    /// When it is retried; `None`: it is given up.
     pub due_at: Option<Time>,
     pub error: String,
 }
 
-/// What a script wants written together with its batch's outcomes.
+/// What a script wants to be written together with its batch's outcomes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MessageEffect {
     /// A run of a group.
     Enqueue {
         group: String,
         params: Value,
-        /// A repeat makes no second run.
+        /// With it, a repeat creates no second run.
         key: Option<String>,
     },
-    /// Something that people are told.
+    /// Something to tell people.
     Notify {
         channel: String,
         subject: String,
@@ -42,14 +42,14 @@ pub enum MessageEffect {
     },
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
     pub batch: Uuid,
     pub day: NaiveDate,
-    /// The lease that it is held by; 0: of a queue's run.
+    /// The lease that holds it; 0: a queue's run.
     pub lease: i64,
-    /// How many were sent, by bucket, each bucket once, in their order.
+    /// How many were sent, by bucket: each bucket once, in order.
     pub sent: Vec<(i16, i64)>,
     pub failed: Vec<FailedMessage>,
     pub effects: Vec<MessageEffect>,
@@ -61,19 +61,19 @@ pub enum Finished {
     Done,
     /// Somebody else has the batch: nothing was written.
     Lost,
-    /// Its effects cannot be had, for this reason: nothing was written.
+    /// Its effects are impossible, for this reason: nothing was written.
     Refused(String),
 }
 
 impl Finish {
-    /// Whether all of it was sent, and nothing else is to be written.
+    /// Whether all messages were sent, and nothing else is to be written.
     pub fn is_plain(&self) -> bool {
         self.failed.is_empty() && self.effects.is_empty()
     }
 }
 
 impl Store {
-    /// Records a batch that [is plain](Finish::is_plain), in one statement, beside claims of the topic.
+    /// Records a batch that [is plain](Finish::is_plain), in one statement, while claims of the topic may go on.
     pub async fn finish_plain(&self, topic: i32, finish: &Finish) -> Result<Finished, StoreError> {
         debug_assert!(finish.is_plain());
         let mut connection = self.pool.acquire().await?;
@@ -84,7 +84,7 @@ impl Store {
     }
 }
 
-/// Ends the batch and counts what was sent; `false`: somebody else has it.
+/// Ends the batch and counts the sent messages; `false`: somebody else has it.
 async fn count_sent(connection: &mut PgSession, topic: i32, finish: &Finish) -> Result<bool, StoreError> {
     Ok(sqlx::query_file_scalar!(
         "src/sql/message_finish.sql",
@@ -99,7 +99,7 @@ async fn count_sent(connection: &mut PgSession, topic: i32, finish: &Finish) -> 
     .await?)
 }
 
-/// Records what became of a batch. The topic's lock is held.
+/// Records the result of a batch. The topic's lock is held.
 pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &Finish) -> Result<Finished, StoreError> {
     if !count_sent(connection, topic, finish).await? {
         return Ok(Finished::Lost);
@@ -108,7 +108,7 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
         match apply(connection, finish.batch, effect).await {
             Ok(None) => {}
             Ok(Some(why)) => return Ok(Finished::Refused(why)),
-            // What cannot be kept now can never be: to try again would hold the topic up for ever.
+            // A value that Postgres refuses now, it always refuses: trying again would block the topic for ever.
             Err(error) => match unkeepable(&error) {
                 Some(why) => return Ok(Finished::Refused(why)),
                 None => return Err(error),
@@ -118,12 +118,12 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
     if finish.failed.is_empty() {
         return Ok(Finished::Done);
     }
-    // From here on statements name the day.
+    // From here on, statements name the day.
     sqlx::query!(r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "planned!""#)
         .fetch_one(&mut *connection)
         .await?;
     let ids: Vec<Uuid> = finish.failed.iter().map(|failed| failed.id).collect();
-    // What was cancelled while it was in hand is not tried again.
+    // Messages that were cancelled while in hand are not retried.
     let stopped = stopped_of(connection, topic, finish.day, &ids).await?;
     super::cancel::record_in(connection, topic, finish.day, &stopped).await?;
     let stopped: HashSet<Uuid> = stopped.into_iter().collect();
@@ -194,8 +194,8 @@ async fn stopped_of(
     .await?)
 }
 
-/// What Postgres says of values that it does not take: SQLSTATE classes 22 (data exceptions), 23 (constraints) and 54
-/// (what no column or index has room for).
+/// The server's error about values that it refuses: SQLSTATE classes 22 (data exceptions), 23 (constraints) and 54 (too
+/// large for a column or an index).
 fn unkeepable(error: &StoreError) -> Option<String> {
     let StoreError::Database(failed) = error else {
         return None;
@@ -207,7 +207,7 @@ fn unkeepable(error: &StoreError) -> Option<String> {
     of_value.then(|| format!("its writes cannot be stored: {}", error.message()))
 }
 
-/// Writes an effect; answers what is wrong with it.
+/// Writes an effect; returns what is wrong with it.
 async fn apply(connection: &mut PgSession, batch: Uuid, effect: &MessageEffect) -> Result<Option<String>, StoreError> {
     match effect {
         MessageEffect::Enqueue { group, params, key } => Ok(sqlx::query_scalar!(

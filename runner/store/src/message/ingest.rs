@@ -1,4 +1,4 @@
-//! Messages come in: COPY for the messages, one statement for the directory, one transaction for many of them.
+//! Takes in messages: COPY for the messages, one statement for the directory, one transaction for many messages.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::transaction::Open;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// A message to be kept.
+/// A message to be stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewMessage {
     pub id: Uuid,
@@ -21,25 +21,25 @@ pub struct NewMessage {
     pub bucket: i16,
     /// The slice of its day; see the table `heddle.messages`.
     pub slice: i64,
-    /// Of topics of instants.
+    /// Only in topics of instants.
     pub due_at: Option<Time>,
     /// The value as JSON text.
     pub payload: Box<str>,
     pub key: Option<String>,
 }
 
-/// The slice that a day's messages go to.
+/// The slice of a day to which new messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DaySlice {
     /// Open: messages are written to this slice.
     Open(i64),
-    /// There is none yet, or it was cancelled: [`Store::prepare_day`] makes one.
+    /// There is none yet, or it was cancelled: [`Store::prepare_day`] creates one.
     Missing,
-    /// The day is being sent: nothing is added any more.
+    /// The day is being sent: nothing can be added any more.
     Closed,
 }
 
-/// One transaction of ingest. Dropped without [`MessageIngest::commit`] it has brought nothing.
+/// A transaction of ingest. If it is dropped without [`MessageIngest::commit`], nothing is stored.
 pub struct MessageIngest {
     tx: Open,
     topic: i32,
@@ -58,8 +58,8 @@ const EPOCH_DAYS: i32 = 10_957;
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 impl Store {
-    /// Makes a day ready to take a topic's messages, in a transaction of its own: its partitions, and for a topic of
-    /// days (`due_at`) the slice that they go to.
+    /// Prepares a day for a topic's messages, in its own transaction: creates its partitions, and for a topic of days
+    /// (`due_at`) the slice for the messages.
     pub async fn prepare_day(&self, topic: i32, day: NaiveDate, due_at: Option<Time>) -> Result<(), StoreError> {
         let known = sqlx::query_scalar!("SELECT day FROM heddle.message_partitions WHERE day = $1", day)
             .fetch_optional(&self.pool)
@@ -112,7 +112,7 @@ impl Store {
 }
 
 impl MessageIngest {
-    /// Of a topic of days: holds the day open until the commit, and tells the slice that its messages go to.
+    /// For a topic of days: keeps the day open until the commit, and returns the slice for its messages.
     pub async fn open_day(&mut self, day: NaiveDate) -> Result<DaySlice, StoreError> {
         sqlx::query!(
             "SELECT pg_advisory_xact_lock_shared($1, $2)",
@@ -135,8 +135,8 @@ impl MessageIngest {
         })
     }
 
-    /// Takes keys; answers the ids of messages whose keys are new. The others are in already. Whoever has taken a key
-    /// and not committed is waited for, so a transaction takes keys once: [`crate::message`] has the order.
+    /// Takes keys; returns the ids of messages with new keys. The others are stored already. It waits for others that
+    /// have taken a key and not committed, so a transaction takes keys only once: [`crate::message`] has the order.
     pub async fn take_keys(&mut self, messages: &[NewMessage]) -> Result<HashSet<Uuid>, StoreError> {
         let keyed: Vec<&NewMessage> = messages.iter().filter(|message| message.key.is_some()).collect();
         let days: Vec<NaiveDate> = keyed.iter().map(|message| message.day).collect();
@@ -148,7 +148,7 @@ impl MessageIngest {
         Ok(rows.into_iter().collect())
     }
 
-    /// Writes messages. Their days have to be prepared.
+    /// Writes messages. Their days must be prepared.
     pub async fn write(&mut self, messages: &[NewMessage]) -> Result<(), StoreError> {
         if messages.is_empty() {
             return Ok(());
@@ -169,7 +169,7 @@ impl MessageIngest {
         Ok(())
     }
 
-    /// Notes a slice of an instant, to be made with the commit.
+    /// Notes a slice of an instant, which the commit creates.
     pub fn note_slice(&mut self, day: NaiveDate, slice: i64, due_at: Time) {
         self.slices.insert((day, slice), due_at);
     }
@@ -195,7 +195,8 @@ impl MessageIngest {
         data.extend_from_slice(message.payload.as_bytes());
     }
 
-    /// Writes the directory and the slices, and commits. `false`: the topic was deleted meanwhile, and nothing was kept.
+    /// Writes the directory and the slices, and commits. `false`: the topic was deleted meanwhile, and nothing was
+    /// stored.
     pub async fn commit(mut self) -> Result<bool, StoreError> {
         let alive = sqlx::query_scalar!("SELECT id FROM heddle.topics WHERE id = $1 FOR KEY SHARE", self.topic)
             .fetch_optional(&mut *self.tx)

@@ -2,42 +2,43 @@
 //!
 //! # The story
 //!
-//! Messages are kept by due day (a partition) and *bucket* (sender mod 10,000). What is due at once is a *slice*: a
-//! whole day of a topic of days, or what one transaction of ingest brought for one instant. A slice is drained by a
-//! *frontier* that moves over its messages in the order of bucket and id; whoever moves it writes a row in
-//! *message_batches* with the ids that it passed, in the same transaction. That row is all that says that a batch is in
-//! hand: it carries its node's lease, and **whoever deletes it owns the outcomes** of its messages. So no message's row
-//! is written when it is sent. A batch whose lease is nobody's any more is taken over with the same ids.
+//! Messages are stored by due day (a partition) and *bucket* (sender mod 10,000). Messages that are due at once form a
+//! *slice*: a whole day of a topic of days, or the messages of one transaction of ingest for one instant. A *frontier*
+//! moves over the messages of a slice in the order of bucket and id. A claim moves it and writes a row in
+//! *message_batches* with the ids that it passed, in the same transaction. Only that row says that a batch is in hand:
+//! it has the lease of its node, and **whoever deletes it owns the outcomes** of its messages. So sending a message
+//! does not write its row. A batch whose lease is not valid any more is taken over with the same ids.
 //!
-//! A frontier is sound only if nothing comes to be behind it. A slice of an instant is written by one transaction and
-//! seen whole or not at all. A day's slice grows until it is due; ingest holds a shared advisory lock on (topic, day)
-//! until it commits, and the first claim takes that lock alone, once, and seals the slice.
+//! A frontier is right only if no message appears behind it. A slice of an instant is written by one transaction, and
+//! seen whole or not at all. A day's slice grows until it is due: ingest holds a shared advisory lock on (topic, day)
+//! until it commits, and the first claim takes that lock exclusively, once, and seals the slice.
 //!
-//! What failed goes to *message_retries* with the instant of its next attempt, and so holds up nobody; retries are
-//! claimed like slices, into batches of their own.
+//! Failed messages go to *message_retries* with the instant of their next attempt, and so hold up no others. Retries
+//! are claimed like slices, into separate batches.
 //!
 //! A cancel of a day marks its slices; later messages for that day begin another slice. Any other cancel marks rows
-//! that no frontier has passed. What waits in a queue is taken out of its batch (`queued`). What is in hand is sent, but not
-//! tried again. Counts are kept by bucket: *how many*
-//! (`message_buckets`) by ingest, *what became of them* (`message_outcomes`) under the
-//! topic's lock, or a share of it.
+//! that no frontier has passed. Messages that wait in a queue are removed from their batch (`queued`). Messages in hand
+//! are sent, but not retried. Counts are kept by bucket: *how many* (`message_buckets`) by ingest, *their outcomes*
+//! (`message_outcomes`) under the topic's lock, or a shared one.
 //!
 //! # Order of locks
 //!
-//! 1. the row of *topic_drains*: claims, checkpoints and cancels of one topic take turns; a batch whose messages were all
-//!    sent is recorded beside a claim (a share of the row), but not beside a cancel;
-//! 2. the advisory lock (topic, day): shared by ingest, alone by the seal (which does not wait) and a day's cancel;
+//! 1. the row of *topic_drains*: claims, checkpoints and cancels of one topic wait for each other. A batch whose
+//!    messages were all sent is recorded under a shared lock of the row: concurrently with a claim, but not with a
+//!    cancel;
+//! 2. the advisory lock (topic, day): shared by ingest, exclusive for the seal (which does not wait) and a day's
+//!    cancel;
 //! 3. rows of *message_keys*, in their order; rows of *message_buckets*, in their order, right before ingest's commit;
-//! 4. rows of *message_batches* that runs carry, in their order, by a cancel; then a share of these runs' rows, passing over
-//!    those that somebody has: whoever has a run may be about to end the batch.
+//! 4. rows of *message_batches* that runs bring to queues, in their order, by a cancel; then shared locks on the rows
+//!    of these runs, skipping locked ones: whoever has locked a run may be about to end the batch.
 //!
-//! Ingest never takes 1, and those who hold 1 never touch 3.
+//! Ingest never takes 1, and holders of 1 never touch 3.
 //!
 //! # Invariants
 //!
 //! * A message is in at most one of: beyond its slice's frontier, one batch, *message_retries*.
-//! * For each bucket, what was sent, failed or cancelled, is in hand or waits for a retry is at most `total`; when the
-//!   day is drained, the first three add up to it.
+//! * For each bucket, the messages that were sent, failed or cancelled, are in hand or wait for a retry are at most
+//!   `total`; when the day is drained, the first three add up to it.
 //! * No transaction is open while a script runs.
 
 mod cancel;
@@ -69,9 +70,8 @@ fn day_number(day: NaiveDate) -> i32 {
     day.signed_duration_since(NaiveDate::default()).num_days() as i32
 }
 
-/// Takes the topic's lock; `None`: there is no such topic any more. Answers what its rate lets through, if it were
-/// filled until now. Statements after it read indexes in their order: a plan that sorts would cost more with each
-/// message that is stored.
+/// Takes the topic's lock; `None`: the topic does not exist any more. Returns the allowance of its rate, as of now.
+/// Later statements read indexes in their order: a plan that sorts would cost more with each stored message.
 async fn lock_topic(connection: &mut PgSession, topic: i32, plans: Plans) -> Result<Option<Drain>, StoreError> {
     let mode = match plans {
         Plans::Kept => "auto",
@@ -91,8 +91,9 @@ async fn lock_topic(connection: &mut PgSession, topic: i32, plans: Plans) -> Res
     Ok(drain)
 }
 
-/// For a statement that looks for a receiver, to whom no index leads: the day is read in the order in which it lies there,
-/// whatever the planner thinks of a partition that has just grown. By the index it would be a page for each message.
+/// For a statement that searches for a receiver, which has no index: the day is read in its physical order, whatever
+/// the planner believes about a partition that has just grown. Through another index, it would read a page for each
+/// message.
 async fn by_reading(connection: &mut PgSession, on: bool) -> Result<(), StoreError> {
     let (reading, index) = if on { ("on", "off") } else { ("off", "on") };
     sqlx::query!(
@@ -110,13 +111,13 @@ async fn by_reading(connection: &mut PgSession, on: bool) -> Result<(), StoreErr
 /// How the statements of a transaction are planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plans {
-    /// Once, as far as the server finds that good: none of them names a day of messages.
+    /// Kept, if the server chooses so: none of them names a day of messages.
     Kept,
-    /// Each for the day that it names: a plan for all days would cost more with each day that is stored.
+    /// Made for the named day: a plan for all days would cost more with each stored day.
     OfTheirDay,
 }
 
-/// Sets the state of messages. The topic's lock is held, so that they stay where they are found.
+/// Sets the state of messages. The topic's lock is held, so that they cannot change meanwhile.
 async fn set_state(
     connection: &mut PgSession,
     topic: i32,

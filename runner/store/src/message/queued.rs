@@ -1,45 +1,47 @@
-//! Batches that wait in queues, and are with their workers: each is carried by a run.
+//! Batches that wait in queues, or are held by workers: each is in the params of a run.
 //!
 //! # What is cancelled while it waits
 //!
-//! A batch that no worker holds is in nobody's hand: a cancel takes messages out of it at once ([`waiting_in`]), under a
-//! lock of the batch's row. A worker who claims it meanwhile reads that row before it is told of anything
-//! ([`Store::cut_queue_batch`]), with a share of the same lock. So whichever comes first, the other sees it: the cancel sees
-//! the claim, which has been committed by then, and leaves the batch to the worker; or the worker is given what is left.
-//! A run that ends meanwhile is waited for by nobody: the cancel passes over it, and holds up its end by a share of its row.
+//! A batch that no worker holds is not in hand: a cancel removes messages from it at once ([`waiting_in`]), under a
+//! lock of the batch's row. A worker that claims it meanwhile reads that row before it gets anything
+//! ([`Store::cut_queue_batch`]), under a shared lock. So either the cancel sees the claim, which is committed by then,
+//! and leaves the batch to the worker; or the worker gets the remaining messages. A cancel does not wait for a run that
+//! is just ending: it skips that run. It delays the end of the other runs by shared locks on their rows.
 
 use std::collections::HashSet;
 
 use chrono::NaiveDate;
-use heddle_domain::state::ErrorKind;
+use heddle_domain::state::{ErrorKind, RunState};
 use uuid::Uuid;
 
-use super::claim::{Tried, by_ids, read_tried};
+use super::claim::{Tried, by_ids, read_tried, write_tried};
 use super::{Plans, lock_topic};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many of a topic's batches one look settles.
+/// How many of a topic's batches one tick settles.
 const ENDED_MAX: i64 = 100;
 
-/// A batch that a queue's worker has done with.
+/// A batch that a queue's worker has finished.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedQueueBatch {
     pub id: Uuid,
     pub day: NaiveDate,
     pub ids: Vec<Uuid>,
     pub tried: Vec<Tried>,
-    pub state: i16,
-    /// What the worker said.
+    /// The state in which its run has ended; `None`: the run was deleted.
+    pub state: Option<RunState>,
+    /// The worker's output.
     pub output: Option<String>,
     pub error: Option<String>,
-    /// The worker said that it is not worth another try.
+    /// The worker reported that another try is useless.
     pub fatal: bool,
 }
 
 impl Store {
-    /// A node has made a run of its batch: the run has it from now on. `false`: somebody else took the batch.
+    /// A node has created a run for its batch, and the run has it from now on. `false`: somebody else has taken the
+    /// batch.
     pub async fn hand_batch_to_run(&self, batch: Uuid, lease: i64, run: Uuid) -> Result<bool, StoreError> {
         let done = sqlx::query!(
             "UPDATE heddle.message_batches SET lease = 0, run = $3 WHERE id = $1 AND lease = $2",
@@ -52,10 +54,11 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// What of a batch that waited in a queue a worker is to be given: its messages but for those that were cancelled
-    /// while it waited, which are taken out of it. `None`: there is no such batch (any more).
+    /// The messages that a worker gets of a batch that waited in a queue: without those that were cancelled while it
+    /// waited, which are removed from the batch. `None`: there is no such batch (any more).
     pub async fn cut_queue_batch(&self, topic: i32, batch: Uuid) -> Result<Option<Vec<Uuid>>, StoreError> {
-        // Before the topic's lock, which claims of others wait for: next to always there is nothing to be done.
+        // Checked before taking the topic's lock, for which the claims of others wait: almost always there is nothing
+        // to do.
         let looked: Option<(NaiveDate, Vec<Uuid>, bool)> =
             transaction!(self, pool, "look_at_queue_batch", once, |tx| {
                 let Some((day, ids)) = held_ids(&mut tx, topic, batch).await? else {
@@ -63,7 +66,7 @@ impl Store {
                 };
                 plan_for_its_day(&mut tx).await?;
                 let untouched = !by_ids(&mut tx, topic, day, &ids).await?.iter().any(|entry| entry.1);
-                // Its share of the batch's row goes with it.
+                // This releases the shared lock on the batch's row.
                 tx.rollback().await?;
                 Ok(Some((day, ids, untouched)))
             })?;
@@ -121,12 +124,13 @@ impl Store {
         .await?;
         let mut ended = Vec::with_capacity(rows.len());
         for row in rows {
+            let state = |number| StoreError::known(RunState::from_number, number, ("runs_done", "state"), row.id);
             ended.push(EndedQueueBatch {
                 id: row.id,
                 day: row.day,
                 ids: row.ids,
                 tried: read_tried(row.id, row.retries)?,
-                state: row.state.unwrap_or(-1),
+                state: row.state.map(state).transpose()?,
                 output: row.output,
                 error: row.error,
                 fatal: row.fatal,
@@ -152,17 +156,17 @@ async fn held_ids(
     Ok(row.map(|row| (row.day, row.ids)))
 }
 
-/// A batch that a run carries.
+/// A batch that a run has.
 pub(super) struct HeldBatch {
     id: Uuid,
     pub(super) run: Uuid,
     pub(super) ids: Vec<Uuid>,
-    /// Beside `ids`; empty if none of them has been tried before.
+    /// Parallel to `ids`; empty if none of them has been tried before.
     tried: Vec<Tried>,
 }
 
 impl HeldBatch {
-    /// Takes messages out of it. The topic's lock is held.
+    /// Removes messages from it. The topic's lock is held.
     pub(super) async fn lose(&mut self, connection: &mut PgSession, gone: &[Uuid]) -> Result<(), StoreError> {
         let gone: HashSet<&Uuid> = gone.iter().collect();
         let mut ids = self.ids.iter();
@@ -172,7 +176,7 @@ impl HeldBatch {
             "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
             self.id,
             &self.ids,
-            (!self.tried.is_empty()).then(|| serde_json::to_value(&self.tried).unwrap_or_default())
+            write_tried(&self.tried)?
         )
         .execute(connection)
         .await?;
@@ -180,8 +184,8 @@ impl HeldBatch {
     }
 }
 
-/// The batches of a day that wait in a queue, locked: their runs go on, and no worker holds them. The topic's lock is
-/// held.
+/// The batches of a day that wait in a queue, locked: their runs are live, and no worker holds them. The topic's lock
+/// is held.
 pub(super) async fn waiting_in(
     connection: &mut PgSession,
     topic: i32,
@@ -199,14 +203,14 @@ pub(super) async fn waiting_in(
         return Ok(Vec::new());
     }
     let runs: Vec<Uuid> = rows.iter().map(|row| row.run).collect();
-    // Nobody waits for a run here: who has its row may be waiting for the topic.
+    // This must not wait for a run: whoever has locked it may be waiting for the topic.
     let live = sqlx::query_scalar!(
         "SELECT id FROM heddle.runs_live WHERE id = ANY ($1) FOR SHARE SKIP LOCKED",
         &runs
     )
     .fetch_all(&mut *connection)
     .await?;
-    // A statement of its own, after both locks: what was claimed before them is seen.
+    // A separate statement, after both locks, so that it sees earlier claims.
     let waiting: HashSet<Uuid> = sqlx::query_scalar!(
         r#"SELECT r.id AS "id!" FROM UNNEST($1::uuid[]) AS r (id)
             WHERE (SELECT c.run FROM heddle.queue_claims c WHERE c.run = r.id LIMIT 1) IS NULL"#,
@@ -229,7 +233,7 @@ pub(super) async fn waiting_in(
         .collect()
 }
 
-/// What follows in the transaction names a day of messages, and is planned for that day; as `message_lock` does.
+/// Later statements of the transaction name a day of messages, and are planned for that day, as in `message_lock`.
 async fn plan_for_its_day(connection: &mut PgSession) -> Result<(), StoreError> {
     sqlx::query!(
         r#"SELECT set_config('plan_cache_mode', 'force_custom_plan', true) AS "plan!",

@@ -1,4 +1,4 @@
-//! Messages that failed, in hand again.
+//! Failed messages, claimed again.
 
 use chrono::NaiveDate;
 use uuid::Uuid;
@@ -7,14 +7,15 @@ use super::claim::{BatchTerms, Claimed, HeldMessage, Tried, by_ids, fitting, hol
 use crate::StoreError;
 use crate::database::PgSession;
 
-/// Claims retries that are due: as many as fit into a batch.
+/// Claims due retries: as many as fit into a batch.
 pub(super) async fn claim_retries(
     connection: &mut PgSession,
     terms: &BatchTerms,
     day: NaiveDate,
     limit: i64,
 ) -> Result<Claimed, StoreError> {
-    // Batches of what has failed often are small: a message that makes the script trap takes ever fewer along.
+    // After many failures, batches are small: a message that makes the script trap takes fewer and fewer others with
+    // it.
     let rows = sqlx::query_file!("src/sql/message_retries.sql", terms.topic, day, limit)
         .fetch_all(&mut *connection)
         .await?;
@@ -39,13 +40,13 @@ pub(super) async fn claim_retries(
             format!("that of {} messages which are missing", ids.len() - messages.len()),
         ));
     }
-    // They failed in batches that fitted, and come together here from many of them.
+    // They failed in batches that fitted, but come from many of these.
     let fit = fitting(&messages, terms);
     messages.truncate(fit);
     ids.truncate(fit);
     tried.truncate(fit);
     sqlx::query!(
-        // One look-up for each, whatever is known of how many there are; see `by_ids`.
+        // One look-up for each, whatever the planner believes about their number; see `by_ids`.
         "DELETE FROM heddle.message_retries r
           WHERE r.ctid = ANY (ARRAY(
                 SELECT f.place FROM UNNEST($3::uuid[]) AS i (id)
@@ -61,7 +62,7 @@ pub(super) async fn claim_retries(
     hold(connection, terms, day, messages, tried).await
 }
 
-/// Makes messages that were in hand due again, by themselves, with what is known of their attempts.
+/// Makes messages that were in hand due again, with what is known of their attempts.
 pub(super) async fn set_aside(
     connection: &mut PgSession,
     topic: i32,

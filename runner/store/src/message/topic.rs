@@ -1,11 +1,13 @@
-//! Topics: what scheduled messages are sent to.
+//! Topics: the targets of scheduled messages.
 
 use heddle_domain::Time;
+use heddle_domain::topic::group_name;
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
-use crate::config::named::{Named, Stop};
+use crate::config::named::{Named, Stop, put_in};
 use crate::database::{PgSession, Pool};
+use crate::group::{self, GroupDelete, GroupPut, GroupWrite};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, runtime};
 
@@ -13,11 +15,11 @@ use crate::{Store, StoreError, runtime};
 pub struct TopicRow {
     pub id: i32,
     pub name: String,
-    /// With every default written out.
+    /// With all defaults written out.
     pub spec: Value,
     pub created_at: Time,
     pub updated_at: Time,
-    /// Why nothing is sent, if something is wrong.
+    /// Why nothing is sent, if there is a problem.
     pub problem: Option<String>,
 }
 
@@ -28,18 +30,27 @@ pub struct TopicWrite<'a> {
     /// The script's name, without a version.
     pub script: Option<&'a str>,
     pub queue: Option<&'a str>,
-    /// In canonical form: equal specs change nothing.
+    /// In canonical form: an equal spec changes nothing.
     pub spec: &'a Value,
 }
 
-/// What came of putting a topic.
+/// The result of putting a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicPut {
     Done(Put<TopicRow>),
-    /// It has messages already: their days would mean something else with this field.
+    /// It has messages already, and this field determines the meaning of their days.
     Fixed(&'static str),
     /// The script was deleted meanwhile.
     NoScript,
+}
+
+/// What came of deleting a topic.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TopicDelete {
+    Missing,
+    Deleted,
+    /// Its group of this name cannot be deleted, for this reason: so the topic stays too.
+    GroupKept(String, GroupDelete),
 }
 
 impl From<Put<TopicRow>> for TopicPut {
@@ -48,7 +59,7 @@ impl From<Put<TopicRow>> for TopicPut {
     }
 }
 
-/// A topic to be put, and which fields of its spec cannot change while it has messages that are kept.
+/// A topic to be put, and the fields of its spec that must not change while it has stored messages.
 struct FixedTopic<'a> {
     write: TopicWrite<'a>,
     fixed: &'a [&'static str],
@@ -84,7 +95,7 @@ impl Named for FixedTopic<'_> {
         let Some(script) = self.write.script else {
             return Ok(());
         };
-        // A script that is used is not deleted: whoever deletes it waits for this, or was first.
+        // A script in use is not deleted: its deletion waits for this lock, or was first.
         let there = sqlx::query_scalar!(
             "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
             script
@@ -152,20 +163,46 @@ impl Named for FixedTopic<'_> {
         .await?)
     }
 
-    fn shown(row: &TopicRow) -> Value {
-        row.spec.clone()
+    fn shown(row: &TopicRow) -> Result<Value, StoreError> {
+        Ok(row.spec.clone())
     }
 }
 
 impl Store {
-    /// Makes or changes a topic. `fixed` are fields of the spec that cannot change while it has messages that are kept.
+    /// Creates or changes a topic. `fixed` are fields of the spec that must not change while it has stored messages. A
+    /// topic that sends to a queue has a `group`, which the same transaction puts. The name of the group is made of the
+    /// topic's number; the name in `group` is not used.
     pub async fn put_topic(
         &self,
         by: By<'_>,
         write: TopicWrite<'_>,
         fixed: &[&'static str],
+        group: Option<GroupWrite<'_>>,
     ) -> Result<TopicPut, StoreError> {
-        self.put(by, &FixedTopic { write, fixed }).await
+        let topic = FixedTopic { write, fixed };
+        transaction!(self, pool, "put_topic", |tx| {
+            let put = match put_in(&mut tx, by, &topic).await {
+                Ok(put) => put,
+                Err(Stop::Refused(answer)) => return Ok(answer),
+                Err(Stop::Failed(error)) => return Err(error),
+            };
+            let mut changed = put.changed;
+            if let Some(group) = &group {
+                let group = GroupWrite {
+                    name: &group_name(put.row.id),
+                    ..group.clone()
+                };
+                match group::put_in(&mut tx, by, &group).await? {
+                    GroupPut::Done(group) => changed |= group.changed,
+                    // It names nothing that could have changed meanwhile.
+                    _ => return Err(StoreError::contended()),
+                }
+            }
+            if changed {
+                tx.commit().await?;
+            }
+            Ok(put.into())
+        })
     }
 
     pub async fn topic(&self, name: &str) -> Result<Option<TopicRow>, StoreError> {
@@ -190,7 +227,7 @@ impl Store {
         .await?)
     }
 
-    /// Topics by name, behind `cursor`.
+    /// Topics by name, after `cursor`.
     pub async fn topics(&self, cursor: Option<&str>, limit: i64) -> Result<Page<TopicRow>, StoreError> {
         let rows = sqlx::query_as!(
             TopicRow,
@@ -205,15 +242,17 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a topic with all its messages; `None` if there was none, else its number. What is in hand is sent, and
-    /// nobody records it; what is kept is let go of by and by.
-    pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<Option<i32>, StoreError> {
+    /// Deletes a topic with all its messages, and with its group if it has one. Batches in hand are sent, and not recorded;
+    /// stored messages are deleted little by little.
+    pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<TopicDelete, StoreError> {
         transaction!(self, pool, "delete_topic", |tx| {
             change::lock_name(&mut tx, Noun::Topic, name).await?;
             let row = sqlx::query!("DELETE FROM heddle.topics WHERE name = $1 RETURNING id, spec", name)
                 .fetch_optional(&mut *tx)
                 .await?;
-            let Some(row) = row else { return Ok(None) };
+            let Some(row) = row else {
+                return Ok(TopicDelete::Missing);
+            };
             sqlx::query!("DELETE FROM heddle.topic_drains WHERE topic = $1", row.id)
                 .execute(&mut *tx)
                 .await?;
@@ -221,8 +260,14 @@ impl Store {
                 .execute(&mut *tx)
                 .await?;
             change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
+            // Claims of its workers end as they may; nobody needs the result.
+            let group = group_name(row.id);
+            match group::delete_in(&mut tx, by, &group, true, None).await? {
+                GroupDelete::Missing | GroupDelete::Deleted { .. } => {}
+                kept => return Ok(TopicDelete::GroupKept(group, kept)),
+            }
             tx.commit().await?;
-            Ok(Some(row.id))
+            Ok(TopicDelete::Deleted)
         })
     }
 }

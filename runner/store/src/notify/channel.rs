@@ -1,4 +1,4 @@
-//! Channels: where people are told. What is secret of them is sealed as secrets are.
+//! Channels: where people are told. Their secret parts are sealed like secrets.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,32 +15,32 @@ use crate::transaction::transaction;
 use crate::usage::{self, Removal, Users};
 use crate::{Store, StoreError};
 
-/// How many channels there may be: all are looked at when notices are turned into notifications.
+/// The maximum number of channels: all are read when notices are turned into notifications.
 pub const CHANNELS_MAX: i64 = 10_000;
 
-/// A channel without what is secret of it.
+/// A channel without its secret parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChannelRow {
     pub name: String,
-    /// As it may be shown.
+    /// The spec without secrets.
     pub shown: ChannelSpec,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     /// When it was changed.
     pub updated_at: Time,
 }
 
-/// What came of putting a channel.
+/// The result of putting a channel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChannelPut {
-    /// What was given, with what was kept, makes no channel.
+    /// The given parts, completed by the stored ones, make no valid channel.
     Invalid(Faults),
     /// There are [`CHANNELS_MAX`] channels already.
     TooMany,
     Done(Box<Put<ChannelRow>>),
 }
 
-/// A row as it is kept.
+/// A row as it is stored.
 struct Kept {
     shown: ChannelSpec,
     sealed: Sealed,
@@ -62,8 +62,8 @@ fn spec_of(name: &str, options: Value) -> Result<ChannelSpec, StoreError> {
     serde_json::from_value(options).map_err(|error| unreadable(name, &error))
 }
 
-fn to_value(spec: &ChannelSpec) -> Value {
-    serde_json::to_value(spec).unwrap_or_default()
+fn to_value(spec: &ChannelSpec) -> Result<Value, StoreError> {
+    StoreError::json_of(spec, ("channels", "options"))
 }
 
 impl From<Put<ChannelRow>> for ChannelPut {
@@ -80,11 +80,11 @@ struct ChannelWrite<'a> {
     spec: ChannelSpec,
 }
 
-/// A channel as it is kept, opened.
+/// A stored channel, opened.
 struct OpenChannel {
     row: ChannelRow,
-    /// With what is secret; without, if no key opens it any more: then it can still be written anew, whole.
-    spec: ChannelSpec,
+    /// With what is secret; `None`: that does not open (any more). Then it can still be written anew, whole.
+    spec: Option<ChannelSpec>,
     /// It is sealed with the key of today.
     current: bool,
 }
@@ -102,9 +102,10 @@ impl From<OpenChannel> for ChannelRow {
 }
 
 impl ChannelWrite<'_> {
-    /// What is put, with what was left out of what is secret.
+    /// The new spec; secret parts that were left out are taken from the stored one.
     fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
-        self.spec.clone().complete(kept.map(|kept| &kept.spec))
+        let kept = kept.map(|kept| kept.spec.as_ref().unwrap_or(&kept.row.shown));
+        self.spec.clone().complete(kept)
     }
 }
 
@@ -144,20 +145,22 @@ impl Named for ChannelWrite<'_> {
                 updated_at: row.updated_at,
             },
             current: kept.sealed.key_id == self.keys.current_id(),
-            spec: {
-                let shown = kept.shown.clone();
-                kept.open(self.keys, self.name).unwrap_or(shown)
-            },
+            spec: kept.open(self.keys, self.name).ok(),
         }))
     }
 
     async fn check(&self, _tx: &mut PgSession, kept: Option<&OpenChannel>) -> Result<(), Stop<ChannelPut>> {
-        let checked = self.completed(kept).check();
+        // What cannot be read may well be there: it is not dropped by whoever leaves it out to keep it.
+        let lost = match kept {
+            Some(kept) if kept.spec.is_none() => self.spec.lost(&kept.row.shown),
+            _ => Ok(()),
+        };
+        let checked = lost.and_then(|()| self.completed(kept).check());
         checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
     }
 
     fn is_same(&self, kept: &OpenChannel) -> bool {
-        kept.current && kept.spec == self.completed(Some(kept))
+        kept.current && kept.spec.as_ref() == Some(&self.completed(Some(kept)))
     }
 
     async fn write(
@@ -167,8 +170,10 @@ impl Named for ChannelWrite<'_> {
         kept: Option<&OpenChannel>,
     ) -> Result<ChannelRow, Stop<ChannelPut>> {
         let spec = self.completed(kept);
-        let secrets = serde_json::to_string(&spec.secrets()).map_err(|error| unreadable(self.name, &error))?;
-        let sealed = self.keys.seal(self.chance, Noun::Channel, self.name, &secrets)?;
+        let secrets = StoreError::json_of(&spec.secrets(), ("channels", "ciphertext"))?;
+        let sealed = self
+            .keys
+            .seal(self.chance, Noun::Channel, self.name, &secrets.to_string())?;
         let shown = spec.shown();
         let written = sqlx::query!(
             "INSERT INTO heddle.channels (name, kind, options, ciphertext, nonce, key_id, created_at, updated_at)
@@ -180,7 +185,7 @@ impl Named for ChannelWrite<'_> {
                     nonce = excluded.nonce, key_id = excluded.key_id, updated_at = excluded.updated_at",
             self.name,
             spec.kind.map(|kind| kind.as_str()),
-            to_value(&shown),
+            to_value(&shown)?,
             sealed.ciphertext,
             sealed.nonce,
             sealed.key_id,
@@ -200,13 +205,13 @@ impl Named for ChannelWrite<'_> {
         })
     }
 
-    fn shown(row: &ChannelRow) -> Value {
+    fn shown(row: &ChannelRow) -> Result<Value, StoreError> {
         to_value(&row.shown)
     }
 }
 
 impl Store {
-    /// Creates or changes a channel; what was left out of what is secret is taken from what is kept.
+    /// Creates or changes a channel; secret parts that were left out are taken from the stored one.
     pub async fn put_channel(
         &self,
         by: By<'_>,
@@ -224,12 +229,12 @@ impl Store {
         self.put(by, &write).await
     }
 
-    /// A channel without what is secret of it.
+    /// A channel without its secret parts.
     pub async fn channel(&self, name: &str) -> Result<Option<ChannelRow>, StoreError> {
         Ok(self.channel_rows(Some(name), None, 1).await?.into_iter().next())
     }
 
-    /// Channels by name, behind `cursor`.
+    /// Channels by name, after `cursor`.
     pub async fn channels(&self, cursor: Option<&str>, limit: i64) -> Result<Page<ChannelRow>, StoreError> {
         let rows = self.channel_rows(None, cursor, limit + 1).await?;
         Ok(Page::of(rows, limit, |row| row.name.clone()))
@@ -262,7 +267,7 @@ impl Store {
         .collect()
     }
 
-    /// All channels by name, without what is secret of them.
+    /// All channels by name, without their secret parts.
     pub async fn all_channels(&self) -> Result<BTreeMap<String, ChannelSpec>, StoreError> {
         let rows = self.channel_rows(None, None, CHANNELS_MAX).await?;
         Ok(rows.into_iter().map(|row| (row.name, row.shown)).collect())
@@ -277,7 +282,7 @@ impl Store {
         )
     }
 
-    /// A channel with what is secret of it: for whoever sends, never for the API.
+    /// A channel with its secret parts: for sending, never for the API.
     pub async fn open_channel(&self, keys: &SecretKeys, name: &str) -> Result<Option<ChannelSpec>, StoreError> {
         let row = sqlx::query!(
             "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1",
@@ -297,8 +302,8 @@ impl Store {
         kept.open(keys, name).map(Some)
     }
 
-    /// Deletes a channel that no group's current spec names. What is to be told there all the same (by the rules of older
-    /// revisions, by scripts, as a callback) fails when its time has come.
+    /// Deletes a channel that no group's current spec names. Notifications that still go there (by rules of older
+    /// revisions, by scripts, as a callback) fail when they are sent.
     pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_channel", |tx| {
             let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)

@@ -1,4 +1,4 @@
-//! Who is told of what: notices, the notifications made of them, and the channels that these go to.
+//! Who is told what: notices, the notifications made of them, and their channels.
 
 pub mod channel;
 pub mod notice;

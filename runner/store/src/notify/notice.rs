@@ -1,6 +1,6 @@
-//! Notices: what somebody wants to hear of, written by the transaction in which it happens.
+//! Notices of events that somebody wants to be told, written in the transaction of the event.
 //!
-//! A notice names what happened and the revision whose rules say who is told; everything else is read when it is turned
+//! A notice names the event, and the revision whose rules say who is told; everything else is read when it is turned
 //! into notifications ([`crate::outbox`]). Transactions without notices execute no statement of this file.
 
 use std::collections::HashMap;
@@ -19,15 +19,15 @@ use crate::live::Completion;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// What one run, or one schedule, has to be told of.
+/// The notices about one run, or one schedule.
 #[derive(Clone, Debug)]
 pub struct NewNotices {
     pub group_id: i64,
-    /// Whose rules say who is told.
+    /// The revision whose rules say who is told.
     pub revision_id: i64,
     /// The run; `None` if there is none.
     pub run: Option<RunId>,
-    /// What there is to be told.
+    /// The events.
     pub telling: Telling,
     /// Names of the tasks in `telling`'s troubles and recoveries; see `NewNotices::task_name`.
     pub names: Vec<(u16, String)>,
@@ -49,15 +49,15 @@ pub struct NoticeRow {
     pub id: i64,
     pub at: Time,
     pub event: Event,
-    /// Of which group; `None`: that of the run.
+    /// Its group; `None`: the group of the run.
     pub group_id: Option<i64>,
-    /// Whose rules say who is told.
+    /// The revision whose rules say who is told.
     pub revision_id: Option<i64>,
     pub run: Option<RunId>,
     pub notice: Notice,
     /// The schedule or queue that it is about.
     pub about: Option<String>,
-    /// What a script says: channel, subject and body.
+    /// The message of a script: channel, subject and body.
     pub said: Option<(String, String, String)>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn insert_notices_in(
         })
         .collect();
     if !troubles.is_empty() {
-        // In one order always, so that two nodes wait for each other in one direction only.
+        // Always in one order, so that two nodes cannot wait for each other.
         troubles.sort_unstable();
         troubles.dedup();
         let (groups, tasks): (Vec<i64>, Vec<String>) = troubles.into_iter().unzip();
@@ -99,8 +99,8 @@ pub(crate) async fn insert_notices_in(
     if rows.is_empty() {
         return Ok(());
     }
-    // Of successes only those are recoveries that follow a failure; and a task's is left to the run's message only where
-    // the run had failed too, not where its failure was allowed.
+    // A success is a recovery only if it follows a failure. A task's recovery is included in the run's message only if
+    // the run had failed too; not if its failure was allowed.
     sqlx::query!(
         "INSERT INTO heddle.notices (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run,
              covers, at)
@@ -137,7 +137,7 @@ pub(crate) async fn insert_notices_in(
 }
 
 impl Completion {
-    /// Writes what somebody wants to hear of; without any, no statement is executed.
+    /// Writes notices; without any, no statement is executed.
     pub async fn tell(&mut self, all: &[NewNotices]) -> Result<(), StoreError> {
         if all.iter().all(|one| one.telling.is_empty()) {
             return Ok(());
@@ -148,7 +148,7 @@ impl Completion {
 }
 
 impl Store {
-    /// Writes notices in a transaction of their own.
+    /// Writes notices in a separate transaction.
     pub async fn tell(&self, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
         transaction!(self, pool, "tell", |tx| {
             insert_notices_in(&mut tx, all, now).await?;
@@ -157,8 +157,8 @@ impl Store {
         })
     }
 
-    /// Writes the notice that a task begins, once for each task of a run: whoever inserts the row writes it, in the same
-    /// transaction. Answers whether it was us.
+    /// Writes the notice that a task begins, once for each task of a run: whoever inserts the row writes it, in the
+    /// same transaction. Returns whether this call did.
     pub async fn tell_start(&self, run: RunId, task: u16, notices: NewNotices, now: Time) -> Result<bool, StoreError> {
         transaction!(self, pool, "tell_start", |tx| {
             let first = sqlx::query!(
@@ -178,7 +178,8 @@ impl Store {
         })
     }
 
-    pub async fn notices(&self, limit: i64) -> Result<Vec<NoticeRow>, StoreError> {
+    /// The first notices; of those that this version cannot read their numbers, and why.
+    pub async fn notices(&self, limit: i64) -> Result<Vec<Result<NoticeRow, (i64, StoreError)>>, StoreError> {
         let rows = sqlx::query!(
             "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
                     channel, subject, body
@@ -190,12 +191,15 @@ impl Store {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let event = Event::from_word(&row.event).unwrap_or(Event::Script);
+                let Some(event) = Event::from_word(&row.event) else {
+                    let error = StoreError::unreadable("notices", "event", row.id, row.event);
+                    return Err((row.id, error));
+                };
                 let named = match event {
                     Event::Rule(event) => Some(event),
                     _ => None,
                 };
-                NoticeRow {
+                Ok(NoticeRow {
                     id: row.id,
                     at: row.at,
                     event,
@@ -215,15 +219,16 @@ impl Store {
                     said: row
                         .channel
                         .map(|channel| (channel, row.subject.unwrap_or_default(), row.body.unwrap_or_default())),
-                }
+                })
             })
             .collect())
     }
 
-    /// Of groups that want to hear of it: finds queued task runs that nobody has claimed since `before`, and notes those that nobody has been told of; forgets
-    /// those that wait no more. Answers group, task, queue, and a run that waits.
+    /// In groups that want to be told: finds queued task runs that nobody has claimed since `before`, and notes those
+    /// that nobody has been told of; forgets those that do not wait any more. Returns group, task, queue, and a waiting
+    /// run.
     ///
-    /// Two nodes that look at once: the second one's insert finds the first one's rows.
+    /// If two nodes do this at once, the insert of the second finds the rows of the first.
     pub async fn stalled(&self, before: Time, now: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH telling AS MATERIALIZED (
@@ -277,19 +282,19 @@ impl Store {
     }
 }
 
-/// The last attempt that failed of what a notice is about.
+/// The last failed attempt of the subject of a notice.
 #[derive(Clone, Debug)]
 pub struct FailedAttempt {
     pub run: RunId,
     pub at: AttemptKey,
-    /// What kind of error.
+    /// The kind of the error.
     pub kind: Option<ErrorKind>,
-    /// What went wrong; the beginning of it.
+    /// The beginning of the error.
     pub message: String,
 }
 
 impl Store {
-    /// For each notice, by its id: the last attempt that failed of its task, or of its run.
+    /// For each notice, by its id: the last failed attempt of its task, or of its run.
     pub async fn last_failures(&self, notices: &[&NoticeRow]) -> Result<HashMap<i64, FailedAttempt>, StoreError> {
         let asked: Vec<(&NoticeRow, RunId)> = notices
             .iter()
@@ -355,7 +360,7 @@ impl Store {
         Ok(lines)
     }
 
-    /// When groups' schedules are due next, of those that are.
+    /// When schedules of groups are next due, if they are.
     pub async fn next_instants(&self, groups: &[i64]) -> Result<HashMap<i64, Time>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT group_id AS "group_id!", min(next_fire_at) AS "next!" FROM heddle.schedules
@@ -376,10 +381,10 @@ pub struct Stalled {
     /// The run that has waited longest.
     pub run: RunId,
     pub task: u16,
-    /// Which item of it.
+    /// The item, if the task is mapped.
     pub item: Option<u32>,
     pub queue: String,
 }
 
-/// The event that a stalled queue makes.
+/// The event of a stalled queue.
 pub const STALLED: NotifyEvent = NotifyEvent::QueueStalled;

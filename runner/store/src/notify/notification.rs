@@ -1,4 +1,4 @@
-//! The history of what people have been told.
+//! The history of what people were told.
 
 use heddle_domain::Time;
 use heddle_domain::notify::message::Facts;
@@ -16,28 +16,28 @@ pub struct NotificationRow {
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// The word of what it is about.
+    /// The name of its event.
     pub event: String,
     pub run: Option<Uuid>,
-    /// Its subject, as Heddle puts it.
+    /// Its subject, as Heddle writes it.
     pub subject: String,
     pub facts: Facts,
-    /// Addresses, of a mail.
+    /// Addresses, for a mail.
     pub recipients: Vec<String>,
     /// 0 pending, 1 sent, 2 failed.
     pub state: i16,
     /// The number of tries so far.
     pub attempts: i32,
-    /// Why the last one failed.
+    /// Why the last try failed.
     pub last_error: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub sent_at: Option<Time>,
-    /// When it is tried next.
+    /// When it is next tried.
     pub next_attempt_at: Option<Time>,
 }
 
-/// The same as the table has it.
+/// The same, as a row of the table.
 struct Found {
     id: Uuid,
     channel: String,
@@ -83,18 +83,18 @@ pub struct NotificationFilter {
     pub states: Vec<i16>,
     pub group: Option<String>,
     pub run: Option<Uuid>,
-    /// Made at or after.
+    /// Created at or after.
     pub from: Option<Time>,
-    /// Made before this time.
+    /// Created before this time.
     pub to: Option<Time>,
 }
 
-/// What came of asking for a notification to be sent again.
+/// The result of a request to send a notification again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
     /// There is no such notification.
     NotFound,
-    /// It is on its way.
+    /// It will be sent.
     Done,
 }
 
@@ -149,11 +149,12 @@ impl Store {
         row.map(NotificationRow::try_from).transpose()
     }
 
-    /// Has a notification sent again, to all its recipients, as if it had never been tried; one that waits is sent now.
-    /// One that a node is just sending is left to it.
+    /// Sends a notification again, to all its recipients, as if it had never been tried; a waiting one is sent now. If
+    /// a node is just sending it, nothing changes.
     pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
         transaction!(self, pool, "resend", |tx| {
-            // Kept from being pruned, no more: whoever records a try has the row of *outgoing* first and this one then.
+            // This lock only prevents pruning: the recording of a try locks the row of *outgoing* first, and then this
+            // one.
             let row = sqlx::query!(
                 "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
                FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
@@ -191,7 +192,7 @@ impl Store {
         })
     }
 
-    /// Forgets notifications made before an instant that do not have to be sent any more, at most `limit`.
+    /// Deletes notifications that were created before an instant and need not be sent any more, at most `limit`.
     pub async fn prune_notifications(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.notifications WHERE id IN (
@@ -205,7 +206,7 @@ impl Store {
     }
 }
 
-/// The destination of a URL that is called back: its host and port.
+/// The destination of a callback's URL: its host and port.
 pub fn destination_of_url(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);

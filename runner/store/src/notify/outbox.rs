@@ -1,15 +1,14 @@
-//! The outbox: from notices to notifications, and from notifications to those who send them.
+//! The outbox: from notices to notifications, and from these to the nodes that send them.
 //!
 //! # The story
 //!
-//! Notices are turned into notifications by one node at a time (an advisory lock that nobody waits for): it deletes the
-//! notices and inserts what follows from them in one transaction, so that each is told exactly once to the outbox, and
-//! what a storm gathers is reckoned without a race. A node that dies in the middle has done nothing.
+//! One node at a time turns notices into notifications (an advisory lock that nobody waits for): it deletes the notices
+//! and inserts the notifications in one transaction. So each notice is handled exactly once, and storms are computed
+//! without a race. A node that dies in between has done nothing.
 //!
-//! A notification that has to be sent has a row in `outgoing`. A node takes rows that are due under its lease
-//! (`sql/take_outgoing.sql`), sends without any transaction, and then deletes the row, or gives it back for later. Whoever
-//! dies with a row in hand is found out by the lease, as with attempts; the row is sent again, with the same id. So
-//! sending is at least once.
+//! A notification to be sent has a row in `outgoing`. A node takes due rows under its lease (`sql/take_outgoing.sql`),
+//! sends without any transaction, and then deletes the row, or gives it back for later. If a node dies with a row in
+//! hand, its lease shows that, as with attempts: the row is sent again, with the same id. So sending is at least once.
 
 use std::collections::BTreeMap;
 
@@ -29,52 +28,53 @@ use crate::{Store, StoreError};
 /// One node at a time turns notices into notifications.
 const FAN_OUT_LOCK: i64 = 0x6865_6464_6c65_0006;
 
-/// Up to how many of what waits is counted: who asks every few seconds must not read a backlog each time.
+/// Up to how many waiting ones are counted: a caller that asks every few seconds must not read a whole backlog each
+/// time.
 pub const WAITING_COUNTED_MAX: i64 = 100_000;
 
 /// A notification to be sent.
 #[derive(Clone, Debug)]
 pub struct NewNotification {
-    /// UUIDv7; what receivers know a repeat by.
+    /// UUIDv7; by it receivers recognise a repeat.
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// What may be slow without slowing others.
+    /// What may be slow without slowing down others.
     pub destination: String,
     /// What it is about.
     pub event: Event,
     pub facts: Facts,
-    /// The run, JSON text, of a callback.
+    /// For a callback: the run, as JSON text.
     pub payload: Option<String>,
-    /// Addresses, of a mail.
+    /// For a mail: the addresses.
     pub recipients: Vec<String>,
     pub created_at: Time,
-    /// From when on it is sent.
+    /// When it may be sent.
     pub due_at: Time,
-    /// It may grow until then.
+    /// It is a digest, and may grow until then.
     pub digest: bool,
-    /// It cannot be sent at all; why.
+    /// If it cannot be sent at all: the reason.
     pub failed: Option<String>,
 }
 
-/// What one window of a storm is about.
+/// The key of one window of a storm.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StormKey {
-    /// Of which group; 0: none.
+    /// The group; 0: none.
     pub group_id: i64,
     pub event: &'static str,
     pub channel: String,
-    /// What the recipients' addresses come to.
+    /// A hash of the recipients' addresses.
     pub recipients: String,
 }
 
-/// A transaction that turns notices into notifications. Dropped without [`FanOut::commit`] it changes nothing.
+/// A transaction that turns notices into notifications. If it is dropped without [`FanOut::commit`], nothing changes.
 pub struct FanOut {
     tx: Open,
 }
 
 impl Store {
-    /// Begins; `None`: another node is at it.
+    /// Begins; `None`: another node is doing so.
     pub async fn fan_out(&self) -> Result<Option<FanOut>, StoreError> {
         let mut tx = self.open("fan_out").await?;
         let held = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "held!""#, FAN_OUT_LOCK)
@@ -85,7 +85,7 @@ impl Store {
 }
 
 impl FanOut {
-    /// Takes notices; answers those that nobody took before.
+    /// Takes notices; returns those that nobody took before.
     pub async fn take(&mut self, ids: &[i64]) -> Result<Vec<i64>, StoreError> {
         Ok(
             sqlx::query_scalar!("DELETE FROM heddle.notices WHERE id = ANY ($1) RETURNING id", ids)
@@ -94,8 +94,8 @@ impl FanOut {
         )
     }
 
-    /// Whether something has failed before an instant and not succeeded since; it has now. (A failure after that instant
-    /// stays.)
+    /// Whether something failed before an instant and has not succeeded until now; it has succeeded now. (A failure
+    /// after that instant stays.)
     pub async fn recover(&mut self, group_id: i64, task: &str, at: Time) -> Result<bool, StoreError> {
         let over = sqlx::query!(
             "DELETE FROM heddle.troubles WHERE group_id = $1 AND task = $2 AND last_at <= $3",
@@ -119,7 +119,7 @@ impl FanOut {
         Ok(earlier.rows_affected() > 0)
     }
 
-    /// The windows of these storms, as far as there are any.
+    /// The existing windows of these storms.
     pub async fn windows(&mut self, keys: &[StormKey]) -> Result<BTreeMap<StormKey, Window<Uuid>>, StoreError> {
         if keys.is_empty() {
             return Ok(BTreeMap::new());
@@ -154,7 +154,7 @@ impl FanOut {
             .collect())
     }
 
-    /// Keeps windows as they stand now.
+    /// Stores windows.
     pub async fn keep_windows(&mut self, windows: &BTreeMap<StormKey, Window<Uuid>>) -> Result<(), StoreError> {
         if windows.is_empty() {
             return Ok(());
@@ -185,7 +185,7 @@ impl FanOut {
         Ok(())
     }
 
-    /// Which of these digests may still grow, with what they say; nobody takes them before the end of this transaction.
+    /// Which of these digests may still grow, with their facts; nobody takes them before the end of this transaction.
     pub async fn open_digests(&mut self, ids: &[Uuid], now: Time) -> Result<BTreeMap<Uuid, Facts>, StoreError> {
         if ids.is_empty() {
             return Ok(BTreeMap::new());
@@ -204,12 +204,12 @@ impl FanOut {
             .collect()
     }
 
-    /// A digest stands for more than it did.
+    /// Adds facts to a digest.
     pub async fn grow(&mut self, id: Uuid, facts: &Facts) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.notifications SET facts = $2, subject = $3 WHERE id = $1",
             id,
-            to_value(facts),
+            to_value(facts)?,
             facts.subject()
         )
         .execute(&mut *self.tx)
@@ -227,11 +227,11 @@ impl FanOut {
     }
 }
 
-/// Adds an event to what a digest says.
+/// Adds an event to a digest.
 pub fn gather(facts: &mut Facts, entry: Entry) {
     facts.count += 1;
     if facts.count == 2 {
-        // What was true of the first is not of all.
+        // What was true of the first event is not true of all.
         *facts = Facts {
             event: std::mem::take(&mut facts.event),
             at: std::mem::take(&mut facts.at),
@@ -247,7 +247,7 @@ pub fn gather(facts: &mut Facts, entry: Entry) {
     }
 }
 
-fn to_value(facts: &Facts) -> Value {
+fn to_value(facts: &Facts) -> Result<Value, StoreError> {
     // Postgres keeps no zero characters.
     fn clean(value: &mut Value) {
         match value {
@@ -257,9 +257,9 @@ fn to_value(facts: &Facts) -> Value {
             _ => {}
         }
     }
-    let mut value = serde_json::to_value(facts).unwrap_or_default();
+    let mut value = StoreError::json_of(facts, ("notifications", "facts"))?;
     clean(&mut value);
-    value
+    Ok(value)
 }
 
 pub(crate) fn facts_of(notification: Uuid, value: Value) -> Result<Facts, StoreError> {
@@ -279,7 +279,7 @@ async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> 
             row.facts.run,
             row.facts.task,
             row.facts.subject(),
-            to_value(&row.facts),
+            to_value(&row.facts)?,
             row.payload,
             &row.recipients,
             if row.failed.is_some() { 2i16 } else { 0 },
@@ -304,7 +304,7 @@ async fn insert_in(tx: &mut PgSession, rows: &[NewNotification], lease: i64) -> 
     Ok(())
 }
 
-/// A notification that is this node's to send.
+/// A notification that this node is to send.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub id: Uuid,
@@ -316,7 +316,7 @@ pub struct Outgoing {
     pub event: Event,
     pub run: Option<RunId>,
     pub facts: Facts,
-    /// JSON text, of a callback.
+    /// For a callback: JSON text.
     pub payload: Option<String>,
     /// Addresses that have not got it yet.
     pub recipients: Vec<String>,
@@ -324,17 +324,17 @@ pub struct Outgoing {
     pub attempts: u32,
 }
 
-/// What came of a try.
+/// The result of a try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     Done,
-    /// It will never; why.
+    /// It will never arrive; the reason.
     Failed(String),
-    /// It may yet; why it did not, and when to try again.
+    /// It will be tried again; why it failed, and when.
     Later(String, Time),
 }
 
-/// What there is to be done.
+/// The work of the notifier.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pending {
     /// Whether there are notices.
@@ -344,7 +344,7 @@ pub struct Pending {
 }
 
 impl Store {
-    /// One cheap look at what there is to be done.
+    /// One cheap query for the work of the notifier.
     pub async fn outbox(&self) -> Result<Pending, StoreError> {
         let row = sqlx::query!(
             r#"SELECT EXISTS (SELECT FROM heddle.notices) AS "notices!",
@@ -358,8 +358,9 @@ impl Store {
         })
     }
 
-    /// How many notifications wait to be sent, by the kind of channel (`callback`: a URL; `none`: there is no such channel
-    /// any more), and how many notices wait to be turned into some. Of each the first [`WAITING_COUNTED_MAX`] are counted.
+    /// How many notifications wait to be sent, by the kind of channel (`callback`: a URL; `none`: the channel does not
+    /// exist any more), and how many notices wait to be turned into notifications. Counts at most
+    /// [`WAITING_COUNTED_MAX`] of each.
     pub async fn waiting_notifications(&self) -> Result<(Vec<(String, i64)>, i64), StoreError> {
         let rows = sqlx::query!(
             r#"SELECT coalesce(c.kind, CASE WHEN o.lane LIKE '://%' THEN 'callback' ELSE 'none' END) AS "kind!",
@@ -379,7 +380,7 @@ impl Store {
         Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
     }
 
-    /// Takes notifications that are due, at most `of_one_max` of a destination and `limit` altogether; `busy` tells how many of
+    /// Takes due notifications, at most `of_one_max` per destination and `limit` altogether; `busy` tells how many of
     /// each destination this node has in hand, `in_hand` which. See `sql/take_outgoing.sql`.
     pub async fn take_outgoing(
         &self,
@@ -420,7 +421,8 @@ impl Store {
             .collect()
     }
 
-    /// Records what came of a try, and which addresses have their mail; `false`: the row is not this node's any more.
+    /// Records the result of a try, and which addresses have got their mail; `false`: the row is not this node's any
+    /// more.
     pub async fn finish_outgoing(
         &self,
         id: Uuid,
@@ -468,7 +470,7 @@ impl Store {
         })
     }
 
-    /// Forgets windows of storms that were over before an instant.
+    /// Deletes windows of storms that were over before an instant.
     pub async fn prune_storms(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.storms s

@@ -17,7 +17,7 @@ pub struct GroupLine {
     pub id: i64,
     pub name: String,
     pub category: Option<String>,
-    /// Whether it makes runs.
+    /// Whether it is enabled.
     pub enabled: bool,
     pub revision: i32,
     /// Names of the groups that it follows.
@@ -35,7 +35,7 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub trigger: T,
     /// What time it is about.
     pub logical_time: Time,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub finished_at: Option<Time>,
@@ -78,42 +78,42 @@ pub struct AttemptEnd {
     pub finished_at: Time,
 }
 
-/// Which groups are listed.
+/// Which groups to list.
 #[derive(Clone, Debug, Default)]
 pub struct GroupsAsked {
-    /// Those whose name contains this.
+    /// Whose name contains this text.
     pub text: Option<String>,
-    /// Those of this category, or of one below it.
+    /// Of this category, or of one below it.
     pub category: Option<String>,
-    /// Those that are enabled, or not.
+    /// That are enabled, or not.
     pub enabled: Option<bool>,
-    /// Those behind this name.
+    /// After this name.
     pub after: Option<String>,
 }
 
-/// What a script has kept for its group.
+/// A value that a script has stored for its group.
 #[derive(Clone, Debug)]
 pub struct StateLine {
     pub key: String,
-    /// The value as JSON, cut where it is long.
+    /// The value as JSON, cut if it is long.
     pub value: String,
     /// How many bytes the whole value has.
     pub bytes: i32,
     /// How often it has been written.
     pub version: i64,
-    /// When it was written last.
+    /// When it was last written.
     pub updated_at: Time,
 }
 
 /// A group that follows another, or starts runs of it.
 #[derive(Clone, Debug)]
 pub struct LinkLine {
-    /// What is followed, or what is started.
+    /// The group that is followed or started.
     pub upstream: String,
-    /// Whether that one is enabled.
+    /// Whether that group is enabled.
     pub upstream_enabled: bool,
     pub upstream_id: i64,
-    /// The group that follows, or starts.
+    /// The group that follows, or starts runs.
     pub group: String,
     /// Whether it is enabled.
     pub enabled: bool,
@@ -122,7 +122,7 @@ pub struct LinkLine {
     pub kind: String,
 }
 
-/// Something that has a name and a page.
+/// An object with a name and a page.
 #[derive(Clone, Debug)]
 pub struct FoundLine {
     /// `group`, `script`, `queue` or `topic`.
@@ -152,6 +152,19 @@ impl Store {
         )
         .fetch_all(&self.reads)
         .await?)
+    }
+
+    /// The categories that groups are in, by name, with how many are in each.
+    pub async fn page_categories(&self, limit: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT g.category AS "name!", count(*) AS "count!" FROM heddle.groups g
+                WHERE g.deleted_at IS NULL AND g.category IS NOT NULL
+                GROUP BY g.category ORDER BY g.category LIMIT $1"#,
+            limit
+        )
+        .fetch_all(&self.reads)
+        .await?;
+        Ok(rows.into_iter().map(|row| (row.name, row.count)).collect())
     }
 
     /// The newest runs of a group, newest first: those that have not ended, and those that have.
@@ -204,7 +217,7 @@ impl Store {
         Ok(runs)
     }
 
-    /// Which task runs of these runs have an attempt under way: run and task's number.
+    /// Which task runs of these runs have a running attempt: run and task's number.
     pub async fn page_running(&self, runs: &[Uuid], limit: i64) -> Result<Vec<(Uuid, i16)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT r.run, r.task FROM heddle.running r WHERE r.run = ANY ($1) LIMIT $2",
@@ -216,7 +229,8 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.run, row.task)).collect())
     }
 
-    /// Names that contain a text: of groups, scripts, queues and topics, so many of each.
+    /// Names that contain a text: of groups, scripts, queues, topics, pools and channels; and those of offers that people
+    /// made, of audiences and of their members, of which there may be millions, that begin with it. So many of each.
     pub async fn page_find(&self, text: &str, limit: i64) -> Result<Vec<FoundLine>, StoreError> {
         Ok(sqlx::query_as!(
             FoundLine,
@@ -230,6 +244,27 @@ impl Store {
                    (SELECT 3, 'queue', name FROM heddle.queues WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
                    UNION ALL
                    (SELECT 4, 'topic', name FROM heddle.topics WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 5, 'pool', name FROM heddle.pools WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 6, 'channel', name FROM heddle.channels WHERE strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 7, 'offer', o.name
+                      FROM (SELECT name, run FROM heddle.offers
+                             WHERE deleted_at IS NULL AND name >= $1 AND name < $1 || chr(1114111)
+                             ORDER BY name LIMIT 200) AS o
+                     WHERE o.run IS NULL ORDER BY o.name LIMIT $2)
+                   UNION ALL
+                   (SELECT 8, 'audience', name FROM heddle.audiences
+                     WHERE name >= $1 AND name < $1 || chr(1114111) ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT 8, 'audience', name FROM heddle.audiences
+                     WHERE name >= 'gid_' || $1 AND name < 'gid_' || $1 || chr(1114111) ORDER BY name LIMIT $2)
+                   UNION ALL
+                   (SELECT DISTINCT 9, 'user', m.uid
+                      FROM (SELECT uid FROM heddle.members
+                             WHERE uid >= $1 AND uid < $1 || chr(1114111) ORDER BY uid LIMIT 200) AS m
+                     ORDER BY m.uid LIMIT $2)
                ) AS f ORDER BY f.place, f.name"#,
             text,
             limit
@@ -238,7 +273,7 @@ impl Store {
         .await?)
     }
 
-    /// The run of a key, in whatever group.
+    /// The runs with a key, in any group.
     pub async fn page_run_of_key(&self, key: &str) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT k.run FROM heddle.run_keys k JOIN heddle.groups g ON g.id = k.group_id AND g.deleted_at IS NULL
@@ -265,7 +300,7 @@ impl Store {
         .await?)
     }
 
-    /// The newest runs of these groups that have ended, `each` of each: which revision they are of.
+    /// The newest ended runs of these groups, `each` per group, with their revisions.
     pub async fn page_newest_runs(&self, groups: &[i64], each: i64) -> Result<Vec<(Uuid, i64)>, StoreError> {
         transaction!(self, reads, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {
             let mut found = Vec::new();
@@ -302,8 +337,8 @@ impl Store {
         })
     }
 
-    /// Attempts of these runs that have ended, those of the newest runs first. (Each run is looked for in its own day;
-    /// `= ANY` would look for all of them in each day.)
+    /// Ended attempts of these runs, those of the newest runs first. (Each run is searched for in its own day; `= ANY`
+    /// would search for all of them in each day.)
     pub async fn page_attempts(&self, runs: &[Uuid], limit: i64) -> Result<Vec<AttemptEnd>, StoreError> {
         let rows = sqlx::query!(
             "SELECT a.run, a.task, a.state, a.started_at, a.finished_at
@@ -330,9 +365,9 @@ impl Store {
             .collect()
     }
 
-    /// How a group's runs went whose logical times lie between the first and the last of these instants: for each stretch
-    /// from one of them to the next, from 1, and each state, how many. The newest `limit` of each kind count. The kinds are
-    /// runs of an instant, found by their logical time, and runs of the moment in which they were made.
+    /// The states of a group's runs with a logical time between the first and the last of these instants: for each
+    /// interval between two of them, numbered from 1, and each state, how many. Counts the newest `limit` of two kinds:
+    /// runs of an instant, found by their logical time, and runs whose logical time is their creation.
     pub async fn page_group_ends(
         &self,
         group_id: i64,
@@ -387,7 +422,7 @@ impl Store {
             .collect()
     }
 
-    /// What scripts have kept for a group, by key, behind a key; of each value the first `chars` characters.
+    /// What scripts have stored for a group, by key, after a key; of each value the first `chars` characters.
     pub async fn page_state(
         &self,
         group_id: i64,
@@ -408,7 +443,7 @@ impl Store {
         .await?)
     }
 
-    /// Which group follows which, or starts runs of which.
+    /// Which groups follow which, or start runs of which.
     pub async fn page_links(&self, limit: i64) -> Result<Vec<LinkLine>, StoreError> {
         Ok(sqlx::query_as!(
             LinkLine,
@@ -425,7 +460,7 @@ impl Store {
     }
 }
 
-/// The newest runs of a group in a span that have ended.
+/// The newest ended runs of a group in a span.
 async fn ended_runs(
     session: &mut PgSession,
     group_id: i64,

@@ -1,7 +1,7 @@
-//! What pages show and no route of the API does: read only, and bounded, whatever there is in the history.
+//! What only pages need, and no route of the API: read only, and bounded, however long the history is.
 //!
-//! Every statement here reads by an index, from the newest end, and stops at a number that its caller gives. None counts
-//! what it does not read: where there is more, the number read says so.
+//! Every statement here reads an index from its newest end, and stops at a maximum that its caller gives. Nothing is
+//! counted that is not read: if there is more, the result is the maximum.
 
 pub mod group;
 pub mod overview;
@@ -13,8 +13,8 @@ use uuid::Uuid;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// For each of these runs a text that is another one when what its pages show may have changed since: it has moved, its
-    /// attempts have logged, or somebody has done something to it. Of what is under way at once the first fifty count.
+    /// For each of these runs, a text that changes when what its pages show may have changed: the run has changed, its
+    /// attempts have logged, or somebody has controlled it. Of attempts that run at once, the first fifty count.
     pub async fn page_run_marks(&self, runs: &[Uuid]) -> Result<Vec<(Uuid, String)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT n.id AS "id!", concat_ws(' ',
@@ -40,9 +40,9 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.mark)).collect())
     }
 
-    /// A text that is another one when runs, queued work, offers, messages or anything that people change may have
-    /// changed since. Costs a few look-ups. (How often a table has been written to is known with a delay of up to some
-    /// seconds; what is newest, at once.)
+    /// A text that changes when runs, queued work, offers, messages or anything that people configure may have changed.
+    /// It costs a few look-ups. (The number of writes to a table is known with a delay of up to some seconds; the
+    /// newest row, at once.)
     pub async fn page_fingerprint(&self) -> Result<String, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT concat_ws(' ',

@@ -1,4 +1,4 @@
-//! The overview: who was at work lately, what failed, what is late.
+//! The overview: which groups ran lately, what failed, what is late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct FailureRow {
     pub finished_at: Time,
 }
 
-/// A group that has something on the overview's axis.
+/// A group on the overview's time axis.
 #[derive(Clone, Debug)]
 pub struct LaneRow {
     pub id: i64,
@@ -39,7 +39,7 @@ pub struct BarRow<S = RunState, T = Trigger> {
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub finished_at: Option<Time>,
-    /// What time it is about.
+    /// Its logical time.
     pub logical_time: Time,
 }
 
@@ -65,13 +65,13 @@ impl BarNumbers {
 #[derive(Clone, Debug)]
 pub struct MinuteRow {
     pub at: Time,
-    /// Runs made in it that have ended.
+    /// Runs that were created in it and have ended.
     pub ended: i64,
     /// Of these, failed ones.
     pub failed: i64,
 }
 
-/// How much there is now; each is capped.
+/// The numbers of now; each is capped.
 #[derive(Clone, Copy, Debug)]
 pub struct NowRow {
     pub running: i64,
@@ -99,7 +99,7 @@ pub struct LateRow {
 #[derive(Clone, Debug)]
 pub struct StalledRow {
     pub queue: String,
-    /// Since when its first in line waits.
+    /// Since when its first task run waits.
     pub since: Time,
     /// How many wait; capped.
     pub waiting: i64,
@@ -111,11 +111,11 @@ pub struct StalledRow {
     pub paused_at: Option<Time>,
 }
 
-/// A channel through which something could not be sent.
+/// A channel through which a notification could not be sent.
 #[derive(Clone, Debug)]
 pub struct UnsentRow {
     pub channel: String,
-    /// How many were given up; capped.
+    /// How many notifications were given up; capped.
     pub count: i64,
     pub last_error: Option<String>,
 }
@@ -132,7 +132,7 @@ pub struct TimedOutRow {
 }
 
 impl Store {
-    /// Attempts of runs made since then that timed out, the newest runs first.
+    /// Timed-out attempts of runs that were created since then, those of the newest runs first.
     pub async fn page_timed_out(&self, since: Time, limit: i64) -> Result<Vec<TimedOutRow>, StoreError> {
         Ok(sqlx::query_as!(
             TimedOutRow,
@@ -200,7 +200,7 @@ impl Store {
         .await?)
     }
 
-    /// The newest runs of each of these groups, newest first; at most `each` that have ended, and as many that have not.
+    /// The newest runs of each of these groups, newest first: at most `each` ended ones, and as many others.
     pub async fn page_bars(&self, groups: &[i64], since: Time, each: i64) -> Result<Vec<BarRow>, StoreError> {
         transaction!(self, reads, "page_bars", once(BEGIN_BY_SPANS), |tx| {
             let mut bars = sqlx::query_as!(
@@ -237,7 +237,7 @@ impl Store {
         })
     }
 
-    /// How many runs were made in each minute up to now and have ended; at most `cap` are counted in each.
+    /// How many runs were created in each of the last minutes and have ended; counts at most `cap` in each.
     pub async fn page_minutes(&self, now: Time, minutes: i32, cap: i64) -> Result<Vec<MinuteRow>, StoreError> {
         Ok(sqlx::query_as!(
             MinuteRow,
@@ -258,14 +258,14 @@ impl Store {
             now,
             minutes,
             cap,
-            // Days before it are no part of the plan.
+            // The plan does not contain earlier days.
             now - chrono::TimeDelta::minutes(i64::from(minutes))
         )
         .fetch_all(&self.reads)
         .await?)
     }
 
-    /// How much there is now; nothing is counted beyond `cap`.
+    /// The numbers of now; counts at most `cap` of each.
     pub async fn page_now(&self, cap: i64) -> Result<NowRow, StoreError> {
         Ok(sqlx::query_as!(
             NowRow,
@@ -296,7 +296,7 @@ impl Store {
         .await?)
     }
 
-    /// Queues whose first in line has waited since before `before`. Looks at the first of each queue only.
+    /// Queues whose first task run has waited since before `before`. Reads only the first of each queue.
     pub async fn page_stalled(&self, before: Time, cap: i64) -> Result<Vec<StalledRow>, StoreError> {
         Ok(sqlx::query_as!(
             StalledRow,
@@ -328,7 +328,7 @@ impl Store {
         .await?)
     }
 
-    /// Channels through which notifications of that time were given up; the newest `cap` notifications are looked at.
+    /// Channels through which notifications of that time were given up; reads the newest `cap` notifications.
     pub async fn page_unsent(&self, since: Time, cap: i64) -> Result<Vec<UnsentRow>, StoreError> {
         Ok(sqlx::query_as!(
             UnsentRow,
@@ -344,8 +344,8 @@ impl Store {
     }
 }
 
-/// The newest runs of a span of each of these groups that have ended since they were made at `since` or later; of each group
-/// as many as stands beside it.
+/// The newest ended runs in a span, created at `since` or later, of each of these groups; of each group as many as its
+/// number says.
 async fn ended_bars(
     session: &mut PgSession,
     groups: &BTreeMap<i64, i64>,

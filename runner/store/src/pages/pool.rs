@@ -1,4 +1,4 @@
-//! Pools: who holds slots, who waits for them.
+//! Pools: which task runs hold slots, and which wait for them.
 
 use heddle_domain::Time;
 use uuid::Uuid;
@@ -13,18 +13,18 @@ pub struct PoolLine {
     pub run: Uuid,
     /// The task's number in the run's revision.
     pub task: i16,
-    /// Which item of a mapped task; below zero: none.
+    /// The item of a mapped task; negative: none.
     pub item: i32,
     pub group_name: String,
-    /// Which revision of it.
+    /// The revision of the run.
     pub revision_id: i64,
     /// What time the run is about.
     pub logical_time: Time,
 }
 
 impl Store {
-    /// Who holds slots: attempts that are ready, claimed by a worker or under way. The others' holds are forgotten by the
-    /// next admission.
+    /// The holders of slots: attempts that are ready, claimed by a worker or running. The holds of others are deleted
+    /// by the next admission.
     pub async fn page_pool_holds(&self, limit: i64) -> Result<Vec<PoolLine>, StoreError> {
         Ok(sqlx::query_as!(
             PoolLine,
@@ -47,7 +47,8 @@ impl Store {
         .await?)
     }
 
-    /// Who waits for slots of these pools, in the order in which they get them: the first `each` of every pool.
+    /// The task runs that wait for slots of these pools, in the order in which they get them: the first `each` of every
+    /// pool.
     pub async fn page_pool_waits(&self, pools: &[String], each: i64) -> Result<Vec<PoolLine>, StoreError> {
         Ok(sqlx::query_as!(
             PoolLine,

@@ -1,8 +1,8 @@
-//! How queues stood, minute by minute, for some hours: what a picture of a queue is drawn from.
+//! The state of queues, minute by minute, for some hours: the data of a queue's chart.
 //!
-//! It is no ledger. A depth is that of one moment of its minute; ends are counted in the memory of nodes, which write them
-//! down a few times a minute: those of a node that dies in between are missing. Queues in which nothing happens have no
-//! minutes, and where there are more than [`QUEUES_MAX`] in a minute the others go without.
+//! The numbers are not exact. A depth is that of one moment of its minute. Ends are counted in the memory of nodes,
+//! which store them a few times a minute: those of a node that dies in between are missing. Queues in which nothing
+//! happens have no minutes, and if there are more than [`QUEUES_MAX`] in a minute, the others have none either.
 
 use chrono::{DurationRound, TimeDelta};
 use heddle_domain::Time;
@@ -12,17 +12,17 @@ use crate::{Store, StoreError};
 /// For how long minutes are kept.
 pub const KEPT: TimeDelta = TimeDelta::hours(3);
 
-/// Of how many queues there are depths in a minute, and how many a node counts ends of at once.
+/// Of how many queues a minute has depths, and a node counts ends at once.
 pub const QUEUES_MAX: usize = 500;
 
-/// How many minutes that are too old one statement removes.
+/// How many old minutes one statement deletes.
 const FORGOTTEN_MAX: i64 = 10_000;
 
 /// A minute of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueMinute {
     pub at: Time,
-    /// Task runs that waited in it; `None`: nobody has looked.
+    /// Task runs that waited in it; `None`: nobody has counted them.
     pub depth: Option<i64>,
     /// Task runs that workers completed or failed in it.
     pub ended: i64,
@@ -34,7 +34,7 @@ fn minute(at: Time) -> Time {
 }
 
 impl Store {
-    /// Writes down how deep the queues are in which something waits, is held, or has happened within the last hour.
+    /// Stores the depths of queues in which something waits, is held, or has happened within the last hour.
     pub async fn note_queue_depths(&self, now: Time) -> Result<(), StoreError> {
         let at = minute(now);
         let names = sqlx::query_scalar!(
@@ -74,7 +74,7 @@ impl Store {
 
     /// Adds ends of task runs to the minute of `now`, by queue.
     pub async fn add_queue_ends(&self, now: Time, queues: &[String], ended: &[i64]) -> Result<(), StoreError> {
-        // In the order of the names, as above: nodes that add to the same minutes do not wait for each other crosswise.
+        // In the order of the names, as above: nodes that add to the same minutes do not deadlock.
         sqlx::query!(
             "INSERT INTO heddle.queue_minutes AS m (queue, at, ended)
              SELECT queue, $1, ended FROM UNNEST($2::text[], $3::bigint[]) AS given (queue, ended) ORDER BY queue
@@ -88,7 +88,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets minutes that are older than [`KEPT`], a bounded number of them.
+    /// Deletes minutes that are older than [`KEPT`], a bounded number of them.
     pub async fn forget_queue_minutes(&self, now: Time) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.queue_minutes WHERE ctid = ANY (ARRAY(
@@ -101,7 +101,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// What is known of a queue's minutes from an instant on, oldest first; a minute in which nothing was noted is missing.
+    /// What is known of a queue's minutes from an instant on, oldest first; minutes without any record are missing.
     pub async fn queue_minutes(&self, queue: &str, from: Time) -> Result<Vec<QueueMinute>, StoreError> {
         Ok(sqlx::query_as!(
             QueueMinute,
@@ -114,7 +114,7 @@ impl Store {
         .await?)
     }
 
-    /// How many task runs of these queues ended from an instant on; those in which none did may be missing.
+    /// How many task runs of these queues ended from an instant on; queues without any may be missing.
     pub async fn queue_ends(&self, queues: &[String], from: Time) -> Result<Vec<(String, i64)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT queue, sum(ended)::bigint AS "ended!" FROM heddle.queue_minutes

@@ -1,4 +1,4 @@
-//! Queues, as people see them: what was said of them, how deep they are, who works on them.
+//! Queues, as people see them: their settings, their depth, their workers.
 
 pub mod minutes;
 pub mod peek;
@@ -13,24 +13,24 @@ use crate::config::named::{Named, Stop};
 use crate::database::{PgSession, Pool};
 use crate::{Store, StoreError};
 
-/// How long after its last poll a worker counts as connected; one that holds a claim does so anyway.
+/// How long after its last poll a worker counts as connected; one that holds a claim always does.
 pub const CONNECTED_FOR: Duration = Duration::from_secs(60);
 
 /// How long after its last poll a worker is remembered.
 pub const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Up to so many task runs a queue's depth is counted; beyond, it is reckoned from the planner's statistics, so that
-/// looking at a deep queue does not cost what draining it costs.
+/// Up to this many task runs, a queue's depth is counted. Beyond that it is estimated from the planner's statistics, so
+/// that looking at a deep queue does not cost as much as draining it.
 pub const COUNTED_MAX: i64 = 100_000;
 
-/// Of a queue that is not counted, the oldest is sought among so many at the front of each priority: within a priority,
-/// who came first stands in front, but for the turns that runs take.
+/// In a queue that is not counted, the oldest task run is searched among this many at the front of each priority:
+/// within a priority, the order is by age, apart from the fairness between runs.
 const FRONT_ROWS: i64 = 1_000;
 
 /// How many workers of a queue are shown.
 const WORKERS_SHOWN_MAX: i64 = 1_000;
 
-/// At most so many claims in so long.
+/// At most this many claims in this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// From 1 to 1,000,000 claims.
@@ -39,33 +39,33 @@ pub struct Rate {
     pub per_ms: i64,
 }
 
-/// What operators say of a queue.
+/// The settings of a queue that operators make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueSettings {
-    /// Nothing is handed out.
+    /// Nothing can be claimed.
     pub paused: bool,
     pub rate: Option<Rate>,
 }
 
-/// A change of what operators say; `None` leaves things as they are.
+/// A change of these settings; `None` changes nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueChange {
-    /// Whether nothing is handed out.
+    /// Whether nothing can be claimed.
     pub paused: Option<bool>,
     /// The rate limit, or none.
     pub rate: Option<Option<Rate>>,
 }
 
-/// A queue as it stands.
+/// A queue with its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueView {
     pub name: String,
     pub settings: QueueSettings,
     /// Task runs that may be claimed.
     pub depth: i64,
-    /// The depth was counted: it is at most [`COUNTED_MAX`].
+    /// Whether the depth was counted: it is at most [`COUNTED_MAX`].
     pub depth_exact: bool,
-    /// Since when the oldest of them waits.
+    /// Since when the oldest of them has been waiting.
     pub oldest: Option<Time>,
     /// Task runs that workers hold.
     pub claimed: i64,
@@ -73,12 +73,12 @@ pub struct QueueView {
     pub workers: i64,
 }
 
-/// A worker as it stands.
+/// A worker with its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     pub worker: String,
     pub tags: Vec<String>,
-    /// When it polled last.
+    /// When it last polled.
     pub seen_at: Option<Time>,
     /// Task runs that it holds.
     pub claimed: i64,
@@ -96,14 +96,14 @@ fn settings_of(paused: bool, count: Option<i32>, per_ms: Option<i64>) -> QueueSe
     QueueSettings { paused, rate }
 }
 
-/// What is to be changed of a queue.
+/// A change of a queue.
 struct QueueWrite<'a> {
     name: &'a str,
     given: QueueChange,
 }
 
 impl QueueWrite<'_> {
-    /// What was not given stays.
+    /// A setting that was not given does not change.
     fn settings(&self, kept: Option<&QueueSettings>) -> QueueSettings {
         let kept = kept.copied().unwrap_or_default();
         QueueSettings {
@@ -128,7 +128,8 @@ impl Named for QueueWrite<'_> {
         self.name
     }
 
-    /// The row itself is left to those who claim at a rate; the name's lock is enough for those who put.
+    /// The row is not locked, so that claims of a queue with a rate can go on; the name's lock is enough for concurrent
+    /// PUTs.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<QueueSettings>, StoreError> {
         Ok(sqlx::query!(
             "SELECT paused, rate_count, rate_per_ms FROM heddle.queues WHERE name = $1",
@@ -170,13 +171,13 @@ impl Named for QueueWrite<'_> {
         Ok(settings)
     }
 
-    fn shown(row: &QueueSettings) -> Value {
-        shown(row)
+    fn shown(row: &QueueSettings) -> Result<Value, StoreError> {
+        Ok(shown(row))
     }
 }
 
 impl Store {
-    /// Changes what is said of a queue; the first time makes its row. A new rate limit begins with a full bucket.
+    /// Changes the settings of a queue; creates its row the first time. A new rate limit begins with a full bucket.
     pub async fn put_queue(
         &self,
         by: By<'_>,
@@ -186,7 +187,7 @@ impl Store {
         self.put(by, &QueueWrite { name, given }).await
     }
 
-    /// Queues by name, behind `cursor`: all that were spoken of, hold something, are polled, or are named by a group.
+    /// Queues by name, after `cursor`: all that have settings, hold something, are polled, or are named by a group.
     pub async fn queues(&self, cursor: Option<&str>, limit: i64) -> Result<Page<QueueView>, StoreError> {
         let names = sqlx::query_scalar!(
             r#"WITH RECURSIVE waiting AS (
@@ -280,7 +281,7 @@ impl Store {
         Ok(views)
     }
 
-    /// Depth and oldest of a queue that is too deep to be counted.
+    /// Depth and oldest task run of a queue that is too deep to be counted.
     async fn reckon_depth(&self, view: &mut QueueView) -> Result<(), StoreError> {
         let reckoned = sqlx::query!(
             r#"WITH RECURSIVE priorities AS (
@@ -332,7 +333,7 @@ impl Store {
             .collect())
     }
 
-    /// How many workers are connected to a queue and carry all of the tags.
+    /// How many workers are connected to a queue and have all of the tags.
     pub async fn connected_workers(&self, queue: &str, tags: &[String]) -> Result<i64, StoreError> {
         let connected_ms = CONNECTED_FOR.as_millis() as i64;
         Ok(sqlx::query_scalar!(

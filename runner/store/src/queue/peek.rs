@@ -1,4 +1,4 @@
-//! A look into a queue: what workers hold of it, and what waits.
+//! The contents of a queue: what workers hold of it, and what waits.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -11,7 +11,7 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuedTask {
     pub run: RunId,
-    /// Which attempt it is, or will be.
+    /// Its current or next attempt.
     pub at: AttemptKey,
     pub revision_id: i64,
     /// A higher number goes first.
@@ -20,15 +20,15 @@ pub struct QueuedTask {
     pub since: Time,
     /// Tags that a worker needs for it.
     pub tags: Vec<String>,
-    /// When it fails unless it is claimed by then.
+    /// When it fails unless it is claimed before.
     pub expires_at: Option<Time>,
-    /// Its place among those that wait.
+    /// Its position among those that wait.
     pub turn: i64,
-    /// Who holds it, and until when unless that is extended; none: it waits.
+    /// The worker that holds it, and until when unless that is extended; `None`: it waits.
     pub held: Option<(String, Time)>,
 }
 
-/// Where a page of those that wait begins: behind this one, in the order in which workers get them.
+/// Where a page of waiting task runs begins: after this one, in the order in which workers get them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCursor {
     pub priority: i16,
@@ -44,7 +44,7 @@ impl Store {
         after: Option<QueueCursor>,
         limit: i64,
     ) -> Result<Vec<QueuedTask>, StoreError> {
-        // By the index on (queue, priority DESC, turn, run): priorities of one value each are read in its order.
+        // By the index on (queue, priority DESC, turn, run): each priority is read in its order.
         let rows = sqlx::query!(
             r#"SELECT q.run, q.task, q.item, q.attempt, q.priority, q.turn, q.tags, q.ready_at, q.expires_at,
                       l.revision_id

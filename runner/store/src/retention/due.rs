@@ -1,4 +1,4 @@
-//! How much is due: what a dry run tells.
+//! How much is due: the result of a dry run.
 
 use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
@@ -10,7 +10,7 @@ use crate::{Store, StoreError};
 /// Up to how many rows a preview counts.
 pub const COUNT_MAX: i64 = 1_000_000;
 
-/// What is due of tables that are no runs.
+/// What is due in tables that do not contain runs.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRows {
     pub audit: i64,

@@ -1,31 +1,29 @@
-//! Removing what has been kept for long enough. `docs/retention.md` tells what; here is how.
+//! Removes what has been kept for long enough. `docs/retention.md` says what; this module is how.
 //!
 //! # Days
 //!
-//! A run, and what belongs to it, lies in the partitions of the day in its id: the day on which it was made. A day whose
-//! runs have all ended and are all due is dropped as a whole, in one transaction: lock the four tables, look once more,
-//! drop their partitions, and note the day in *pruned_days*. What belongs to these runs in tables without days (keys,
-//! dedupes, overrides, instants) follows in bounded deletes, by the range of ids, until the note is struck out: a node
-//! that dies in between leaves the note, not the rows.
+//! A run, and what belongs to it, is in the partitions of the day in its id: the day of its creation. A day whose runs
+//! have all ended and are all due is dropped as a whole, in one transaction: lock the four tables, check again, drop
+//! their partitions, and note the day in *pruned_days*. What belongs to these runs in tables without days (keys,
+//! dedupes, overrides, instants) is then deleted in bounded steps, by the range of ids, until the note is deleted: if a
+//! node dies in between, the note stays, and no rows are forgotten.
 //!
-//! A day of which some runs live, or are to be kept for longer than others, loses its due runs by bounded deletes, with
-//! all that belongs to them, one transaction for each batch.
+//! If some runs of a day are live, or are to be kept for longer than others, its due runs are deleted in bounded steps,
+//! with all that belongs to them, one transaction for each batch.
 //!
 //! # Locks
 //!
-//! Dropping needs its tables alone for a moment. It waits for them `LOCK_WAIT` at most, less than what Postgres takes to
-//! look for deadlocks: if a long transaction (a dump) is in the way, nothing queues up behind us, and a later round tries
-//! again. Looking once more happens under these locks, so a run that is restarted meanwhile is either seen among the
-//! living, or finds nothing to restart.
+//! A drop needs exclusive locks on its tables for a moment. It waits at most `LOCK_WAIT` for them, which is less than
+//! the time after which Postgres searches for deadlocks: if a long transaction (a dump) holds them, nothing queues up
+//! behind us, and a later round tries again. The check is repeated under these locks. So if a run is restarted
+//! meanwhile, either the check finds it live, or the restart finds no run.
 //!
-//! Bounded deletes lock the runs' rows in *runs_done* first, skipping those that a control or another node has.
+//! Bounded deletes first lock the runs' rows in *runs_done*, and skip those that a control or another node has locked.
 //!
 //! # Instants
 //!
-//! Groups that follow others ask for instants that may lie further back than any run is kept (the last one of a yearly
-//! group). So before a run goes, its success is noted in *successes*; of each group the newest instant stays in
-//! *run_instants*, and so do instants that the overlap left out. These small rows go after [`INSTANTS_KEPT`], except for
-//! each group's newest.
+//! What is remembered of them beyond their runs (`run/remove.rs`) are small rows. They go after [`INSTANTS_KEPT`],
+//! except for each group's newest.
 
 mod due;
 mod oldest;
@@ -41,19 +39,21 @@ use uuid::Uuid;
 
 pub use self::due::{COUNT_MAX, DueRows};
 pub use self::oldest::OldestDue;
+#[cfg(test)]
+pub(crate) use self::partitions::OF_RUNS;
 pub use self::partitions::{Dropped, Partitioned};
 pub use self::rules::{Day, RunRules};
 use self::rules::{id_floor, micros};
-use crate::database::PgSession;
+use crate::run::remove::{remove_left, remove_runs};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How long instants are remembered beyond their runs.
+/// How long instants are kept beyond their runs.
 pub const INSTANTS_KEPT: TimeDelta = TimeDelta::days(400);
 
 impl Store {
-    /// Whether this node is the one that does what is due now; it will be due again `after` that. With `early`, even if it
-    /// is not due yet.
+    /// Whether this node has got the upkeep that is due now; it is next due `after` that. With `early`, even if it is
+    /// not due yet.
     pub async fn take_upkeep(&self, name: &str, now: Time, after: TimeDelta, early: bool) -> Result<bool, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.upkeep SET due_at = $2::timestamptz + $3::bigint * interval '1 microsecond'
@@ -69,7 +69,7 @@ impl Store {
             > 0)
     }
 
-    /// The rules by which runs are kept now.
+    /// The current rules for keeping runs.
     pub async fn run_rules(&self, cluster: &Retention) -> Result<RunRules, StoreError> {
         let rows = sqlx::query!(
             r#"WITH ruled AS MATERIALIZED (
@@ -92,7 +92,7 @@ impl Store {
         Ok(RunRules::new(cluster, &groups))
     }
 
-    /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them; answers the
+    /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them; returns the
     /// number of each one's state.
     pub async fn prune_runs(
         &self,
@@ -135,7 +135,7 @@ impl Store {
         })
     }
 
-    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; answers the number
+    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; returns the number
     /// of each one's state.
     pub async fn prune_runs_of(
         &self,
@@ -189,7 +189,7 @@ impl Store {
         })
     }
 
-    /// Notes the successes of a day's runs that belong to instants, `limit` at a time behind `after`; answers where the
+    /// Notes the successes of a day's runs that belong to instants, `limit` at a time after `after`; returns where the
     /// next batch begins.
     pub async fn note_day_successes(
         &self,
@@ -220,45 +220,13 @@ impl Store {
         .await?)
     }
 
-    /// Goes on with what dropped days have left in tables without days; answers whether there is more.
+    /// Continues to delete what dropped days have left in tables without days; returns whether there is more.
     pub async fn clear_pruned_days(&self, limit: i64) -> Result<bool, StoreError> {
         let day = sqlx::query_scalar!("SELECT day FROM heddle.pruned_days ORDER BY day LIMIT 1")
             .fetch_optional(&self.pool)
             .await?;
         let Some(day) = day else { return Ok(false) };
-        let (first, behind) = Day(day).ids();
-        let mut gone = 0;
-        macro_rules! clear {
-            ($statement:literal) => {
-                gone += sqlx::query!($statement, first, behind, limit)
-                    .execute(&self.pool)
-                    .await?
-                    .rows_affected();
-            };
-        }
-        clear!(
-            "DELETE FROM heddle.run_keys WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.run_keys WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.run_dedupes WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.run_dedupes WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.told_starts WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.told_starts WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.overrides WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM heddle.overrides WHERE run >= $1 AND run < $2 LIMIT $3))"
-        );
-        clear!(
-            "DELETE FROM heddle.run_instants WHERE ctid = ANY (ARRAY(
-                 SELECT i.ctid FROM heddle.run_instants i WHERE i.run >= $1 AND i.run < $2 AND NOT i.skipped
-                    AND EXISTS (SELECT FROM heddle.run_instants n
-                                 WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)
-                  LIMIT $3))"
-        );
+        let gone = remove_left(&self.pool, Day(day).ids(), limit).await?;
         if gone == 0 {
             sqlx::query!("DELETE FROM heddle.pruned_days WHERE day = $1", day)
                 .execute(&self.pool)
@@ -299,7 +267,7 @@ impl Store {
         Ok(successes.rows_affected() + instants.rows_affected())
     }
 
-    /// Drops at most `limit` nodes that were last seen before `before`.
+    /// Deletes at most `limit` nodes that were last seen before `before`.
     pub async fn prune_nodes(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.nodes WHERE id IN (
@@ -314,7 +282,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// Drops at most `limit` leases that nobody has any more, and under which nothing runs.
+    /// Deletes at most `limit` leases that no node has any more, and under which nothing runs.
     pub async fn prune_leases(&self, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.leases WHERE lease IN (
@@ -329,44 +297,4 @@ impl Store {
         .await?
         .rows_affected())
     }
-}
-
-/// Removes runs, whose rows the transaction has locked, with all that belongs to them; answers the number of each one's
-/// state.
-async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
-    sqlx::query!(
-        "INSERT INTO heddle.successes (group_id, logical_time, run)
-         SELECT i.group_id, i.logical_time, i.run
-           FROM heddle.run_instants i JOIN heddle.runs_done d ON d.id = i.run AND d.state = 3
-          WHERE i.run = ANY ($1) AND NOT i.skipped
-          ORDER BY 1, 2
-         ON CONFLICT DO NOTHING",
-        ids
-    )
-    .execute(&mut *tx)
-    .await?;
-    macro_rules! remove {
-        ($($statement:literal),+ $(,)?) => {
-            $(sqlx::query!($statement, ids).execute(&mut *tx).await?;)+
-        };
-    }
-    let states = sqlx::query_scalar!("DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING state", ids)
-        .fetch_all(&mut *tx)
-        .await?;
-    remove!(
-        "DELETE FROM heddle.attempts WHERE run = ANY ($1)",
-        "DELETE FROM heddle.logs WHERE run = ANY ($1)",
-        "DELETE FROM heddle.maps WHERE run = ANY ($1)",
-        "DELETE FROM heddle.overrides WHERE run = ANY ($1)",
-        "DELETE FROM heddle.told_starts WHERE run = ANY ($1)",
-        "DELETE FROM heddle.run_keys WHERE run = ANY ($1)",
-        "DELETE FROM heddle.run_dedupes WHERE run = ANY ($1)",
-        "DELETE FROM heddle.run_instants i WHERE i.run = ANY ($1) AND NOT i.skipped
-            AND EXISTS (SELECT FROM heddle.run_instants n
-                         WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)",
-    );
-    Ok(states)
 }

@@ -1,4 +1,4 @@
-//! The oldest of what is due: beside how much there is (`due`), what people want to know before it goes.
+//! The oldest of what is due. Together with the counts (`due`), this is what people want to know before it is removed.
 
 use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_time;
@@ -8,10 +8,10 @@ use super::rules::{RunRules, id_floor};
 use crate::retention::others::Cutoffs;
 use crate::{Store, StoreError};
 
-/// When the oldest row that is due was made (of runs: ended), where one is due.
+/// For each kind that has due rows: when the oldest was created (for runs: when it ended).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OldestDue {
-    /// By the number of their state; of the runs that were made first.
+    /// By the number of their state; for the runs that were created first.
     pub runs: Vec<(i16, Time)>,
     pub audit: Option<Time>,
     pub events: Option<Time>,
@@ -20,14 +20,14 @@ pub struct OldestDue {
 }
 
 impl Store {
-    /// The oldest of what is due now. Read from the old end of each table.
+    /// The oldest of what is due now. Reads each table from its old end.
     pub async fn oldest_due(&self, retention: &Retention, now: Time) -> Result<OldestDue, StoreError> {
         let rules: RunRules = self.run_rules(retention).await?;
         let mut oldest = OldestDue::default();
         for state in EndState::ALL {
             let number = state.state().number();
             let behind = rules.made_before(number, now);
-            // As what is due is counted, and so the same runs.
+            // The same condition as for the counts, and so the same runs.
             let found = sqlx::query_scalar!(
                 r#"SELECT d.finished_at AS "at!"
                      FROM heddle.runs_done d

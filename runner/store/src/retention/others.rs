@@ -1,15 +1,16 @@
-//! Removing what people have made, and what is over: notifications aside, nothing here belongs to a run.
+//! Removes objects of people, and what is over. Except for notifications, nothing here belongs to a run.
 //!
-//! * An *occurrence* older than any poll looks back tells only how often it was taken, and goes with the assignments.
-//! * An *assignment* tells what its user has had, and is one of the results of an `audience` task: it stays for as long as
-//!   a poll looks back, and until the task has ended.
-//! * A deleted *offer* stays for its assignments, and goes when the last one has gone. Offers of `audience` tasks are
-//!   deleted by Heddle when their task has ended, so without this each such task would leave a row for ever.
-//! * A *backfill* stays for as long as one of its runs does.
-//! * A *token* that is revoked or expired stays as long as the audit that names it.
+//! * An *occurrence* that is too old for any poll only tells how often it was taken, and is removed with the
+//!   assignments.
+//! * An *assignment* tells what its user has had, and is one of the results of an `audience` task: it stays as long as
+//!   polls consider it, and until the task has ended.
+//! * A deleted *offer* stays for its assignments, and is removed after the last one. Heddle deletes offers of
+//!   `audience` tasks when their task has ended, so without this each such task would leave a row for ever.
+//! * A *backfill* stays as long as one of its runs.
+//! * A revoked or expired *token* stays as long as the audit that names it.
 //!
-//! Deletes are bounded, each finds its rows by an index, and two nodes that do the same at once remove each row once: the
-//! one that comes second waits for the row and finds it gone.
+//! Deletes are bounded, and each finds its rows by an index. If two nodes delete the same row at once, the second one
+//! waits for the row and finds it gone.
 
 use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_floor;
@@ -19,27 +20,28 @@ use crate::retention::{COUNT_MAX, Day};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// Occurrences and ended assignments are kept for so long at least: a poll looks back less than a day, and clocks differ.
-/// Without the one an occurrence would be given more often than it has stock, without the other to the same user again.
+/// The shortest time for which occurrences and ended assignments are kept: polls consider less than a day, and clocks
+/// differ. Without its row, an occurrence would be given more often than its stock allows; without the assignment, to
+/// the same user again.
 const DISPATCH_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
 
-/// Up to how many offers, and backfills, a preview counts: each is looked up in every partition of what may hold it.
+/// Up to how many offers, and backfills, a preview counts: each is looked up in every partition that may refer to it.
 pub const OTHERS_COUNT_MAX: i64 = 10_000;
 
 /// What is older than these instants is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
-    /// Notifications, by when they were made.
+    /// Notifications, by their creation.
     pub notifications: Time,
     /// Ended assignments, by their ids.
     pub assignments: Time,
     /// Occurrences, by their instant.
     pub occurrences: Time,
-    /// Offers, by when they were deleted.
+    /// Offers, by their deletion.
     pub offers: Time,
-    /// Backfills, by when they ended.
+    /// Backfills, by their end.
     pub backfills: Time,
-    /// Tokens, by when they were revoked or expired.
+    /// Tokens, by their revocation or expiry.
     pub tokens: Time,
 }
 
@@ -47,7 +49,7 @@ impl Cutoffs {
     pub fn of(retention: &Retention, now: Time) -> Self {
         let assignments = retention.assignments.chrono();
         let dispatch = now - assignments.max(DISPATCH_KEPT_MIN);
-        // The shortest that any of its runs are kept: as long as one is there the backfill stays anyhow.
+        // The shortest time of any of its runs: as long as one run exists, the backfill stays in any case.
         let runs = EndState::ALL.map(|state| retention.kept(None, state).runs.chrono());
         Self {
             notifications: now - retention.notifications.chrono(),
@@ -60,7 +62,7 @@ impl Cutoffs {
     }
 }
 
-/// How much is due.
+/// How many rows are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OtherRows {
     pub notifications: i64,
@@ -71,8 +73,8 @@ pub struct OtherRows {
 }
 
 impl Store {
-    /// Removes up to `limit` ended assignments that began before an instant, but for those of open tasks, whose results
-    /// they are.
+    /// Removes up to `limit` ended assignments that began before an instant, except those of open tasks, which need
+    /// them as results.
     pub async fn prune_assignments(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.assignments WHERE id IN (
@@ -89,7 +91,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// Whether open tasks have assignments of a day, ended or held: what is held goes to that day when it ends.
+    /// Whether open tasks have assignments of a day, ended or held: a held one is stored in that day when it ends.
     pub async fn have_tasks_assignments(&self, day: Day) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (
@@ -106,7 +108,7 @@ impl Store {
         .await?)
     }
 
-    /// Removes up to `limit` occurrences that nobody holds and no open task waits for.
+    /// Removes up to `limit` occurrences that nobody holds and for which no open task waits.
     pub async fn prune_occurrences(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.occurrences WHERE ctid = ANY (ARRAY(
@@ -125,7 +127,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// Removes up to `limit` deleted offers of which nothing is left, with their versions.
+    /// Removes up to `limit` deleted offers without assignments, with their versions.
     pub async fn prune_offers(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         transaction!(self, pool, "prune_offers", |tx| {
             tx.patiently();
@@ -158,7 +160,7 @@ impl Store {
         })
     }
 
-    /// Removes up to `limit` ended backfills none of whose runs is kept any more.
+    /// Removes up to `limit` ended backfills without any kept run.
     pub async fn prune_backfills(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.backfills WHERE id IN (
@@ -188,7 +190,7 @@ impl Store {
         .rows_affected())
     }
 
-    /// How much of it is due; each up to [`COUNT_MAX`], offers and backfills up to [`OTHERS_COUNT_MAX`].
+    /// How many of these are due; each up to [`COUNT_MAX`], offers and backfills up to [`OTHERS_COUNT_MAX`].
     pub async fn count_due_others(&self, before: &Cutoffs) -> Result<OtherRows, StoreError> {
         Ok(sqlx::query_as!(
             OtherRows,

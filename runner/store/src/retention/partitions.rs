@@ -1,4 +1,4 @@
-//! Partitions: one for each day, made ahead and dropped as a whole.
+//! Partitions: one for each day, created ahead of time and dropped as a whole.
 
 use heddle_domain::Time;
 
@@ -7,23 +7,24 @@ use crate::database::{PgSession, Transaction};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How long dropping and making partitions wait for a table.
+/// How long dropping and creating partitions wait for a table.
 const LOCK_WAIT: &str = "300ms";
 
-/// What came of an attempt to drop a day.
+/// The result of an attempt to drop a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// Its partitions are gone.
+    /// Its partitions were dropped.
     Gone,
-    /// Not all that is in it has ended and is due.
+    /// Some of its rows have not ended or are not due.
     Needed,
-    /// They were gone already.
+    /// They did not exist any more.
     Before,
-    /// Somebody has one of its tables; later.
+    /// Somebody has locked one of its tables; it is tried again later.
     Busy,
 }
 
-/// The statement that takes a table's parent alone. Partitions are named after these tables, and nobody else names them.
+/// The statement that takes an exclusive lock on a table's parent. Partitions are named after these tables, and nothing
+/// else has such names.
 fn lock_statement(table: Partitioned) -> &'static str {
     match table {
         Partitioned::Logs => "LOCK TABLE ONLY heddle.logs IN ACCESS EXCLUSIVE MODE",
@@ -47,7 +48,7 @@ pub enum Partitioned {
 }
 
 impl Partitioned {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Logs => "logs",
             Self::Attempts => "attempts",
@@ -60,24 +61,24 @@ impl Partitioned {
 }
 
 /// What goes with a day's runs.
-const OF_RUNS: [Partitioned; 4] = [
+pub(crate) const OF_RUNS: [Partitioned; 4] = [
     Partitioned::Logs,
     Partitioned::Attempts,
     Partitioned::Maps,
     Partitioned::Runs,
 ];
 
-/// What is looked at once more before partitions are dropped.
+/// What is checked again before partitions are dropped.
 #[derive(Clone, Copy)]
 struct Recheck<'a> {
     rules: &'a RunRules,
     now: Time,
-    /// Whether the runs themselves go; else their logs only.
+    /// Whether the runs themselves are dropped; otherwise only their logs.
     runs: bool,
 }
 
 impl Store {
-    /// The days of which a table has a partition, oldest first.
+    /// The days for which a table has a partition, oldest first.
     pub async fn partition_days(&self, table: Partitioned) -> Result<Vec<Day>, StoreError> {
         Ok(
             sqlx::query_scalar!(r#"SELECT heddle.partition_days($1) AS "day!""#, table.name())
@@ -89,7 +90,7 @@ impl Store {
         )
     }
 
-    /// Makes the partitions of the next days, unless somebody has the tables for long.
+    /// Creates the partitions of the next days, unless somebody has locked the tables for long.
     pub async fn make_all_partitions(&self, days: i32) -> Result<(), StoreError> {
         transaction!(self, pool, "make_partitions", once, |tx| {
             wait_little(&mut tx).await?;
@@ -113,7 +114,7 @@ impl Store {
         })
     }
 
-    /// Whether a run of a day lives or is to be kept; `logs`: for its logs.
+    /// Whether a run of a day is live or to be kept; `logs`: whether its logs are.
     pub async fn is_day_needed(&self, rules: &RunRules, day: Day, now: Time, logs: bool) -> Result<bool, StoreError> {
         let recheck = Recheck {
             rules,
@@ -181,21 +182,21 @@ impl Store {
                 .await?;
             }
             if !any {
-                // Another node was quicker.
+                // Another node was faster.
                 return Ok(Dropped::Before);
             }
             tx.commit().await?;
             Ok(Dropped::Gone)
         });
         match dropped {
-            // A lock was not to be had in time.
+            // A lock was not available in time.
             Err(StoreError::Conflict(_)) => Ok(Dropped::Busy),
             done => done,
         }
     }
 }
 
-/// Has a transaction not wait for tables, so that it holds nobody up who comes after it.
+/// Limits the transaction's waits for tables, so that it delays nobody behind it.
 async fn wait_little(tx: &mut Transaction) -> Result<(), StoreError> {
     tx.patiently();
     sqlx::query!("SELECT set_config('lock_timeout', $1, true)", LOCK_WAIT)
@@ -204,7 +205,7 @@ async fn wait_little(tx: &mut Transaction) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether a run of a day lives, or is to be kept.
+/// Whether a run of a day is live, or is to be kept.
 async fn is_needed(connection: &mut PgSession, recheck: Recheck<'_>, day: Day) -> Result<bool, StoreError> {
     let Recheck { rules, now, runs } = recheck;
     let keep_micros = if runs { &rules.runs_micros } else { &rules.logs_micros };

@@ -5,7 +5,7 @@ use heddle_domain::Time;
 use heddle_domain::retention::{EndState, GroupRetention, Kept, Retention};
 use uuid::Uuid;
 
-/// Partitions are made from yesterday on; only what lies before that is dropped.
+/// Partitions are created from yesterday on; only older ones are dropped.
 const OVER_AFTER: TimeDelta = TimeDelta::days(1);
 
 /// The day of ids and of partitions.
@@ -22,7 +22,7 @@ impl Day {
         Self(self.0.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX)).start()
     }
 
-    /// Whether it has been over for long enough that nobody makes its partitions again.
+    /// Whether it has been over for long enough that nobody creates its partitions again.
     pub fn is_over(self, now: Time) -> bool {
         self.end() + OVER_AFTER <= now
     }
@@ -32,31 +32,31 @@ impl Day {
     }
 }
 
-/// The smallest id of an instant's millisecond, as `heddle.uuid_floor` has it: where partitions begin.
+/// The smallest id of an instant's millisecond, as in `heddle.uuid_floor`: where partitions begin.
 pub(super) fn id_floor(at: Time) -> Uuid {
     let millis = u128::try_from(at.timestamp_millis()).unwrap_or(0);
     Uuid::from_u128(millis << 80)
 }
 
-/// Which runs are due: for each group that says something of its own, and for the others.
+/// Which runs are due: for each group with its own rules, and for the others.
 #[derive(Clone, Debug, Default)]
 pub struct RunRules {
-    /// 0 stands for all groups without a rule of their own.
+    /// 0 means all groups without their own rules.
     pub(super) groups: Vec<i64>,
     pub(super) states: Vec<i16>,
     pub(super) runs_micros: Vec<i64>,
     pub(super) logs_micros: Vec<i64>,
-    /// Groups that keep some runs for a shorter time than the others do.
+    /// Groups that keep some runs for a shorter time than the others.
     pub shorter: Vec<i64>,
-    /// The shortest that runs are kept by the cluster's rules, and by any.
+    /// The shortest time for which runs are kept by the cluster's rules, and by any rules.
     cluster_min: TimeDelta,
     shorter_min: TimeDelta,
     logs_min: TimeDelta,
 }
 
 impl RunRules {
-    /// Before which id the runs of a state that are due were made: no run ended before it was made, so that those made later
-    /// need not be looked at.
+    /// The id before which due runs of a state were created: no run ended before its creation, so later ones need not
+    /// be checked.
     pub(super) fn made_before(&self, state: i16, now: Time) -> Uuid {
         let kept = self.states.iter().zip(&self.runs_micros);
         let shortest = kept.filter(|(of, _)| **of == state).map(|(_, micros)| *micros).min();
@@ -117,7 +117,7 @@ impl RunRules {
         day.start() < now - self.logs_min
     }
 
-    /// Before what instant a run of a group with a shorter rule must have been made to be due.
+    /// The instant before which a run of a group with a shorter rule must have been created to be due.
     pub(super) fn shorter_before(&self, now: Time) -> Time {
         now.checked_sub_signed(self.shorter_min).unwrap_or(Time::MIN_UTC)
     }

@@ -1,4 +1,4 @@
-//! A run with what belongs to it, of one moment.
+//! A run with what belongs to it, as of one moment.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
-use super::{DONE_COLUMNS, JOINS, LIVE_COLUMNS, RunRow};
+use super::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::{Store, StoreError};
 
-/// An attempt, under way or ended.
+/// An attempt, running or ended.
 #[derive(Clone, Debug)]
 pub struct AttemptView {
     pub key: TaskKey,
     /// The first one is 1.
     pub attempt: u32,
-    /// How it ended, if it has.
+    /// Its state when it ended, if it has.
     pub state: AttemptState,
-    /// Whether it said that there was nothing to do.
+    /// Whether it reported that there was nothing to do.
     pub skipped: bool,
     pub started_at: Time,
     pub finished_at: Option<Time>,
     pub node: Option<Uuid>,
     /// The value as JSON text.
     pub output: Option<String>,
-    /// What kind of failure.
+    /// The kind of the failure.
     pub error_kind: Option<ErrorKind>,
     pub error_message: Option<String>,
-    /// Where in the wasm.
+    /// Where in the wasm code it failed.
     pub error_trace: Option<String>,
     /// Peak of linear memory.
     pub memory_bytes: Option<i64>,
@@ -38,13 +38,13 @@ pub struct AttemptView {
     pub cpu_micros: Option<i64>,
     /// The worker that claimed it.
     pub worker: Option<String>,
-    /// While a worker holds it: how far it says that it has come.
+    /// The progress that its worker reports, while it holds it.
     pub progress: Option<f64>,
-    /// The same in words.
+    /// The worker's note on that.
     pub note: Option<String>,
 }
 
-/// What an operator set by hand.
+/// A state that an operator has set.
 #[derive(Clone, Debug)]
 pub struct OverrideView {
     pub key: TaskKey,
@@ -52,28 +52,28 @@ pub struct OverrideView {
     pub state: TaskState,
     pub reason: String,
     pub actor: String,
-    /// What it stands for instead of an attempt's output.
+    /// It replaces an attempt's output.
     pub output: Option<String>,
 }
 
-/// A run with what belongs to it, of one moment.
+/// A run with what belongs to it, as of one moment.
 #[derive(Clone, Debug)]
 pub struct RunDetail {
     pub run: RunRow,
-    /// For each task run, its first attempt's beginning is the first row, its state the last.
+    /// The first row of a task run has its begin, and the last row its state.
     pub attempts: Vec<AttemptView>,
-    /// In the order in which they were made. Those of the run itself have [`OverrideView::RUN`] for a task; `pending`
-    /// means that the task run was cleared.
+    /// In the order of their creation. Those of the run itself have [`OverrideView::RUN`] as task; `pending` means that
+    /// the task run was cleared.
     pub overrides: Vec<OverrideView>,
-    /// When task runs are tried again.
+    /// When task runs are retried.
     pub due: BTreeMap<TaskKey, Time>,
-    /// What task runs wait for that are ready.
+    /// For what ready task runs wait.
     pub waits: BTreeMap<TaskKey, WaitView>,
-    /// Of a run that has ended: another one as soon as anything of it is ([`Store::ended_mark`]).
+    /// For an ended run: a text that changes when anything of it changes ([`Store::ended_mark`]).
     pub mark: Option<String>,
 }
 
-/// What a task run waits for that is ready.
+/// For what a ready task run waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitView {
     /// Slots of these pools.
@@ -81,19 +81,19 @@ pub enum WaitView {
     /// A worker of a queue.
     Queue {
         queue: String,
-        /// Nothing is claimed from it at present.
+        /// The queue is paused.
         paused: bool,
-        /// Its rate limit gives the next claim then.
+        /// When its rate limit allows the next claim.
         limited_until: Option<Time>,
     },
 }
 
 impl OverrideView {
-    /// The number that stands for the run itself.
+    /// The task number that means the run itself.
     pub const RUN: u16 = u16::MAX;
 }
 
-/// The attempts of run `$1`, ended and under way, as a JSON array of arrays: short, and parsed in one go.
+/// The attempts of run `$1`, ended and running, as a JSON array of arrays: short, and parsed at once.
 const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
     SELECT json_build_array(task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
                             error_message, error_trace, memory_bytes, cpu_micros, worker, NULL, NULL) AS columns
@@ -107,11 +107,11 @@ const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
                                      AND c.lease = w.lease
      WHERE w.run = $1) AS a)";
 
-/// When retries of run `$1` are due, as a JSON array of arrays; an ended run has none, and is not looked for.
+/// When retries of run `$1` are due, as a JSON array of arrays; an ended run has none, and no timers are read.
 const TIMERS_OF_RUN: &str = "(SELECT json_agg(json_build_array(t.task, t.item, t.due_at))::text
       FROM heddle.timers t WHERE runs.finished_at IS NULL AND t.run = $1 AND t.kind = 0)";
 
-/// What the ready task runs of run `$1` wait for, as a JSON array of arrays; likewise.
+/// For what the ready task runs of run `$1` wait, as a JSON array of arrays; the same holds for ended runs.
 const WAITS_OF_RUN: &str = "(SELECT json_agg(json_build_array(w.task, w.item, w.pools, w.queue, w.paused, w.until))::text
       FROM (SELECT p.task, p.item, p.pools, NULL::text AS queue, false AS paused, NULL::timestamptz AS until
               FROM heddle.ready_pooled p WHERE p.run = $1
@@ -126,7 +126,7 @@ const WAITS_OF_RUN: &str = "(SELECT json_agg(json_build_array(w.task, w.item, w.
              WHERE r.run = $1) AS w
      WHERE runs.finished_at IS NULL)";
 
-/// What [`WAITS_OF_RUN`] gives, in its order.
+/// The columns of [`WAITS_OF_RUN`], in its order.
 #[derive(serde::Deserialize)]
 struct WaitColumns(i16, i32, Option<Vec<String>>, Option<String>, bool, Option<Time>);
 
@@ -148,7 +148,7 @@ impl WaitColumns {
 const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
       FROM heddle.overrides WHERE run = $1)";
 
-/// What [`ATTEMPTS_OF_RUN`] gives, in its order.
+/// The columns of [`ATTEMPTS_OF_RUN`], in its order.
 #[derive(serde::Deserialize)]
 struct AttemptColumns(
     i16,
@@ -198,7 +198,7 @@ impl AttemptColumns {
     }
 }
 
-/// What [`OVERRIDES_OF_RUN`] gives, in its order.
+/// The columns of [`OVERRIDES_OF_RUN`], in its order.
 #[derive(serde::Deserialize)]
 struct OverrideColumns(i16, i32, Time, i16, String, String, Option<String>);
 
@@ -218,7 +218,7 @@ impl OverrideColumns {
 }
 
 impl Store {
-    /// A run with its attempts, all of one moment: one statement, so one snapshot and one round trip.
+    /// A run with its attempts, as of one moment: one statement, so one snapshot and one round trip.
     pub async fn run_detail(&self, id: RunId) -> Result<Option<RunDetail>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new("SELECT runs.*, ");
         query
@@ -231,14 +231,16 @@ impl Store {
             .push(WAITS_OF_RUN)
             .push(" AS waits FROM (SELECT ");
         query
-            .push(LIVE_COLUMNS)
+            .push(LIVE)
+            .push(NAMES)
             .push(", NULL::text AS version FROM heddle.runs_live l")
             .push(JOINS)
             .push("WHERE l.id = ")
             .push_bind(id.0);
         query
             .push(" UNION ALL SELECT ")
-            .push(DONE_COLUMNS)
+            .push(DONE)
+            .push(NAMES)
             .push(", l.xmin::text AS version FROM heddle.runs_done l")
             .push(JOINS);
         query.push("WHERE l.id = ").push_bind(id.0).push(") AS runs");
@@ -286,8 +288,8 @@ impl Store {
         }))
     }
 
-    /// Of a run that has ended, a text that is another one as soon as anything of it is: it runs again, somebody has done
-    /// something to it. `None`: it has not ended, or is gone.
+    /// For an ended run: a text that changes when anything of it changes: it runs again, or somebody has controlled it.
+    /// `None`: it has not ended, or does not exist.
     pub async fn ended_mark(&self, id: RunId) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT concat_ws('-', l.xmin::text, (SELECT count(*) FROM heddle.overrides o WHERE o.run = $1)) AS "mark!"

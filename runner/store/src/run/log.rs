@@ -9,7 +9,7 @@ use heddle_domain::run::AttemptKey;
 use crate::live::LogRow;
 use crate::{Store, StoreError};
 
-/// Where a reader stands in a run's log: lines are in the order of their time.
+/// The position of a reader in a run's log: lines are in the order of their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogPosition {
     /// Microseconds since the beginning of 1970.
@@ -28,19 +28,19 @@ pub struct LogFilter {
     pub task: Option<i16>,
     pub item: Option<i32>,
     pub attempt: Option<i32>,
-    /// Behind this one; before it, if the last lines are wanted.
+    /// After this one; or before it, if the last lines are wanted.
     pub after: Option<LogPosition>,
     /// The last lines instead of the first.
     pub last: bool,
 }
 
-/// How far a reader has come in the log of each attempt: the line it wants next.
+/// How far a reader has come in the log of each attempt: its next line.
 ///
-/// A position in time is not enough for who follows: attempts under way write side by side, on several nodes, so a line
-/// may come to be seen after later lines of another attempt. Those of one attempt are committed in their order.
+/// A follower needs more than a position in time: running attempts write concurrently, on several nodes, so a line may
+/// become visible after later lines of another attempt. The lines of one attempt are committed in order.
 pub type LogsSeen = HashMap<AttemptKey, i32>;
 
-/// A line as it stands in the table.
+/// A line as a row of the table.
 struct Line {
     task: i16,
     item: i32,
@@ -67,7 +67,7 @@ impl Line {
 }
 
 impl Store {
-    /// Writes lines of attempts that are under way; lines that are there already are left alone.
+    /// Writes lines of running attempts; skips lines that are there already.
     pub async fn insert_logs(&self, rows: &[LogRow]) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
@@ -134,7 +134,7 @@ impl Store {
         Ok(rows.into_iter().rev().map(|line| line.of(run)).collect())
     }
 
-    /// What a reader has seen that stands behind a position.
+    /// What a reader has seen that has read all lines up to a position.
     pub async fn logs_seen(&self, run: RunId, until: LogPosition) -> Result<LogsSeen, StoreError> {
         let at = chrono::DateTime::from_timestamp_micros(until.at_micros).unwrap_or_default();
         let rows = sqlx::query!(

@@ -1,9 +1,10 @@
-//! Reading runs, wherever they stand.
+//! Reads runs, live and ended.
 
 mod detail;
 mod list;
 pub mod live;
 pub mod log;
+pub(crate) mod remove;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -25,21 +26,21 @@ pub struct RunRow {
     pub id: Uuid,
     pub group_id: i64,
     pub group_name: String,
-    /// Which revision, as a number.
+    /// The number of its revision.
     pub revision: i32,
-    /// Which revision, as an id.
+    /// The id of its revision.
     pub revision_id: i64,
     pub resolution_id: Option<i64>,
     pub state: RunState,
-    /// Why it was made.
+    /// Why it was created.
     pub trigger: Trigger,
-    /// Its place among others.
+    /// Its priority; higher ones go first.
     pub priority: i16,
-    /// What time it is about.
+    /// Its logical time.
     pub logical_time: Time,
-    /// From the previous instant …
+    /// The begin of its data interval: the previous instant.
     pub interval_start: Time,
-    /// … to this one.
+    /// The end of its data interval: its instant.
     pub interval_end: Time,
     /// A JSON object as text.
     pub params: String,
@@ -51,14 +52,14 @@ pub struct RunRow {
     pub key: Option<String>,
     /// The URL or channel that is called at the end.
     pub callback: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     pub started_at: Option<Time>,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
-    /// The run that it is a sub-run of.
+    /// The run of which it is a sub-run.
     pub parent_run: Option<Uuid>,
-    /// The backfill or run that it was made by.
+    /// The backfill or run that created it.
     pub source: Option<Uuid>,
     /// What it waits for.
     pub waiting_for: Option<Value>,
@@ -66,12 +67,12 @@ pub struct RunRow {
     pub progress: Vec<u8>,
     pub finished_at: Option<Time>,
     pub error: Option<String>,
-    /// Why it was never begun.
+    /// If it never began: why.
     pub skipped: Option<Skip>,
 }
 
 impl RunRow {
-    /// Reads what [`LIVE_COLUMNS`] or [`DONE_COLUMNS`] give.
+    /// Reads what [`LIVE`] or [`DONE`] give, and [`NAMES`].
     fn read(row: &PgRow) -> Result<Self, StoreError> {
         let id: Uuid = row.try_get("id")?;
         let state = row.try_get("state")?;
@@ -111,15 +112,25 @@ impl RunRow {
     }
 }
 
-const LIVE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
-    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
-    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, \
-    NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped";
+/// What [`RunRow::read`] reads of a run's row `l`: the columns that both tables have, and those of the one.
+macro_rules! columns_and {
+    ($own:literal) => {
+        concat!(
+            "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
+             l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, \
+             l.started_at, l.deadline_at, l.parent_run, l.source, l.progress, ",
+            $own
+        )
+    };
+}
 
-const DONE_COLUMNS: &str = "l.id, l.group_id, g.name AS group_name, r.revision, l.revision_id, l.resolution_id, l.state, l.trigger, \
-    l.priority, l.logical_time, l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, \
-    l.created_at, l.started_at, l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, \
-    l.finished_at, l.error, l.skipped";
+const LIVE: &str =
+    columns_and!("l.waiting_for, NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped");
+
+const DONE: &str = columns_and!("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped");
+
+/// What it reads beside these, of what [`JOINS`] find.
+const NAMES: &str = ", g.name AS group_name, r.revision";
 
 const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
 
@@ -127,13 +138,14 @@ impl Store {
     /// A run, without its attempts.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new("");
-        for (table, columns) in [("heddle.runs_live", LIVE_COLUMNS), ("heddle.runs_done", DONE_COLUMNS)] {
+        for (table, columns) in [("heddle.runs_live", LIVE), ("heddle.runs_done", DONE)] {
             if table == "heddle.runs_done" {
                 query.push(" UNION ALL ");
             }
             query
                 .push("SELECT ")
                 .push(columns)
+                .push(NAMES)
                 .push(format!(" FROM {table} l"))
                 .push(JOINS)
                 .push("WHERE l.id = ");
@@ -155,9 +167,9 @@ impl Store {
         Ok(row.map(|row| row.ended))
     }
 
-    /// Outputs of tasks of a run: per task run that of its last attempt or override, none where that was no success, and
-    /// since when it stands. Of items only successes count: whoever asks knows which of them have succeeded. Ordered by
-    /// task and item.
+    /// Outputs of tasks of a run: for each task run, that of its last attempt or override, `None` if that was no
+    /// success, and its time. Of items only successes are returned: the caller knows which of them have succeeded.
+    /// Ordered by task and item.
     pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
@@ -188,7 +200,7 @@ impl Store {
         )
     }
 
-    /// The array that a mapped task maps over.
+    /// The items of a mapped task.
     pub async fn map_items(&self, run: RunId, task: u16) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT items FROM heddle.maps WHERE run = $1 AND task = $2",
@@ -199,15 +211,16 @@ impl Store {
         .await?)
     }
 
-    /// How many runs there are in each state, of runs that live.
-    pub async fn live_counts(&self) -> Result<Vec<(i16, i64)>, StoreError> {
+    /// How many live runs there are in each state.
+    pub async fn live_counts(&self) -> Result<Vec<(RunState, i64)>, StoreError> {
         let rows = sqlx::query!(r#"SELECT state, count(*) AS "count!" FROM heddle.runs_live GROUP BY state"#)
             .fetch_all(&self.pool)
             .await?;
-        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
+        let known = |state| StoreError::known(RunState::from_number, state, ("runs_live", "state"), "any run");
+        rows.into_iter().map(|row| Ok((known(row.state)?, row.count))).collect()
     }
 
-    /// The row that stands for a set of resolved scripts; made if there is none.
+    /// The row of a set of resolved scripts; created if needed.
     pub async fn resolution(&self, revision_id: i64, scripts: &Value) -> Result<i64, StoreError> {
         let found = sqlx::query_scalar!(
             "SELECT id FROM heddle.resolutions
@@ -278,7 +291,7 @@ impl Store {
         Ok(row.map(|row| (row.value, row.version as u64)))
     }
 
-    /// How much waits, and how much is under way.
+    /// How many task runs wait, and how many are running.
     pub async fn depths(&self) -> Result<Depths, StoreError> {
         Ok(sqlx::query_as!(
             Depths,
@@ -313,7 +326,7 @@ pub struct Depths {
     pub queued: i64,
     /// Task runs that workers hold.
     pub claimed: i64,
-    /// Attempts under way, those of workers among them.
+    /// Running attempts, including those of workers.
     pub running: i64,
     /// Retries that are not due yet.
     pub timers: i64,

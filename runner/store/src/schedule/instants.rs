@@ -1,4 +1,4 @@
-//! What is known of a group's instants: which have a run, which were left out, which succeeded. For whoever follows it.
+//! What is known of a group's instants, for its followers: which have a run, which were skipped, which succeeded.
 
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
@@ -6,14 +6,14 @@ use heddle_domain::state::RunState;
 use crate::StoreError;
 use crate::live::Completion;
 
-/// What is known of a group's instants within a stretch of time.
+/// What is known of a group's instants within some time.
 #[derive(Clone, Debug, Default)]
 pub struct KnownInstants {
     /// Instants whose run succeeded.
     pub succeeded: Vec<Time>,
-    /// Those that the overlap left out.
+    /// Those that the overlap skipped.
     pub skipped: Vec<Time>,
-    /// Those that have a run, however it stands.
+    /// Those with a run, in any state.
     pub made: Vec<Time>,
 }
 
@@ -48,7 +48,7 @@ impl Completion {
         Ok(known)
     }
 
-    /// When the group's schedules are due next: what lies before that has been decided.
+    /// When the group's schedules are next due: earlier instants have been decided.
     pub async fn next_of_group(&mut self, group_id: i64) -> Result<Option<Time>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT min(next_fire_at) FROM heddle.schedules WHERE group_id = $1",
@@ -69,7 +69,7 @@ impl Completion {
         .await?)
     }
 
-    /// The newest run of a group for a time at or before `at`: that time, and how the run stands.
+    /// The newest run of a group for a time at or before `at`: that time, and the state of the run.
     pub async fn newest_run_at(&mut self, group_id: i64, at: Time) -> Result<Option<(Time, RunState)>, StoreError> {
         let row = sqlx::query!(
             r#"SELECT logical_time AS "logical_time!", state AS "state!" FROM (
@@ -92,7 +92,7 @@ impl Completion {
         .transpose()
     }
 
-    /// The times in which a group was disabled that touch [from, to]; an open one has no end.
+    /// The intervals in which a group was disabled that overlap [from, to]; an open one has no end.
     pub async fn disabled_between(
         &mut self,
         group_id: i64,
@@ -134,8 +134,8 @@ impl Completion {
         .collect())
     }
 
-    /// Which of these (group, logical time) have a succeeded run although nothing was noted of it: it was made for that
-    /// time by hand, when nobody followed the group yet.
+    /// Which of these (group, logical time) have a succeeded run without a noted success: it was created manually for
+    /// that time, when no group followed yet.
     pub async fn succeeded_unnoted(&mut self, pairs: &[(i64, Time)]) -> Result<Vec<(i64, Time)>, StoreError> {
         if pairs.is_empty() {
             return Ok(Vec::new());

@@ -1,27 +1,27 @@
-//! Schedules as the scheduler sees them: one row each, and when it is due next.
+//! Schedules as the scheduler sees them: one row each, with its next due time.
 //!
 //! # The story
 //!
-//! A row of *schedules* stands for one schedule of a group's current revision. Whoever changes the group (puts it,
-//! enables or disables it, detaches or deletes it) brings the rows in step in the same transaction (`sync`), so
-//! there is no moment, and no crash, after which rows and spec differ.
+//! A row of *schedules* is one schedule of a group's current revision. Every change of the group (a PUT, enable,
+//! disable, detach, delete) updates the rows in the same transaction (`sync`), so there is no moment, and no crash,
+//! after which rows and spec differ.
 //!
-//! Nobody looks at schedules that are not due. A node takes the rows whose `next_fire_at` has passed, by the
-//! database's clock, in batches and skipping those that another node holds ([`Completion::take_schedules`]); what they
-//! call for is decided by [`heddle_domain::schedule`], the runs are inserted and the rows moved on
-//! ([`Completion::move_schedules`]) in that transaction. If the node dies before the commit, nothing has happened; after it,
-//! everything has. Two schedules that name one instant, or a backfill that got there first, meet in *run_instants*.
+//! Schedules that are not due are not read. A node takes the rows whose `next_fire_at` has passed, by the database's
+//! clock, in batches, skipping those that another node has locked ([`Completion::take_schedules`]).
+//! [`heddle_domain::schedule`] decides what they call for; the runs are inserted and the rows advanced
+//! ([`Completion::move_schedules`]) in that transaction. If the node dies before the commit, nothing has happened;
+//! after it, everything has. If two schedules have one instant, or a backfill was first, *run_instants* detects that.
 //!
-//! `after` has no instants of its own: when it has fired it waits for the end of that run (`awaits`), and the
-//! transaction in which the run ends makes it due again (`sql/finish_runs.sql`, `sql/complete_single_task.sql`).
+//! `after` has no instants of its own: when it has fired, it waits for the end of that run (`awaits`), and the
+//! transaction that ends the run makes it due again (`sql/finish_runs.sql`, `sql/complete_single_task.sql`).
 //!
-//! `cursor` only ever moves on. So what *run_instants* says of an instant before it is of no interest to the scheduler any
-//! more; when these rows may be deleted is told in [`crate::upstream`].
+//! `cursor` only moves forward. So the scheduler does not need what *run_instants* says of earlier instants any more;
+//! [`crate::upstream`] says when these rows may be deleted.
 //!
 //! # Disabled time
 //!
-//! Disabling takes the rows' locks: a node that is firing one of them commits first, and whoever looks later finds
-//! nothing due. Enabling sets the cursor to the present, so that nothing of the disabled time is ever made up.
+//! Disabling locks the rows: a node that is firing one of them commits first, and later ticks find nothing due.
+//! Enabling sets the cursor to the present, so that nothing of the disabled time is ever made up.
 
 mod instants;
 pub mod upstream;
@@ -40,60 +40,59 @@ use crate::group::GroupRow;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
-/// A schedule that is due.
+/// A due schedule.
 #[derive(Clone, Debug)]
 pub struct DueSchedule {
     pub group_id: i64,
     pub name: String,
     /// The group's current revision.
     pub revision_id: i64,
-    /// Everything up to here has been decided.
+    /// All instants up to this one have been decided.
     pub cursor: Time,
     /// When it was due.
     pub due_at: Time,
 }
 
-/// Where a schedule stands after it has been looked at.
+/// The new position of a schedule.
 #[derive(Clone, Debug)]
 pub struct MovedSchedule {
     pub group_id: i64,
     pub name: String,
-    /// Everything up to here has been decided.
+    /// All instants up to this one have been decided.
     pub cursor: Time,
-    /// When it is due again.
+    /// When it is next due.
     pub next_fire_at: Option<Time>,
-    /// The run whose end it waits for; if that has ended already, it is due by its delay from now.
+    /// The run for whose end it waits; if that has ended already, the schedule is due after its delay from now.
     pub awaits: Option<Uuid>,
     /// When it fired for the only time.
     pub fired_at: Option<Time>,
 }
 
-/// A schedule as people ask for it.
+/// A schedule as people see it.
 #[derive(Clone, Debug)]
 pub struct ScheduleRow {
     pub name: String,
-    /// Everything up to here has been decided.
+    /// All instants up to this one have been decided.
     pub cursor: Time,
-    /// When it is due again.
+    /// When it is next due.
     pub next_fire_at: Option<Time>,
     /// `once`: when it fired.
     pub fired_at: Option<Time>,
 }
 
-/// The schedules of a spec by name, since when each stands, and the zone that it is reckoned in.
+/// The schedules of a spec by name, since when each has been unchanged, and their time zone.
 pub struct Compiled {
     pub schedules: BTreeMap<String, Schedule>,
     /// All that are enabled.
     pub calendar: Calendar,
-    /// What a backfill without a step goes by: the same, or all schedules where none of those that are enabled has instants in
-    /// the past.
+    /// For a backfill without a step: the same, or all schedules if no enabled one has instants in the past.
     pub past: Calendar,
 }
 
-/// Reads the schedules of a spec that has been accepted. `anchors` tells since when each stands as it is written,
-/// `created_at` is for those that it does not know.
+/// Reads the schedules of an accepted spec. `anchors` says since when each has been unchanged; `created_at` is for
+/// those that it does not contain.
 ///
-/// `revision` names the row, should it be unreadable.
+/// `revision` names the row if it is unreadable.
 pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -> Result<Compiled, StoreError> {
     let unreadable = |detail: String| StoreError::unreadable("revisions", "spec", revision, detail);
     let mut schedules = BTreeMap::new();
@@ -102,7 +101,7 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
         let zone = local::parse_zone(zone).map_err(|error| unreadable(error.to_string()))?;
         let written: ScheduleSpec =
             serde_json::from_value(written.clone()).map_err(|error| unreadable(format!("schedule {name}: {error}")))?;
-        let anchor = anchor_of(anchors, name).unwrap_or(created_at);
+        let anchor = anchor_of(revision, anchors, name)?.unwrap_or(created_at);
         let schedule = Schedule::compile_stored(&written, zone, anchor)
             .map_err(|fault| unreadable(format!("schedule {name}: {fault}")))?;
         schedules.insert(name.clone(), schedule);
@@ -119,8 +118,18 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
     })
 }
 
-fn anchor_of(anchors: &Value, name: &str) -> Option<Time> {
-    anchors.get(name)?.as_str()?.parse().ok()
+/// Since when a schedule stands as it is written; `None`: nothing was noted of it.
+fn anchor_of(revision: i64, anchors: &Value, name: &str) -> Result<Option<Time>, StoreError> {
+    let Some(anchor) = anchors.get(name) else {
+        return Ok(None);
+    };
+    match anchor.as_str().and_then(|anchor| anchor.parse().ok()) {
+        Some(anchor) => Ok(Some(anchor)),
+        None => {
+            let found = format!("{anchor} for schedule {name}");
+            Err(StoreError::unreadable("revisions", "schedule_anchors", revision, found))
+        }
+    }
 }
 
 struct Known {
@@ -134,7 +143,7 @@ struct Known {
     fired_at: Option<Time>,
 }
 
-/// How the schedules of a group stand, locked.
+/// The rows of the schedules of a group, locked.
 async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<String, Known>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT name, anchor, zone, live, cursor, next_fire_at, awaits, fired_at,
@@ -160,8 +169,8 @@ async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<
     Ok(known.collect())
 }
 
-/// Brings the rows of a group in step with it; `at` is the moment of the change. The last thing that a change does
-/// before it is recorded: it waits for nodes that are firing these schedules right now.
+/// Updates the rows of a group's schedules; `at` is the moment of the change. It is the last step of a change before
+/// its record, because it waits for nodes that are firing these schedules.
 pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
     let compiled = compile(
         group.revision_id,
@@ -174,7 +183,7 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
     let (mut cursors, mut nexts, mut awaits, mut fired) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut delays, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (name, schedule) in &compiled.schedules {
-        let anchor = anchor_of(&group.schedule_anchors, name).unwrap_or(group.created_at);
+        let anchor = anchor_of(group.revision_id, &group.schedule_anchors, name)?.unwrap_or(group.created_at);
         let zone = schedule.zone().name().to_owned();
         let live = group.enabled && schedule.enabled();
         let before = known
@@ -236,7 +245,7 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
     Ok(())
 }
 
-/// Where a schedule stands after a change: cursor, when it is due, the run that it waits for, when it fired.
+/// The values of a schedule's row after a change: cursor, when it is due, the run for which it waits, when it fired.
 fn stand(
     schedule: &Schedule,
     before: Option<Known>,
@@ -245,7 +254,7 @@ fn stand(
     at: Time,
 ) -> (Time, Option<Time>, Option<Uuid>, Option<Time>) {
     let Some(before) = before else {
-        // From its own beginning; what lies before that is not live. (`once` may name an instant that has just been.)
+        // From its own start; earlier instants are not live. (`once` may have an instant that has just passed.)
         let cursor = anchor.min(schedule.live_from() - chrono::TimeDelta::microseconds(1));
         return (cursor, schedule.next_after(cursor).filter(|_| live), None, None);
     };
@@ -285,7 +294,7 @@ pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<
 }
 
 impl Store {
-    /// When the next schedule is due, with the database's clock.
+    /// When the next schedule is due, and the database's time.
     pub async fn next_schedule(&self) -> Result<(Option<Time>, Time), StoreError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT min(next_fire_at) FROM heddle.schedules WHERE next_fire_at IS NOT NULL) AS next,
@@ -296,8 +305,8 @@ impl Store {
         Ok((row.next, row.now))
     }
 
-    /// The revisions of schedules that come due after `after` and at or before `until`, the earliest first, up to `limit`
-    /// schedules.
+    /// The revisions of schedules that are due after `after` and at or before `until`, the earliest first, up to
+    /// `limit` schedules.
     pub async fn revisions_due(&self, after: Time, until: Time, limit: i64) -> Result<Vec<i64>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT revision_id FROM heddle.schedules WHERE next_fire_at > $1 AND next_fire_at <= $2
@@ -323,7 +332,7 @@ impl Store {
 }
 
 impl Completion {
-    /// Takes up to `limit` schedules that are due, with the database's clock; see `sql/take_schedules.sql`.
+    /// Takes up to `limit` due schedules, and the database's time; see `sql/take_schedules.sql`.
     pub async fn take_schedules(&mut self, limit: usize) -> Result<(Vec<DueSchedule>, Option<Time>), StoreError> {
         let rows = sqlx::query_file!("src/sql/take_schedules.sql", limit as i64)
             .fetch_all(self.connection())
@@ -342,7 +351,7 @@ impl Completion {
         Ok((due, now))
     }
 
-    /// Moves schedules on that this transaction has taken; see `sql/move_schedules.sql`.
+    /// Advances schedules that this transaction has taken; see `sql/move_schedules.sql`.
     pub async fn move_schedules(&mut self, moved: &[MovedSchedule]) -> Result<(), StoreError> {
         sqlx::query_file!(
             "src/sql/move_schedules.sql",
@@ -356,5 +365,34 @@ impl Completion {
         .execute(self.connection())
         .await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_anchor_that_cannot_be_read_is_not_taken_for_another_time() {
+        let spec = json!({"schedules": {"s": {"every": "1h"}}});
+        let created: Time = "2026-01-01T00:00:00Z".parse().expect("a time");
+        // At which minute of each hour it fires.
+        let minute = |anchors: Value| -> Result<i64, StoreError> {
+            let compiled = compile(1, &spec, &anchors, created)?;
+            let next = compiled.schedules["s"].next_after(created).expect("an instant");
+            Ok((next - created).num_minutes() % 60)
+        };
+        assert_eq!(minute(json!({"s": created + TimeDelta::minutes(10)})).unwrap(), 10);
+        assert_eq!(minute(json!({})).unwrap(), 0);
+        for unreadable in [json!("yesterday"), json!(5), json!(null)] {
+            let said = minute(json!({"s": unreadable})).expect_err("no time").to_string();
+            assert!(
+                said.contains("schedule_anchors") && said.contains("schedule s"),
+                "{said}"
+            );
+        }
     }
 }

@@ -1,30 +1,31 @@
-//! Groups that follow groups: what succeeded, who waits for what.
+//! Groups that follow groups: what succeeded, and which runs wait for what.
 //!
 //! # The story
 //!
 //! A group follows others by `depends_on`. Without a schedule it gets a run for a logical time when all of them have
-//! succeeded for it; with one, its runs are made on time and wait (`waits.upstreams`) until what they need has
-//! succeeded. Both happen by event: the transaction in which a run of a followed group succeeds writes a row to
-//! *link_events*, and so do the creation of a run that waits and the change of a group. The engine takes these rows
-//! (skipping those that another node has), and for each follower concerned holds **the follower's gate**, the advisory
-//! lock under which its waiting runs are admitted as well; only then it reads and writes what the decision rests on.
+//! succeeded for it. With a schedule, its runs are created on time and wait (`waits.upstreams`) until what they need
+//! has succeeded. Both happen by event: the transaction in which a run of a followed group succeeds writes a row to
+//! *link_events*, and so do the creation of a waiting run and the change of a group. The engine takes these rows
+//! (skipping those that another node has locked), and for each follower concerned holds **the follower's gate**, the
+//! advisory lock under which its waiting runs are also admitted. Only then it reads and writes what the decision
+//! depends on.
 //!
-//! So no wake-up is lost: of a success and a creation for the same follower one comes second to the gate, and that one
+//! So no wake-up is lost: if a success and a creation concern the same follower, one of them gets the gate second, and
 //! sees what the other has written. *needs* has a row for each instant that a waiting run still lacks, found by (group,
-//! instant) when that succeeds: the cost of a success follows who waits for it, not how many wait.
+//! instant) when that succeeds: the cost of a success depends on which runs wait for it, not on how many runs wait.
 //!
-//! *successes* remembers for which logical times a followed group has succeeded: a second success of the same one
-//! calls for nothing. What succeeded before anybody followed stands in *run_instants* and the runs' history.
+//! *successes* stores for which logical times a followed group has succeeded: a repeated success calls for nothing.
+//! Successes from before the group was followed are in *run_instants* and in the runs' history.
 //!
 //! # Retention
 //!
-//! What may be deleted with old runs, and what has to stay:
+//! What may be deleted with old runs, and what must stay:
 //!
 //! * *run_instants* goes with its run, never before: it is what keeps an instant from getting a second one. Once the run
-//!   is gone the row may go at any time: no schedule comes back to an instant that lies before its `cursor`, and a
-//!   backfill is meant to replenish what is not there any more. By run id (`run_instants_run`; ids are UUIDv7, so of a
-//!   dropped day all those below the next day's first id that are not in *runs_live*), in bounded batches. Rows that are
-//!   `skipped` excuse their instant; their runs were never begun and are as old.
+//!   is gone the row keeps nobody from making another, and may go at any time: no schedule comes back to an instant that lies
+//!   before its `cursor`, and a backfill is meant to replenish what is not there any more. By run id (`run_instants_run`; ids
+//!   are UUIDv7, so of a dropped day all those below the next day's first id that are not in *runs_live*), in bounded
+//!   batches. Rows that are `skipped` excuse their instant; their runs were never begun and are as old.
 //! * *successes* **stays when its run goes**: it answers followers whose intervals are longer than the upstream's runs are
 //!   kept (a year over months), and keeps a repeated success from calling for anything. A row is small (some 70 bytes with
 //!   its two indexes), there is one for each instant of a group that is followed. It may go when its group has been
@@ -50,10 +51,10 @@ use crate::{Store, StoreError};
 
 pub use super::instants::KnownInstants;
 
-/// How many events one transaction works off.
+/// How many events one transaction handles.
 const EVENTS_MAX: i64 = 500;
 
-/// Something that may let waiting runs begin, or calls for a run.
+/// An event that may let waiting runs begin, or call for a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LinkEvent {
     /// A run of a followed group succeeded.
@@ -62,22 +63,22 @@ pub enum LinkEvent {
     Arrived { group_id: i64, run: RunId },
     /// A group has changed: its spec, or whether it is enabled.
     Changed(i64),
-    /// A group's overlap has left an instant out.
+    /// A group's overlap has skipped an instant.
     LeftOut { group_id: i64, logical_time: Time },
 }
 
-/// An event that could not be worked off for all whom it concerns: it is left for another time.
+/// An event that could not be handled for all followers concerned: it is left for later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftEvent {
-    /// The number that it was taken by, and keeps.
+    /// The number under which it was taken, and which it keeps.
     pub id: i64,
-    /// Of which followed group.
+    /// The followed group.
     pub group_id: i64,
-    /// Which instant succeeded, or was left out.
+    /// The instant that succeeded, or was skipped.
     pub logical_time: Time,
-    /// Of a success that brings dependants along: the run, its source, and whether a backfill made it. Of any other a second
-    /// look would call for nothing; it is left as an instant that may call for runs, which those that have theirs do not get
-    /// again.
+    /// For a success that includes dependants: the run, its source, and whether a backfill created it. A second check
+    /// of any other success would call for nothing: it is left as an instant that may call for runs, and followers that
+    /// have their run do not get another.
     pub cascade: Option<(RunId, Uuid, bool)>,
 }
 
@@ -87,11 +88,11 @@ pub struct Success {
     pub group_id: i64,
     pub run: RunId,
     pub logical_time: Time,
-    /// The backfill or run that made it.
+    /// The backfill or run that created it.
     pub source: Option<Uuid>,
-    /// Whether a backfill made it.
+    /// Whether a backfill created it.
     pub backfilled: bool,
-    /// Whether its source brings dependants along.
+    /// Whether its source includes dependants.
     pub cascades: bool,
 }
 
@@ -99,7 +100,7 @@ pub struct Success {
 #[derive(Clone, Debug)]
 pub struct Follower {
     pub upstream_id: i64,
-    /// The one that follows.
+    /// The follower.
     pub group_id: i64,
     pub name: String,
     /// Whether it is enabled.
@@ -113,7 +114,7 @@ pub struct Follower {
 /// A link, seen from the group that follows.
 #[derive(Clone, Debug)]
 pub struct Above {
-    /// The one that follows.
+    /// The follower.
     pub group_id: i64,
     pub upstream_id: i64,
     pub name: String,
@@ -130,22 +131,22 @@ pub struct WaitingRun {
     pub logical_time: Time,
     /// The interval of its data.
     pub interval: (Time, Time),
-    /// Whether a backfill brought it along.
+    /// Whether a backfill created it for its dependants.
     pub historic: bool,
 }
 
-/// What was found of a waiting run.
+/// The result of checking a waiting run.
 #[derive(Clone, Debug)]
 pub struct Weighed {
     pub run: RunId,
     pub group_id: i64,
-    /// What it lacks, the first of it: group and instant. Nothing: it may take its turn.
+    /// The first instants that it lacks: group and instant. Empty: it may wait for its turn.
     pub lacks: Vec<(i64, Time)>,
     /// The same for people.
     pub waiting_for: Value,
 }
 
-/// Tells whoever follows, or waits within, a group that it has changed. Within the change's transaction.
+/// Writes the event that a group has changed, for its followers and its waiting runs. Within the change's transaction.
 pub(crate) async fn changed(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
     sqlx::query!(
         "INSERT INTO heddle.link_events (kind, group_id) VALUES (2, $1)",
@@ -157,7 +158,7 @@ pub(crate) async fn changed(connection: &mut PgSession, group_id: i64) -> Result
 }
 
 impl Store {
-    /// Whether there are events, but for these.
+    /// Whether there are other events than these.
     pub async fn has_link_events(&self, passed_over: &[i64]) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM heddle.link_events WHERE id <> ALL ($1)) AS "some!""#,
@@ -167,7 +168,7 @@ impl Store {
         .await?)
     }
 
-    /// Runs that wait for upstreams, behind `after`: for the repair sweep.
+    /// Runs that wait for upstreams, after `after`: for the repair sweep.
     pub async fn waiting_for_upstreams(&self, after: Uuid, limit: i64) -> Result<Vec<(RunId, i64)>, StoreError> {
         Ok(sqlx::query!(
             "SELECT run, group_id FROM heddle.waits WHERE upstreams AND run > $1 ORDER BY run LIMIT $2",
@@ -183,7 +184,7 @@ impl Store {
 }
 
 impl Completion {
-    /// Takes events, oldest first, but for these; each with its number.
+    /// Takes events, oldest first, except these; each with its number.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH taken AS (
@@ -227,7 +228,7 @@ impl Completion {
             .collect())
     }
 
-    /// Leaves events that this transaction has taken for another time, under the numbers that they have.
+    /// Leaves events that this transaction has taken for later, under their numbers.
     pub async fn leave_link_events(&mut self, left: &[LeftEvent]) -> Result<(), StoreError> {
         if left.is_empty() {
             return Ok(());
@@ -277,8 +278,8 @@ impl Completion {
         .await?)
     }
 
-    /// The links that these groups follow, and onwards through groups without schedules, whose instants are those of
-    /// the groups that they follow.
+    /// The links of these groups, and further up through groups without schedules, which have the instants of the
+    /// groups that they follow.
     pub async fn links_above(&mut self, groups: &[i64]) -> Result<Vec<Above>, StoreError> {
         Ok(sqlx::query_as!(
             Above,
@@ -316,7 +317,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Notes successes; answers for each whether it is the first of its logical time.
+    /// Notes successes; returns for each whether it is the first of its logical time.
     pub async fn note_successes(&mut self, successes: &[Success]) -> Result<Vec<bool>, StoreError> {
         if successes.is_empty() {
             return Ok(Vec::new());
@@ -375,7 +376,7 @@ impl Completion {
         .collect())
     }
 
-    /// Locks runs that wait for upstreams; those that wait no longer are left out.
+    /// Locks runs that wait for upstreams; those that no longer wait are left out.
     pub async fn lock_waiting(&mut self, runs: &[RunId]) -> Result<Vec<WaitingRun>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         Ok(sqlx::query!(
@@ -400,7 +401,7 @@ impl Completion {
         .collect())
     }
 
-    /// Writes what was found of waiting runs, which are locked: those that lack nothing take their turn.
+    /// Writes the results for waiting runs, which are locked: those that lack nothing wait for their turn.
     pub async fn write_weighed(&mut self, weighed: &[Weighed]) -> Result<(), StoreError> {
         if weighed.is_empty() {
             return Ok(());
@@ -455,7 +456,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Notes that a group's overlap left out the instants of these runs, and tells whoever follows it.
+    /// Notes that a group's overlap skipped the instants of these runs, and writes the events for its followers.
     pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         sqlx::query!(
@@ -470,7 +471,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Tells whoever follows these groups that they leave out these instants.
+    /// Writes events for the followers of these groups: they skip these instants.
     pub async fn tell_left_out(&mut self, instants: &[(i64, Time)]) -> Result<(), StoreError> {
         if instants.is_empty() {
             return Ok(());
@@ -490,7 +491,7 @@ impl Completion {
         Ok(())
     }
 
-    /// An ended run's state was set by hand: its followers see it as it stands now.
+    /// An ended run's state was overridden: its followers see the new state.
     pub(crate) async fn note_done_state(&mut self, run: RunId, state: RunState) -> Result<(), StoreError> {
         if state == RunState::Succeeded {
             sqlx::query!(

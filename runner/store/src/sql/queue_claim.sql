@@ -45,7 +45,7 @@ claimed AS (
       FROM placed
 )
 SELECT p.run AS "run!", p.task AS "task!", p.item AS "item!", p.attempt AS "attempt!", p.turn AS "turn!",
-       p.ready_at AS "ready_at!", p.params, p.id AS "id!", p.lease AS "lease!", p.deadline_at,
+       p.ready_at AS "ready_at!", p.claimed_at AS "claimed_at!", p.params, p.id AS "id!", p.lease AS "lease!", p.deadline_at,
        p.lease_expires_at AS "lease_expires_at!", EXISTS (SELECT FROM weighed WHERE cut) AS "cut!"
   FROM placed p
  ORDER BY p.place

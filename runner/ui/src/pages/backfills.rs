@@ -1,14 +1,15 @@
 //! Backfills: how far each is, and pausing, resuming and cancelling them.
 
 use axum::http::Method;
-use heddle_api::{Backfill, List, Run};
+use heddle_api::{Backfill, BulkReport, List, Run};
+use heddle_domain::backfill::{OnExisting, Order};
 use maud::{Markup, html};
 use serde_json::json;
 
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, more, number, state, state_of, time};
+use crate::elements::{Button, ago, button, empty, group_link, more, number, state, state_of, state_word, time};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -49,6 +50,24 @@ fn row(ctx: &Ctx, one: &Backfill) -> Markup {
     }
 }
 
+/// How far it is, in words: what did not succeed is told by its number, not by the colour of the bar alone.
+fn told(ctx: &Ctx, one: &Backfill, total: i64) -> String {
+    let ended =
+        ["succeeded", "failed", "cancelled"].map(|name| (name, one.counts.get(name).copied().unwrap_or_default()));
+    let ill = ended[1..].iter().any(|(_, count)| *count > 0);
+    let mut parts = Vec::new();
+    if !ill || one.done() < total {
+        parts.push(t!(ctx, "of", n = number(one.done()), all = number(total)));
+    }
+    if ill {
+        let some = ended.iter().filter(|(_, count)| *count > 0);
+        parts.extend(
+            some.map(|(name, count)| t!(ctx, "n-in-state", n = number(*count), state = state_word(ctx, *name))),
+        );
+    }
+    parts.join(" · ")
+}
+
 /// How many runs there are in each state, as one bar.
 fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
     const ORDER: [&str; 7] = [
@@ -76,7 +95,7 @@ fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
             (fill(*name), from, width)
         })
         .collect();
-    let label = t!(ctx, "of", n = number(one.done()), all = number(total));
+    let label = told(ctx, one, total);
     html! {
         svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (class, x, width) in pieces { @if width > 0.0 { rect class=(class) x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} } }
@@ -87,6 +106,11 @@ fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let id: uuid::Uuid = id.parse().map_err(|_| Trouble::not_found())?;
+    if let (["restart"], true) = (rest, ctx.posts()) {
+        let body = json!({ "filter": { "backfill": id, "state": "failed" }, "action": "restart" });
+        let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
+        return Answer::back(ctx, Some(super::runs::said_bulk(ctx, &report)));
+    }
     if let ([verb @ ("pause" | "resume" | "cancel")], true) = (rest, ctx.posts()) {
         ctx.send(Method::POST, &format!("/v1/backfills/{id}/{verb}"), &json!({}))
             .await?;
@@ -98,40 +122,78 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
     ctx.beats_with(Beat::Cluster);
     let one: Backfill = ctx.get(&format!("/v1/backfills/{id}")).await?;
     let open = !one.is_final();
-    let refused = |may: bool| (!may).then(|| t!(ctx, "refused-ended"));
+    let failed = one.counts.get("failed").copied().unwrap_or_default();
     let head = html! {
-        div.heading {
-            div.grow {
-                h1 { span { (t!(ctx, "backfill")) " · " (group_link(&one.group)) } (state(ctx, one.state.as_str())) }
-                p { (time(ctx, one.from)) " – " @match one.to { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } " · " bdi { (one.created_by) } " · " (ago(ctx, one.created_at)) }
-                @if let Some(note) = &one.note { p.why { (note) } }
-            }
-            @if ctx.viewer.operates() {
-                div.actions {
-                    @if one.state == "paused" { (button(Button::new(format!("/backfills/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will")))) }
-                    @else { (button(Button { refused: refused(open), ..Button::new(format!("/backfills/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will")) })) }
-                    (button(Button { kind: "danger", refused: refused(open), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/backfills/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+        div.stack {
+            div.heading {
+                div.grow {
+                    h1 { span { (t!(ctx, "backfill")) " · " (group_link(&one.group)) } (state(ctx, one.state.as_str())) }
+                    p { (time(ctx, one.from)) " – " @match one.to { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } " · " bdi { (one.created_by) } " · " (ago(ctx, one.created_at)) }
+                    @if let Some(note) = &one.note { p.why { (note) } }
                 }
+                @if ctx.viewer.operates() { div.actions { (actions(ctx, id, &one, open, failed)) } }
             }
-        }
-        section.panel {
-            h2 { (t!(ctx, "progress")) }
-            (bar(ctx, &one))
-            dl.stats { @for (name, count) in &one.counts { div { dd { b { (number(*count)) } } dt { (state_of(ctx, "backfill", name.as_str())) } } } }
-            @if one.skipped > 0 { p.muted { (t!(ctx, "left-alone", n = one.skipped)) } }
+            section.panel {
+                h2 { (t!(ctx, "progress")) }
+                (bar(ctx, &one))
+                dl.stats { @for (name, count) in &one.counts { div.s-failed[name == "failed" && *count > 0] { dd { b { (number(*count)) } } dt { (state_of(ctx, "backfill", name.as_str())) } } } }
+                @if one.skipped > 0 { p.muted { (t!(ctx, "left-alone", n = one.skipped)) } }
+            }
+            section.panel { h2 { (t!(ctx, "backfill-asked")) } (asked(ctx, &one)) }
         }
     };
-    let group = one.group;
     let runs: List<Run> = ctx
-        .get(&format!("/v1/runs?group={}&trigger=backfill&limit=50", segment(&group)))
+        .get(&format!("/v1/runs?{}&backfill={id}", ctx.asks(50, &["cursor"])))
         .await?;
-    let mut own = runs.items;
-    let source = id.to_string();
-    own.retain(|run| run.source.as_ref() == Some(&source));
-    let body = html! { (ctx.live("backfill", head)) (ctx.live("runs", super::runs::list(ctx, &own))) };
+    let body = html! {
+        (ctx.live("backfill", head))
+        (ctx.live("runs", super::runs::list(ctx, &runs.items)))
+        (more(ctx, runs.next_cursor.as_deref()))
+    };
+    let group = one.group;
     let title = format!("{} · {group}", t!(ctx, "backfill"));
     Answer::page(Page::new("backfills", title, body).crumbs(vec![
         (t!(ctx, "nav-backfills"), Some("/backfills".into())),
         (group, None),
     ]))
+}
+
+/// What may be done to it, each with a word about what that does to a backfill.
+fn actions(ctx: &Ctx, id: uuid::Uuid, one: &Backfill, open: bool, failed: i64) -> Markup {
+    let refused = || (!open).then(|| t!(ctx, "refused-ended"));
+    let verb = |name: &str, word: &str| {
+        let will = t!(ctx, &format!("backfill-{name}-will"));
+        Button::new(format!("/backfills/{id}/{name}"), t!(ctx, word), will)
+    };
+    html! {
+        @if failed > 0 { (button(verb("restart", "backfill-restart"))) }
+        @if one.state == "paused" { (button(verb("resume", "resume"))) }
+        @else { (button(Button { refused: refused(), ..verb("pause", "pause") })) }
+        (button(Button { kind: "danger", refused: refused(), confirm: Some(t!(ctx, "backfill-cancel-sure")), ..verb("cancel", "cancel") }))
+    }
+}
+
+/// What was asked for when it was started.
+fn asked(ctx: &Ctx, one: &Backfill) -> Markup {
+    let order = match one.order {
+        Order::Asc => t!(ctx, "backfill-order-asc"),
+        Order::Desc => t!(ctx, "backfill-order-desc"),
+    };
+    let existing = match one.on_existing {
+        OnExisting::Skip => t!(ctx, "backfill-on_existing-skip"),
+        OnExisting::Failed => t!(ctx, "backfill-on_existing-failed"),
+        OnExisting::All => t!(ctx, "backfill-on_existing-all"),
+    };
+    let has_params = one.params.as_object().is_some_and(|params| !params.is_empty());
+    html! {
+        dl.facts {
+            @if let Some(step) = &one.step { dt { (t!(ctx, "step")) } dd { (step) } }
+            dt { (t!(ctx, "order")) } dd { (order) }
+            dt { (t!(ctx, "max-active")) } dd { (number(i64::from(one.max_active))) }
+            dt { (t!(ctx, "existing-runs")) } dd { (existing) }
+            dt { (t!(ctx, "backfill-dependants")) } dd { @if one.include_downstream { (t!(ctx, "backfill-dependants-run")) } @else { (t!(ctx, "backfill-dependants-none")) } }
+            dt { (t!(ctx, "priority")) } dd { (one.priority) }
+            dt { (t!(ctx, "params")) } dd { @if has_params { (crate::yaml::highlighted(&crate::yaml::text(&one.params))) } @else { span.muted { (t!(ctx, "none")) } } }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Two runs beside one another: which task took longer, ended otherwise, got other params, gave another output.
+//! Two runs side by side: which task took longer, ended differently, got other params, returned another output.
 
 use std::collections::BTreeMap;
 
@@ -51,9 +51,10 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         Some(id) => Some(view::read(ctx, id).await?),
         None => None,
     };
+    let alone = others.iter().all(|run| run.id == after.id);
     let body = html! {
         div.heading { div.grow { h1 { (title) } p { (group_link(&after.group)) } } }
-        section.panel {
+        @if !alone { section.panel {
             form.filters method="get" action="/runs/compare" data-at-once {
                 label.hidden for="before" { (t!(ctx, "compare-before")) }
                 (chooser(ctx, "before", &others, before.as_ref().map(|run| run.id)))
@@ -62,10 +63,13 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
                 (chooser(ctx, "after", &others, Some(after.id)))
                 button type="submit" { (t!(ctx, "compare")) }
             }
-        }
+        } }
         @match &before {
             Some(before) => (both(ctx, before, &after)),
-            None => section.panel { p.empty { (t!(ctx, "compare-none")) } },
+            None => section.panel {
+                p.empty { (t!(ctx, if alone { "compare-only" } else { "compare-oldest" }, name = &after.group)) }
+                p.row { a.button href={ "/runs/" (after.id) } { (t!(ctx, "open-run")) } (group_link(&after.group)) }
+            },
         }
     };
     let crumbs = vec![

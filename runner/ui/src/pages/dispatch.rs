@@ -8,7 +8,7 @@ use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrenc
 use heddle_domain::Time;
 use heddle_domain::dispatch::{OfferKind, Why};
 use maud::{Markup, html};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Answer;
 use crate::chart::{Axis, hours};
@@ -101,8 +101,8 @@ fn poll_as(ctx: &Ctx, user: Option<&str>) -> Markup {
     }
 }
 
-/// What somebody would be given now, and what they were given. It stands as it was when it was asked for: to look is to
-/// have the database try, which is not for every time that something changes.
+/// What a user would get now, and what the user was given. It does not change after the request: a peek makes the
+/// database try, which is not for every change.
 pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     let Some(uid) = ctx.q("uid").map(str::trim).filter(|uid| !uid.is_empty()) else {
         return Ok(Answer::Go {
@@ -134,7 +134,7 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
 fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
     let peek = match peek {
         Ok(peek) => peek,
-        Err(trouble) => return html! { p.error role="alert" { (trouble.sentence()) } },
+        Err(trouble) => return html! { p.error role="alert" { (trouble.said(ctx)) } },
     };
     html! {
         @if let Some(gives) = &peek.gives {
@@ -192,11 +192,20 @@ fn why_in_words(ctx: &Ctx, why: Why) -> String {
     }
 }
 
-fn kind_word(kind: OfferKind) -> &'static str {
+fn kind_word(ctx: &Ctx, kind: OfferKind) -> String {
     match kind {
-        OfferKind::Once => "once",
-        OfferKind::Interval => "interval",
-        OfferKind::Daily => "daily",
+        OfferKind::Once => t!(ctx, "offer-once"),
+        OfferKind::Interval => t!(ctx, "offer-interval"),
+        OfferKind::Daily => t!(ctx, "offer-daily"),
+    }
+}
+
+/// The stock of each occurrence: a number, or the word for one to each member.
+fn stock_word(ctx: &Ctx, times: &Value) -> String {
+    match (times.as_i64(), times.is_null()) {
+        (Some(times), _) => number(times),
+        (None, true) => "–".to_owned(),
+        (None, false) => t!(ctx, "stock-each"),
     }
 }
 
@@ -212,10 +221,10 @@ fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
                         @let terms = &one.terms;
                         tr {
                             td { a href={ "/dispatch?offer=" (segment(&one.id)) } { bdi { (one.id) } } }
-                            td.tight.side { span.tag { (kind_word(terms.kind)) } }
+                            td.tight.side { span.tag { (kind_word(ctx, terms.kind)) } }
                             td { bdi { (terms.audience) } }
                             td.tight.side data-label=(t!(ctx, "starts")) { @if let Some(at) = terms.starts_at.or(terms.anchor) { (time(ctx, at)) } }
-                            td.num data-label=(t!(ctx, "stock")) { @if terms.dispatch_times.is_null() { "–" } @else { (terms.dispatch_times.to_string()) } }
+                            td.num data-label=(t!(ctx, "stock")) { (stock_word(ctx, &terms.dispatch_times)) }
                             td.tight.side { (state(ctx, if terms.enabled { "enabled" } else { "disabled" })) }
                         }
                     } }

@@ -1,4 +1,4 @@
-//! Who deleted what is looked for and not there: the audit's entry, under the page that says so.
+//! Who deleted a missing object: the audit's entry, on the page that says that it is missing.
 
 use heddle_api::{AuditEntry, List};
 use maud::{Markup, html};
@@ -8,7 +8,7 @@ use crate::ctx::segment;
 use crate::elements::time_exact;
 use crate::words::t;
 
-/// What the audit calls the thing at an address, and its name.
+/// The audit's name for the kind of object at an address, and its name.
 fn thing(path: &str) -> Option<(&'static str, String)> {
     let mut parts = path.trim_matches('/').split('/');
     let kind = match parts.next()? {

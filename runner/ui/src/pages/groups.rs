@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::TimeDelta;
-use heddle_api::{Category, List, RunState};
+use heddle_api::RunState;
 use heddle_store::pages::group::{GroupLine, GroupsAsked};
 use heddle_store::pages::overview::BarRow;
 use maud::{Markup, html};
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{Answer, picture};
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, choice, empty, group_link, millis, more, state, with_query};
+use crate::elements::{ago, choice, empty, group_link, millis, more, number, state, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -23,6 +23,9 @@ const LINES: i64 = 50;
 /// Runs that are read of each; the last thirty are drawn.
 const RUNS_EACH: i64 = 60;
 const STRIP: usize = 30;
+/// Categories that are listed, and up to how many without being asked for.
+const CATEGORIES_MAX: i64 = 500;
+const CATEGORIES_OPEN: usize = 12;
 /// What rate and median are of.
 const LATELY: TimeDelta = TimeDelta::days(7);
 
@@ -90,8 +93,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     {
         runs.entry(bar.group_id).or_default().push(bar);
     }
-    let categories: List<Category> = ctx.get("/v1/categories?limit=500").await?;
-    let categories: Vec<String> = categories.items.into_iter().map(|category| category.name).collect();
+    let categories = ctx.store().page_categories(CATEGORIES_MAX).await?;
     let title = t!(ctx, "nav-groups");
     let graph = ctx.q("view") == Some("graph");
     let lately: Vec<(GroupLine, Lately)> = lines
@@ -112,11 +114,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
                 @if graph { input type="hidden" name="view" value="graph"; }
                 label.hidden for="filter" { (t!(ctx, "filter-name")) }
                 input #filter type="search" name="q" value=[asked.text.as_deref()] placeholder=(t!(ctx, "filter-name"));
-                label.hidden for="category" { (t!(ctx, "category")) }
-                select #category name="category" {
-                    option value="" { (t!(ctx, "all-categories")) }
-                    @for category in &categories { option value=(category) selected[asked.category.as_ref() == Some(category)] { (category) } }
-                }
+                @if let Some(category) = &asked.category { input type="hidden" name="category" value=(category); }
                 label.hidden for="enabled" { (t!(ctx, "state")) }
                 select #enabled name="enabled" {
                     option value="" { (t!(ctx, "all-states")) }
@@ -125,6 +123,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
                 }
                 button type="submit" { (t!(ctx, "filter")) }
             }
+            (tree(ctx, &categories, asked.category.as_deref()))
         }
         @if graph { (picture::shown(ctx).await?) }
         @else {
@@ -136,10 +135,31 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("groups", title, body))
 }
 
+/// The categories, each with its groups counted, to look into one of them. Many of them are folded until they are wanted.
+fn tree(ctx: &Ctx, categories: &[(String, i64)], chosen: Option<&str>) -> Markup {
+    let address = |category: Option<&str>| with_query(ctx, &[("category", category), ("cursor", None)]);
+    let inside = html! {
+        ul.tree {
+            li { a href=(address(None)) aria-current=[chosen.is_none().then_some("true")] { (t!(ctx, "all-categories")) } }
+            @for (name, count) in categories {
+                li { a href=(address(Some(name.as_str()))) aria-current=[(chosen == Some(name.as_str())).then_some("true")] { bdi { (name) } " " span.muted { (number(*count)) } } }
+            }
+        }
+    };
+    html! {
+        @if !categories.is_empty() {
+            nav.under aria-label=(t!(ctx, "category")) {
+                @if categories.len() <= CATEGORIES_OPEN { (inside) }
+                @else { details open[chosen.is_some()] { summary { (t!(ctx, "categories-count", n = categories.len())) } (inside) } }
+            }
+        }
+    }
+}
+
 /// Enables or disables those that are ticked.
 fn many(ctx: &Ctx) -> Markup {
     html! {
-        form #many.row method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) {
+        form #many.row method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) data-picks {
             span.muted { (t!(ctx, "many-ticked")) }
             button type="submit" name="enable" value="true" title=(t!(ctx, "enable-will")) { (t!(ctx, "enable")) }
             button type="submit" name="enable" value="false" title=(t!(ctx, "disable-will")) { (t!(ctx, "disable")) }
@@ -166,7 +186,11 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                 @if may { td.pick { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } }
                                 td { strong { (group_link(&line.name)) }
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
-                                td.wide.no-bars[lately.bars.is_empty()] { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                td.wide.no-bars[lately.bars.is_empty()] {
+                                    a.of-runs href={ "/groups/" (segment(&line.name)) "/runs" } { (strip(&lately.bars, &strip_label(ctx, lately))) }
+                                    // How the newest went is told by more than the hue of its bar.
+                                    @if let Some((newest, _)) = lately.bars.last() { span.newest title=(t!(ctx, "newest-run")) { (state(ctx, newest)) } }
+                                }
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
                                 td.tight data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }

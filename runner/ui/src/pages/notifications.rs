@@ -68,7 +68,7 @@ fn row(ctx: &Ctx, one: &Notification) -> Markup {
 
 fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
     html! {
-        section.panel {
+        section.panel #channels {
             h2 { (t!(ctx, "channels")) }
             @if channels.is_empty() { (empty(&t!(ctx, "no-channels"))) }
             @else {
@@ -100,11 +100,16 @@ pub(super) async fn resend(ctx: &Ctx, id: &str) -> Result<Answer, Trouble> {
 }
 
 pub(super) async fn test(ctx: &Ctx, channel: &str) -> Result<Answer, Trouble> {
-    ctx.send(
-        Method::POST,
-        &format!("/v1/channels/{}/test", segment(channel)),
-        &json!({}),
-    )
-    .await?;
-    Answer::back(ctx, Some(t!(ctx, "said-test")))
+    let target = format!("/v1/channels/{}/test", segment(channel));
+    let told: Notification = ctx.ask(Method::POST, &target, &json!({})).await?;
+    let said = match told.state {
+        NotificationState::Sent => t!(ctx, "said-test-sent", name = channel),
+        NotificationState::Pending => t!(ctx, "said-test-pending"),
+        // A `!` before what is said makes it an error.
+        NotificationState::Failed => {
+            let why = told.last_error.unwrap_or_default();
+            format!("!{}", t!(ctx, "said-test-failed", name = channel, why = line(&why)))
+        }
+    };
+    Answer::back(ctx, Some(said))
 }

@@ -1,4 +1,4 @@
-//! The overview: what needs a person, one day back and one day ahead, what is going on now.
+//! The overview: what needs a person, one day back and one day ahead, and what is running now.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -36,8 +36,8 @@ const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
 /// Groups whose newest run failed that are listed; how many more there are is said.
 const FAILING_LISTED: usize = 50;
-/// What is narrower in the picture of a day, and did not fail, is drawn with others of its kind and leads nowhere: nobody
-/// would hit it, and there may be thousands.
+/// Shorter bars in the picture of a day that did not fail are drawn together with others of their kind and have no
+/// link: nobody could hit them, and there may be thousands.
 const LINK_WIDTH_MIN: f64 = 6.0;
 /// How far back failures need somebody.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
@@ -202,7 +202,7 @@ async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
         let Some(task) = revision.plan.tasks.get(row.task as usize) else {
             continue;
         };
-        // Of workers and people who took too long, their queue tells.
+        // For workers and people who took too long, see their queue.
         let Some(script) = task.spec.script.as_deref() else {
             continue;
         };
@@ -280,7 +280,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("overview", title, body))
 }
 
-/// What to do first: a script that is one file needs no compiler.
+/// The first steps: a script that is one file needs no compiler.
 const STEPS: [(&str, &str); 3] = [
     (
         "welcome-script",
@@ -293,10 +293,10 @@ const STEPS: [(&str, &str); 3] = [
     ("welcome-run", "heddle run start hello --watch"),
 ];
 
-/// Where commands expect a node without being told.
+/// The node that commands use by default.
 const USUAL_HOST: &str = "127.0.0.1:8080";
 
-/// What a shell has to know before the commands reach this node: its address, unless it is the usual one, and who one is.
+/// What a shell needs before the commands reach this node: its address, unless it is the usual one, and a token.
 fn reaching(ctx: &Ctx) -> String {
     let plain = |host: &&str| {
         host.chars()
@@ -497,8 +497,8 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     }
 }
 
-/// Where a run stands on the axis: when it ran; one that a backfill made of the day that is shown, at the time that it is
-/// about, where the run was missing that it stands for.
+/// The position of a run on the axis: when it ran; or, if a backfill made it for the shown day, its logical time, where
+/// the run was missing.
 fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     let begins = bar.started_at.unwrap_or(bar.created_at);
     let ends = bar.finished_at.unwrap_or(now);

@@ -123,7 +123,7 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
     Ok(html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
             div.row {
-                p.muted.grow { (t!(ctx, "links-hint")) }
+                p.muted.grow { (t!(ctx, "links-hint")) " " (t!(ctx, "links-only")) }
                 (legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Cancelled]))
                 (zoom_buttons(ctx))
             }
@@ -137,6 +137,12 @@ fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeM
     let wide = width_of(nodes.iter().map(|node| node.name.as_str()));
     let layout = layered(nodes.len(), &pairs, wide, HEIGHT);
     let (width, height) = (layout.width + 4.0, layout.height + 4.0);
+    // Where each line leads to.
+    let heads: String = edges
+        .iter()
+        .map(|(_, to, _)| layout.positions[*to])
+        .map(|at| format!("M{:.0} {:.1}l6 3.5l-6 3.5", at.x - wide / 2.0 - 6.0, at.y - 3.5))
+        .collect();
     html! {
         div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
             svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "links-label", groups = nodes.len(), links = edges.len())) {
@@ -147,6 +153,7 @@ fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeM
                     path class=(if *starts { "edge starts" } else { "edge" })
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
                 }
+                path.edge d=(heads) {}
                 @for (index, at) in layout.positions.iter().enumerate() {
                     @let one = &nodes[index];
                     @let end = ends.get(&one.id).copied();

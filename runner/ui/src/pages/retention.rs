@@ -1,4 +1,4 @@
-//! How long what is kept, a sentence a rule: what would go now, and how old the oldest of it is.
+//! How long what is kept, a row a rule: what would go now, and how old the oldest of it is.
 
 use axum::http::Method;
 use heddle_api::{EndState, Pruned, Retention};
@@ -8,13 +8,14 @@ use heddle_store::retention::{COUNT_MAX, OldestDue};
 use maud::{Markup, html};
 use serde_json::json;
 
-use crate::elements::prose;
+use crate::elements::{prose, time};
 use crate::words::t;
-use crate::{Ctx, Trouble, span, yaml};
+use crate::{Ctx, Trouble, span};
 
-/// A rule, and what it would remove: nothing known of that for those who may not ask.
+/// A kind of data, how long it is kept, and what would be removed: nothing known of that for those who may not ask.
 struct Line {
-    rule: String,
+    what: String,
+    kept: String,
     due: Option<i64>,
     /// No more are counted.
     most: i64,
@@ -27,11 +28,8 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue
     let mut lines: Vec<Line> = EndState::ALL
         .into_iter()
         .map(|state| Line {
-            rule: t!(
-                ctx,
-                &format!("retention-{}", state.as_str()),
-                span = said(kept.kept(None, state).runs)
-            ),
+            what: t!(ctx, &format!("retention-{}", state.as_str())),
+            kept: said(kept.kept(None, state).runs),
             due: would.and_then(|would| Some(*would.by_state.get(&state)? as i64)),
             most: COUNT_MAX,
             oldest: oldest
@@ -41,15 +39,13 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue
                 .map(|(_, at)| *at),
         })
         .collect();
-    if let Some(logs) = kept.logs {
-        let days = would.map(|would| would.log_days.len() as i64);
-        lines.push(Line {
-            rule: t!(ctx, "retention-logs", span = said(logs)),
-            due: days,
-            most: COUNT_MAX,
-            oldest: None,
-        });
-    }
+    lines.push(Line {
+        what: t!(ctx, "retention-logs"),
+        kept: kept.logs.map_or_else(|| t!(ctx, "retention-with-runs"), said),
+        due: kept.logs.and(would).map(|would| would.log_days.len() as i64),
+        most: COUNT_MAX,
+        oldest: None,
+    });
     let others = [
         (
             "notifications",
@@ -67,7 +63,8 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue
         ("audit", kept.audit, would.map(|would| would.audit), oldest.audit),
     ];
     lines.extend(others.into_iter().map(|(name, kept, due, oldest)| Line {
-        rule: t!(ctx, &format!("retention-{name}"), span = said(kept)),
+        what: t!(ctx, &format!("retention-{name}")),
+        kept: said(kept),
         due: due.map(|due| due as i64),
         most: COUNT_MAX,
         oldest,
@@ -83,7 +80,8 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue
     });
     for (name, due, most) in following.into_iter().flatten() {
         lines.extend((due > 0).then(|| Line {
-            rule: t!(ctx, &format!("retention-{name}")),
+            what: t!(ctx, &format!("retention-{name}")),
+            kept: t!(ctx, "retention-while-needed"),
             due: Some(due as i64),
             most,
             oldest: None,
@@ -92,18 +90,24 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue
     lines
 }
 
-fn sentence(ctx: &Ctx, line: &Line) -> String {
-    let Some(due) = line.due else {
-        return t!(ctx, "retention-rule", rule = &line.rule);
-    };
-    let n = format!("{}{}", span::number(due), if due >= line.most { "+" } else { "" });
-    match (due, line.oldest) {
-        (0, _) => t!(ctx, "retention-none", rule = &line.rule),
-        (_, Some(at)) => {
-            let at = at.with_timezone(&ctx.zone).format("%Y-%m-%d").to_string();
-            t!(ctx, "retention-oldest", rule = &line.rule, n = n, at = at)
+fn row(ctx: &Ctx, line: &Line, asks: bool) -> Markup {
+    html! {
+        tr {
+            td { (line.what) }
+            td.tight.side data-label=(t!(ctx, "retention-for")) { (line.kept) }
+            @if asks {
+                td.num data-label=(t!(ctx, "retention-due")) {
+                    @match line.due {
+                        Some(0) => span.muted { "0" },
+                        Some(due) => { (span::number(due)) @if due >= line.most { "+" } },
+                        None => span.muted { "–" },
+                    }
+                }
+                td.tight.side data-label=(t!(ctx, "retention-oldest")) {
+                    @match line.oldest.filter(|_| line.due != Some(0)) { Some(at) => (time(ctx, at)), None => span.muted { "–" } }
+                }
+            }
         }
-        (_, None) => t!(ctx, "retention-some", rule = &line.rule, n = n),
     }
 }
 
@@ -117,16 +121,17 @@ pub(super) async fn shown(ctx: &Ctx) -> Result<Markup, Trouble> {
     }
     let lines = lines(ctx, &kept, would.as_ref(), &oldest);
     let days = would.as_ref().map_or(0, |would| would.days.len());
-    let written = serde_json::to_value(&kept).unwrap_or_default();
+    let asks = would.is_some();
+    let hot = span::span(ctx.lang, kept.hot.chrono().num_milliseconds());
     Ok(html! {
-        div.two {
-            section.panel {
-                h2 { (if would.is_some() { t!(ctx, "retention-would") } else { t!(ctx, "retention-rules") }) }
-                ul.sentences { @for line in &lines { li.muted[line.due == Some(0)] { (sentence(ctx, line)) } } }
-                @if days > 0 { p { (t!(ctx, "retention-days", n = days)) } }
-                p.muted { (prose(&t!(ctx, "retention-hint"))) }
+        section.panel {
+            h2 { (t!(ctx, "retention-kept")) }
+            table.cards {
+                thead { tr { th { (t!(ctx, "retention-what")) } th { (t!(ctx, "retention-for")) } @if asks { th.num { (t!(ctx, "retention-due")) } th { (t!(ctx, "retention-oldest")) } } } }
+                tbody { @for line in &lines { (row(ctx, line, asks)) } }
             }
-            section.panel { h2 { (t!(ctx, "retention-kept")) } (yaml::highlighted(&yaml::text(&written))) }
+            @if days > 0 { p.under { (t!(ctx, "retention-days", n = days)) } }
+            p.muted.under { (t!(ctx, "retention-hot", span = hot)) " " (prose(&t!(ctx, "retention-hint"))) }
         }
     })
 }

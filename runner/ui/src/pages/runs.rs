@@ -1,9 +1,13 @@
 //! All runs: by group, state, trigger, label, key and time; and what may be done to many of them at once.
 
+use std::collections::BTreeMap;
+
 use axum::http::Method;
-use heddle_api::{BulkReport, List, Run, RunState, Trigger};
+use heddle_api::{BulkRefusal, BulkReport, List, Run, RunState, Trigger};
+use heddle_store::run::{RunFilter, RunRow};
 use maud::{Markup, html};
 use serde_json::json;
+use uuid::Uuid;
 
 use super::Answer;
 use crate::ctx::Beat;
@@ -16,13 +20,14 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 
 /// What may be asked of the list.
-const FILTERS: [&str; 11] = [
+const FILTERS: [&str; 12] = [
     "group",
     "state",
     "trigger",
     "label",
     "key",
     "param",
+    "backfill",
     "from",
     "to",
     "logical_from",
@@ -30,6 +35,21 @@ const FILTERS: [&str; 11] = [
     "cursor",
 ];
 const ACTIONS: [&str; 5] = ["cancel", "pause", "resume", "restart", "rerun"];
+/// Runs that would not change, of which a preview tells why.
+const REFUSED_SHOWN: usize = 20;
+
+/// The actions, those first that fit runs in this state.
+fn actions_for(state: Option<&str>) -> [&'static str; 5] {
+    let fits: &[&str] = match state {
+        Some("failed" | "cancelled") => &["restart", "rerun"],
+        Some("succeeded") => &["rerun"],
+        Some("paused") => &["resume", "cancel"],
+        _ => &[],
+    };
+    let mut actions = ACTIONS;
+    actions.sort_by_key(|action| fits.iter().position(|one| one == action).unwrap_or(fits.len()));
+    actions
+}
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
@@ -37,14 +57,18 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "nav-runs");
     let by_param = ctx.q("param").is_some();
     let none = runs.items.is_empty() && runs.next_cursor.is_none();
+    let filtered = FILTERS.iter().any(|name| *name != "cursor" && ctx.q(name).is_some());
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
         (filters(ctx, None))
         (ctx.live("runs", list(ctx, &runs.items)))
         @if by_param && runs.next_cursor.is_some() { p.muted { (t!(ctx, "param-looked")) } }
         (more(ctx, runs.next_cursor.as_deref()))
-        // What is looked for a part at a time is not all that there is to be done something to.
-        @if ctx.viewer.operates() && !by_param && !none { (bulk_form(ctx)) }
+        // What is looked for a part at a time is not all that there is to be done something to, and to all runs there are
+        // nobody does the same.
+        @if ctx.viewer.operates() && !by_param && !none {
+            @if filtered { (bulk_form(ctx)) } @else { p.muted { (t!(ctx, "bulk-filter-first")) } }
+        }
     };
     Answer::page(Page::new("runs", title, body))
 }
@@ -89,6 +113,10 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
                 label.hidden for="param" { (t!(ctx, "params")) }
                 input #param type="search" name="param" value=[ctx.q("param")] placeholder=(t!(ctx, "param-hint"));
                 (when(ctx, "from")) (when(ctx, "to"))
+                @if let Some(id) = ctx.q("backfill") {
+                    span.tag { (t!(ctx, "backfill")) ": " code { (id.chars().take(13).collect::<String>()) "…" } " " a href=(with_query(ctx, &[("backfill", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
+                    input type="hidden" name="backfill" value=(id);
+                }
                 // A day of a calendar, or what was marked in a picture.
                 @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
                     span.tag { (t!(ctx, "logical-time")) ": " (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
@@ -120,7 +148,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
     html! {
         tr {
             td { (group_link(&run.group)) }
-            td.tight.side { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            td.tight.side { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight { (state(ctx, run.state)) }
             td.tight.muted.side.trigger { (trigger_word(ctx, run.trigger)) }
             td.num data-label=(t!(ctx, "took")) { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
@@ -142,7 +170,7 @@ fn bulk_form(ctx: &Ctx) -> Markup {
             form.filters method="post" action="/runs/bulk" {
                 @for name in FILTERS.into_iter().filter(|name| *name != "cursor") { @if let Some(value) = ctx.q(name) { input type="hidden" name=(name) value=(value); } }
                 label.hidden for="action" { (t!(ctx, "action")) }
-                select #action name="action" { @for action in ACTIONS { option value=(action) { (t!(ctx, action)) } } }
+                select #action name="action" { @for action in actions_for(ctx.q("state")) { option value=(action) { (t!(ctx, action)) } } }
                 button type="submit" name="do" value="preview" { (t!(ctx, "preview")) }
                 span.muted { (t!(ctx, "bulk-hint")) }
             }
@@ -162,29 +190,111 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     let starts = field(&form, "do") == Some("start");
     let body = json!({ "filter": filter, "action": action, "dry_run": !starts });
     let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
-    let (changed, matched) = (report.changed as i64, report.matched as i64);
+    // Back to the runs that were meant, to see what became of them.
+    let to = same_filter(&form);
     if starts {
-        let said = t!(ctx, "said-bulk", changed = changed, matched = matched);
         return Ok(Answer::Go {
-            to: "/runs".into(),
-            said: Some(said),
+            said: Some(said_bulk(ctx, &report)),
+            to,
         });
     }
+    let matched = report.matched as i64;
     let refused = &report.refused;
+    let named = named(ctx, refused).await?;
+    let changes = matched > refused.len() as i64;
     let title = t!(ctx, "bulk-title");
     let body = html! {
         div.heading { h1 { (title) } }
         section.panel.stack {
             p { (t!(ctx, "bulk-would", action = t!(ctx, action), matched = matched, refused = refused.len())) }
-            @if !refused.is_empty() { table { tbody { @for one in refused.iter().take(20) { tr { td.tight { a href={ "/runs/" (one.id) } { code { (one.id) } } } td { (one.detail) } } } } } }
+            @if !refused.is_empty() {
+                table.cards {
+                    thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "bulk-why-not")) } } }
+                    tbody { @for one in refused.iter().take(REFUSED_SHOWN) { (refused_row(ctx, one, named.get(&one.id))) } }
+                }
+                @if refused.len() > REFUSED_SHOWN { p.muted { (t!(ctx, "and-more", n = refused.len() - REFUSED_SHOWN)) } }
+            }
             form.row method="post" action="/runs/bulk" {
                 @for (name, value) in form.iter().filter(|(name, _)| name != "do") { input type="hidden" name=(name) value=(value); }
-                button.primary type="submit" name="do" value="start" disabled[matched == 0] { (t!(ctx, action)) }
-                a.button href="/runs" { (t!(ctx, "cancel-form")) }
+                button.primary type="submit" name="do" value="start" disabled[!changes] { (t!(ctx, action)) }
+                a.button href=(to) { (t!(ctx, "cancel-form")) }
             }
         }
     };
     Answer::page(
         Page::new("runs", title.clone(), body).crumbs(vec![(t!(ctx, "nav-runs"), Some("/runs".into())), (title, None)]),
     )
+}
+
+/// What a bulk control came to.
+pub(super) fn said_bulk(ctx: &Ctx, report: &BulkReport) -> String {
+    let (changed, matched) = (report.changed as i64, report.matched as i64);
+    t!(ctx, "said-bulk", changed = changed, matched = matched)
+}
+
+/// The list with the filter that a form carries.
+fn same_filter(form: &[(String, String)]) -> String {
+    let kept = form.iter().filter(|(name, _)| FILTERS.contains(&name.as_str()));
+    let query = url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(kept)
+        .finish();
+    format!("/runs?{query}")
+}
+
+/// The runs that a report names, as far as they are shown.
+async fn named(ctx: &Ctx, refused: &[BulkRefusal]) -> Result<BTreeMap<Uuid, RunRow>, Trouble> {
+    let ids: Vec<Uuid> = refused.iter().take(REFUSED_SHOWN).map(|one| one.id).collect();
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let limit = ids.len() as i64;
+    let filter = RunFilter {
+        ids,
+        ..RunFilter::default()
+    };
+    let found = ctx.store().runs(&filter, limit).await?;
+    Ok(found.items.into_iter().map(|run| (run.id, run)).collect())
+}
+
+fn refused_row(ctx: &Ctx, one: &BulkRefusal, run: Option<&RunRow>) -> Markup {
+    html! {
+        tr {
+            td { @if let Some(run) = run { (group_link(&run.group_name)) } }
+            td.tight.side { a href={ "/runs/" (one.id) } data-main { @match run { Some(run) => (time(ctx, run.logical_time)), None => code { (one.id) } } } }
+            td.tight { @if let Some(run) = run { (state(ctx, run.state)) } }
+            td.wide { (one.detail) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_action_that_fits_the_state_comes_first() {
+        for (state, first) in [
+            (None, "cancel"),
+            (Some("running"), "cancel"),
+            (Some("failed"), "restart"),
+            (Some("succeeded"), "rerun"),
+            (Some("paused"), "resume"),
+        ] {
+            let actions = actions_for(state);
+            assert_eq!(actions[0], first, "{state:?}");
+            assert!(ACTIONS.iter().all(|action| actions.contains(action)), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn one_comes_back_to_the_runs_that_were_meant() {
+        let form = [
+            ("group", "a b"),
+            ("action", "cancel"),
+            ("do", "start"),
+            ("state", "failed"),
+        ];
+        let form = form.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(same_filter(&form), "/runs?group=a+b&state=failed");
+    }
 }

@@ -108,8 +108,8 @@ fn text_field(ctx: &Ctx, text: &str) -> Markup {
     }
 }
 
-fn wrong_shown(wrong: Option<&Trouble>) -> Markup {
-    html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } } }
+fn wrong_shown(ctx: &Ctx, wrong: Option<&Trouble>) -> Markup {
+    html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } } }
 }
 
 /// A script that is not there yet.
@@ -142,7 +142,7 @@ pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "write-script");
     let body = html! {
         div.heading { h1 { (title) } }
-        (wrong_shown(wrong.as_ref()))
+        (wrong_shown(ctx, wrong.as_ref()))
         nav.tabs aria-label=(t!(ctx, "language")) {
             @for one in &LANGUAGES { a href={ "/scripts?write=" (one.name) } aria-current=[(one.name == language.name).then_some("page")] { (one.shown) } }
         }
@@ -193,7 +193,7 @@ pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Re
     };
     let status = wrong.as_ref().map_or(200, |trouble| trouble.status);
     let shown = html! {
-        (wrong_shown(wrong.as_ref()))
+        (wrong_shown(ctx, wrong.as_ref()))
         section.panel {
             h2 { (language.shown) " · @" (number) }
             @if ctx.viewer.authors() {

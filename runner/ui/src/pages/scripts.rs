@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{Answer, script_text};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, tabs, time};
+use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
 use crate::form::{self, field, fields, object, read};
 use crate::frame::Page;
 use crate::words::t;
@@ -74,7 +74,7 @@ fn row(ctx: &Ctx, one: &Script) -> Markup {
             td.tight { span.tag { (version.world) } }
             td.num.side { (span::bytes(version.size)) }
             td.tight.muted { (ago(ctx, one.updated_at)) }
-            td.wide { (prose(&line(&version.description))) }
+            td.wide dir="auto" { (prose(&line(&version.description))) }
         }
     }
 }
@@ -166,7 +166,7 @@ pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
         let made: ScriptVersion = ctx
             .ask_as(Method::PUT, &target, media(&file), bytes)
             .await
-            .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.sentence())))?;
+            .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.said(ctx))))?;
         let mut line = t!(
             ctx,
             "said-uploaded",
@@ -228,7 +228,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     let body = html! {
         div.heading { div.grow {
             h1 { bdi { (name) } span.tag title=[version.runtime.as_deref()] { (version.world) } }
-            p { (prose(&version.description)) }
+            p dir="auto" { (prose(&version.description)) }
         } }
         (tabs(name, tab, &all))
         (inside)
@@ -438,7 +438,7 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
     html! {
         tr {
             td.tight { @if source { a href={ "/scripts/" (segment(name)) "/source?version=" (n) } { "@" (n) } } @else { "@" (n) } }
-            td.tight.side { @if active { (state(ctx, "active")) } }
+            td.tight.side { @if active { (state_of(ctx, "version", "active")) } }
             td.num { (span::bytes(one.size)) }
             td.tight.side { (time(ctx, one.created_at)) }
             td.wide { code title=(one.digest) { (one.digest.chars().take(12).collect::<String>()) } " " a href={ "/v1/scripts/" (segment(name)) "/versions/" (n) "/" (what) } download { (t!(ctx, "download")) } @if let Some(before) = before { (params_changed(ctx, one, before)) } }
@@ -447,6 +447,9 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
     }
 }
 
+/// The world of scripts that handle messages of a topic.
+const CONSUMER: &str = "heddle:task/consumer";
+
 /// Trying a script without a run.
 async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Markup, Trouble> {
     if !ctx.viewer.tries() {
@@ -454,6 +457,16 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
     }
     let none = Map::new();
     let version = &script.version;
+    // It is handed batches of messages, which only a topic has.
+    if version.world == CONSUMER {
+        return Ok(html! {
+            section.panel {
+                h2 { (t!(ctx, "console-title")) }
+                p { (prose(&t!(ctx, "console-consumer"))) }
+                p.under { a.button href="/topics" { (t!(ctx, "nav-topics")) } }
+            }
+        });
+    }
     let properties = version.params_schema.as_ref().map(form::properties).unwrap_or_default();
     let defaults = version.defaults.as_object().unwrap_or(&none);
     let form = ctx.form();
@@ -480,7 +493,7 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
                 h2 { (t!(ctx, "result")) }
                 @match &done {
                     None => p.empty { (t!(ctx, "console-empty")) },
-                    Some(Err(trouble)) => pre.error { (trouble.sentence()) },
+                    Some(Err(trouble)) => pre.error { (trouble.said(ctx)) },
                     Some(Ok(done)) => (result(ctx, done)),
                 }
             }

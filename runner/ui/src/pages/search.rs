@@ -1,30 +1,66 @@
-//! Finds groups, scripts, queues and topics, runs by id or key, pages, and what one may do.
+//! Finds things by their names, runs by id or key, pages, and what one may do.
 
 use heddle_api::{List, Queue};
 use maud::{Markup, html};
 use uuid::Uuid;
 
 use super::Answer;
+use super::system::tab_list;
 use crate::ctx::segment;
 use crate::elements::glyph;
 use crate::frame::{Page, RAIL};
-use crate::words::t;
-use crate::{Ctx, Trouble};
+use crate::words::{Lang, t};
+use crate::{Ctx, Trouble, Viewer};
 
 /// How many of each kind are shown.
 const SHOWN: i64 = 8;
 
-/// Of each kind of thing: what it is called, and where its pages are.
-const KINDS: [(&str, &str, &str); 4] = [
-    ("group", "groups", "g"),
-    ("script", "scripts", "s"),
-    ("queue", "queues", "q"),
-    ("topic", "topics", "t"),
+/// Of each kind of thing: what it is called, its glyph, and where its pages are.
+const KINDS: [(&str, &str, &str); 9] = [
+    ("group", "groups", "/groups/"),
+    ("script", "scripts", "/scripts/"),
+    ("queue", "queues", "/queues/"),
+    ("topic", "topics", "/topics/"),
+    ("pool", "system", "/system/pools#pool-"),
+    ("channel", "notifications", "/notifications?channel="),
+    ("offer", "dispatch", "/dispatch?offer="),
+    ("audience", "dispatch", "/dispatch/audiences/"),
+    ("user", "dispatch", "/dispatch/as?uid="),
 ];
-/// What may be done with a group by its name: `run weather`.
-const VERBS: [(&str, &str); 2] = [("run", "run-now"), ("backfill", "backfill")];
+/// What may be done with a group by its name: `run weather`. The page on which it is done asks before.
+const VERBS: [(&str, &str); 8] = [
+    ("run", "run-now"),
+    ("backfill", "backfill"),
+    ("enable", "enable"),
+    ("disable", "disable"),
+    ("pause", "pause"),
+    ("resume", "resume"),
+    ("cancel", "cancel"),
+    ("restart", "restart"),
+];
 /// Behind so many things nothing to do is offered beside a group, unless it was asked for.
 const ACTIONS_MAX: usize = 4;
+
+/// Where a verb is done to a group; `None`: it does not go with how the group stands.
+fn place_of(verb: &str, name: &str, group: &heddle_engine::Group) -> Option<String> {
+    let name = segment(name);
+    let runs = |state: &str| Some(format!("/runs?group={name}&state={state}"));
+    match verb {
+        "run" => Some(format!("/groups/{name}/run")),
+        "backfill" => group
+            .revision
+            .plan
+            .spec
+            .history
+            .then(|| format!("/groups/{name}/backfill")),
+        "enable" => (!group.enabled).then(|| format!("/groups/{name}")),
+        "disable" => group.enabled.then(|| format!("/groups/{name}")),
+        "pause" | "cancel" => runs("running"),
+        "resume" => runs("paused"),
+        "restart" => runs("failed"),
+        _ => None,
+    }
+}
 
 struct Found {
     glyph: &'static str,
@@ -58,14 +94,28 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("", title, body))
 }
 
-/// What may be done without a name, and whether this viewer may.
-fn actions(ctx: &Ctx) -> [(&'static str, &'static str, bool); 4] {
-    [
-        ("new-group", "/groups/new", ctx.viewer.operates()),
-        ("upload-script", "/scripts", ctx.viewer.authors()),
-        ("token-make", "/system/tokens", ctx.viewer.administers()),
-        ("nav-preferences", "/preferences", true),
-    ]
+/// What may be done without a name: the word for it, where, and who may.
+type Deed = (&'static str, &'static str, fn(&Viewer) -> bool);
+
+const DEEDS: [Deed; 12] = [
+    ("new-group", "/groups/new", Viewer::operates),
+    ("upload-script", "/scripts", Viewer::authors),
+    ("write-script", "/scripts?write=typescript", Viewer::authors),
+    ("find-restart", "/runs?state=failed", Viewer::operates),
+    ("find-pause", "/runs?state=running", Viewer::operates),
+    ("find-resume", "/runs?state=paused", Viewer::operates),
+    ("find-enable", "/groups", Viewer::operates),
+    ("find-pause-queue", "/queues", Viewer::operates),
+    ("poll-as", "/dispatch", |_| true),
+    ("test-channel", "/notifications#channels", Viewer::operates),
+    ("token-make", "/system/tokens", Viewer::administers),
+    ("find-theme", "/preferences", |_| true),
+];
+
+/// Whether a word, here or in English, contains a text in small letters.
+fn says(ctx: &Ctx, key: &str, lower: &str) -> bool {
+    let says = |lang: Lang| lang.t(key, &[]).to_lowercase().contains(lower);
+    says(ctx.lang) || says(Lang::En)
 }
 
 /// `run weather`: what is to be done, by the word for it here or in English, and with what.
@@ -122,33 +172,32 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
         }
         let (verb, name) = verb(ctx, text);
         for one in ctx.store().page_find(name, SHOWN).await? {
-            let (kind, section, _) = KINDS
+            let (kind, glyph, pages) = KINDS
                 .iter()
                 .find(|kind| kind.0 == one.kind)
                 .copied()
                 .unwrap_or(KINDS[0]);
-            let address = format!("/{section}/{}", segment(&one.name));
             found.push(Found {
-                glyph: section,
+                glyph,
                 kind: t!(ctx, kind),
-                address: address.clone(),
+                address: format!("{pages}{}", segment(&one.name)),
                 name: one.name.clone(),
             });
             if kind == "group" && ctx.viewer.operates() && (verb.is_some() || found.len() < ACTIONS_MAX) {
                 let asked = verb.is_some();
+                let Some(group) = ctx.ui.engine.catalog().group(&one.name).await? else {
+                    continue;
+                };
                 let verb = verb.unwrap_or("run");
+                let Some(address) = place_of(verb, &one.name, &group) else {
+                    continue;
+                };
+                let word = VERBS.iter().find(|one| one.0 == verb).map_or("run-now", |one| one.1);
                 let action = Found {
                     glyph: "running",
-                    name: format!(
-                        "{} · {}",
-                        t!(
-                            ctx,
-                            VERBS.iter().find(|one| one.0 == verb).map_or("run-now", |one| one.1)
-                        ),
-                        one.name
-                    ),
+                    name: format!("{} · {}", t!(ctx, word), one.name),
                     kind: t!(ctx, "action"),
-                    address: format!("{address}/{verb}"),
+                    address,
                 };
                 // Who names an action wants it first, who names a thing the thing.
                 let index = found.len() - usize::from(asked);
@@ -157,20 +206,31 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
         }
     }
     queues(ctx, &lower, &mut found).await?;
-    for (key, address, may) in actions(ctx) {
-        let word = t!(ctx, key);
-        if may && !lower.is_empty() && word.to_lowercase().contains(&lower) {
+    for (key, address, may) in DEEDS {
+        if may(&ctx.viewer) && !lower.is_empty() && says(ctx, key, &lower) {
             found.push(Found {
                 glyph: "running",
                 kind: t!(ctx, "action"),
                 address: address.to_owned(),
-                name: word,
+                name: t!(ctx, key),
+            });
+        }
+    }
+    for (name, address, word) in tab_list(ctx, ctx.viewer.administers()) {
+        let key = if name.is_empty() { "nodes" } else { &name };
+        if !lower.is_empty() && says(ctx, key, &lower) {
+            found.push(Found {
+                glyph: "system",
+                kind: t!(ctx, "page"),
+                address,
+                name: format!("{} · {word}", t!(ctx, "nav-system")),
             });
         }
     }
     for (name, address, _) in RAIL {
-        let word = t!(ctx, &format!("nav-{name}"));
-        if lower.is_empty() || word.to_lowercase().contains(&lower) {
+        let key = format!("nav-{name}");
+        let word = t!(ctx, &key);
+        if lower.is_empty() || says(ctx, &key, &lower) {
             found.push(Found {
                 glyph: name,
                 kind: t!(ctx, "page"),

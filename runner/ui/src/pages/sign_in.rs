@@ -12,7 +12,7 @@ use crate::frame::{Page, languages};
 use crate::words::t;
 use crate::{Astray, Ctx, Trouble, Turned};
 
-/// Where one wanted to go: an address of ours.
+/// The page that the person wanted: an address of ours.
 fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     let given = form.iter().find(|(key, _)| key == "to").map(|(_, to)| to.clone());
     let to = given.unwrap_or_else(|| match ctx.path.as_str() {
@@ -26,8 +26,8 @@ fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     ours(to)
 }
 
-/// An address of ours, whatever was given. Browsers take `\` for `/`, and leave out tabs and ends of lines before they
-/// look: to them `/<tab>/evil.example` is another site.
+/// An address of ours, whatever was given. Browsers read `\` as `/`, and remove tabs and ends of lines first: for them
+/// `/<tab>/evil.example` is another site.
 fn ours(to: String) -> String {
     let plain = |c: char| c != '\\' && !c.is_control();
     if to.starts_with('/') && !to.starts_with("//") && to.chars().all(plain) {
@@ -37,7 +37,7 @@ fn ours(to: String) -> String {
     }
 }
 
-/// Shown in place of every page to whoever has not signed in, so that one gets where one wanted to go.
+/// Shown instead of every page to a person who has not signed in; leads to the wanted page afterwards.
 pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     match ctx.path.as_str() {
         "/sign-in/provider" => return begin(ctx).await,
@@ -158,7 +158,7 @@ async fn finish(ctx: &Ctx) -> Result<Answer, Trouble> {
             to: ours(found.to),
             ..found
         }),
-        // Whoever goes back in their browser's history has signed in already.
+        // A person who goes back in the browser's history has signed in already.
         Err(Astray::NotBegun) if !ctx.viewer.actor.is_empty() => Ok(Answer::Go {
             to: "/".into(),
             said: None,

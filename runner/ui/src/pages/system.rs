@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, retention};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
+use crate::elements::{self, Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
@@ -35,28 +35,41 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     framed(ctx, tab, inside, admin)
 }
 
+/// The tabs, and whether each is only for administrators: what somebody may not see is not offered.
+const TABS: [(&str, &str, bool); 7] = [
+    ("", "nodes", false),
+    ("pools", "pools", false),
+    ("connections", "connections", true),
+    ("secrets", "secrets", true),
+    ("tokens", "tokens", true),
+    ("retention", "retention", false),
+    ("audit", "audit", false),
+];
+
+/// The tabs that somebody may see: name, address, word.
+pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> {
+    let may = TABS.into_iter().filter(|(.., only)| admin || !only);
+    may.map(|(name, word, _)| {
+        let address = format!("/system{}{name}", if name.is_empty() { "" } else { "/" });
+        (name.to_owned(), address, t!(ctx, word))
+    })
+    .collect()
+}
+
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
-    // A tab, and whether it is only for administrators: what somebody may not see is not offered.
-    let all = [
-        ("", "nodes", false),
-        ("pools", "pools", false),
-        ("connections", "connections", true),
-        ("secrets", "secrets", true),
-        ("tokens", "tokens", true),
-        ("retention", "retention", false),
-        ("audit", "audit", false),
-    ];
-    let all: Vec<(String, String, String)> = all
-        .into_iter()
-        .filter(|(.., only)| admin || !only)
-        .map(|(name, word, _)| {
-            (
-                name.to_owned(),
-                format!("/system{}{name}", if name.is_empty() { "" } else { "/" }),
-                t!(ctx, word),
-            )
-        })
-        .collect();
+    let mut all = tab_list(ctx, admin);
+    // Channels stand with what is told through them.
+    let channels = (
+        "channels".to_owned(),
+        "/notifications#channels".to_owned(),
+        t!(ctx, "channels"),
+    );
+    all.insert(
+        all.iter()
+            .position(|(name, ..)| name == "retention")
+            .unwrap_or(all.len()),
+        channels,
+    );
     let title = t!(ctx, "nav-system");
     let body = html! {
         div.heading { div.grow { h1 { (title) } p { "Heddle " (ctx.ui.version) } } }
@@ -154,7 +167,7 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
         let held: i64 = holds.iter().map(|hold| hold.slots).sum();
         let share = (held as f64 / slots.max(1) as f64).min(1.0) * 400.0;
         rows.push(html! {
-            tr {
+            tr id={ "pool-" (one.name) } {
                 td { strong { bdi { (one.name) } } }
                 td.num data-label=(t!(ctx, "held")) { (t!(ctx, "of", n = crate::span::number(held), all = crate::span::number(slots))) }
                 td.wide {
@@ -258,13 +271,78 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
+/// What the audit tells of, as it writes it.
+const ACTIONS: [&str; 25] = [
+    "create",
+    "update",
+    "upload",
+    "activate",
+    "enable",
+    "disable",
+    "pause",
+    "resume",
+    "cancel",
+    "restart",
+    "override",
+    "retry",
+    "clear",
+    "revoke",
+    "resend",
+    "delete",
+    "prune",
+    "keep",
+    "retire",
+    "detach",
+    "reseal",
+    "sign_in",
+    "sign_out",
+    "end_sessions",
+    "refuse",
+];
+const AUDITED: [&str; 19] = [
+    "assignment",
+    "audience",
+    "backfill",
+    "category",
+    "channel",
+    "connection",
+    "group",
+    "notification",
+    "offer",
+    "pool",
+    "queue",
+    "run",
+    "runtime",
+    "script",
+    "secret",
+    "setting",
+    "template",
+    "token",
+    "topic",
+];
+
+/// A field of the audit's filter, in words; what somebody asked for by the address stays chosen, whatever it is.
+fn audit_choice(ctx: &Ctx, name: &str, all: String, among: &[&str], word: fn(&Ctx, &str) -> String) -> Markup {
+    let asked = ctx.q(name);
+    let other = asked.filter(|asked| !among.contains(asked));
+    html! {
+        label.hidden for=(name) { (t!(ctx, name)) }
+        select id=(name) name=(name) {
+            option value="" { (all) }
+            @for one in among.iter().copied().chain(other) { option value=(one) selected[asked == Some(one)] { (word(ctx, one)) } }
+        }
+    }
+}
+
 async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let query = ctx.asks(50, &["kind", "name", "actor", "action", "cursor"]);
     let found: List<AuditEntry> = ctx.get(&format!("/v1/audit?{query}")).await?;
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" {
-                @for name in ["actor", "action", "kind", "name"] {
+                (audit_choice(ctx, "action", t!(ctx, "all-actions"), &ACTIONS, elements::audit_action))
+                (audit_choice(ctx, "kind", t!(ctx, "all-kinds"), &AUDITED, elements::audit_kind))
+                @for name in ["name", "actor"] {
                     label.hidden for=(name) { (t!(ctx, name)) }
                     input id=(name) type="search" name=(name) value=[ctx.q(name)] placeholder=(t!(ctx, name));
                 }
@@ -280,8 +358,8 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                         tr {
                             td.tight.muted { (time_exact(ctx, one.at)) }
                             td.tight.side { bdi { (one.actor) } }
-                            td.tight { (one.action) }
-                            td.wide { span.tag { (one.kind) } " " (thing(one)) }
+                            td.tight title=(one.action) { (elements::audit_action(ctx, &one.action)) }
+                            td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(one)) }
                             td.wide { @if one.before.is_some() || one.after.is_some() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }

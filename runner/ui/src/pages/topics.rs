@@ -11,12 +11,17 @@ use serde_json::json;
 use super::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, empty, legend_of_messages, line, more, number, script_link, state_of, with_query};
+use crate::elements::{
+    ago, empty, glyph, legend_of_messages, line, more, number, parse, script_link, state_of, state_word, time_exact,
+    with_query,
+};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
+/// Topics of which the list tells how their today goes: a day has up to 10,000 buckets to be counted.
+const TODAYS_MAX: usize = 20;
 /// Buckets of a day: 100 by 100 of them.
 const BUCKETS: usize = 10_000;
 const SIDE: usize = 100;
@@ -24,20 +29,33 @@ const SIDE: usize = 100;
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let found: List<Topic> = ctx.get("/v1/topics?limit=100").await?;
+    let todays = futures::future::join_all(found.items.iter().take(TODAYS_MAX).map(|one| today(ctx, one))).await;
+    let todays: Vec<Option<Day>> = todays.into_iter().collect::<Result<_, _>>()?;
     let title = t!(ctx, "nav-topics");
     let shown = html! {
         section.panel {
             @if found.items.is_empty() { (empty(&t!(ctx, "no-topics"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "topic")) } th { (t!(ctx, "sent-to")) } th { (t!(ctx, "granularity")) } th { (t!(ctx, "time-zone")) } th.num { (t!(ctx, "batch")) } } }
-                    tbody { @for one in &found.items {
+                    thead { tr { th { (t!(ctx, "topic")) } th { (t!(ctx, "sent-to")) } th { (t!(ctx, "today")) } th.num { (t!(ctx, "state-scheduled")) } th.num { (t!(ctx, "state-sent")) } th.num { (t!(ctx, "state-failed")) } th { (t!(ctx, "granularity")) } th { (t!(ctx, "time-zone")) } } }
+                    tbody { @for (index, one) in found.items.iter().enumerate() {
+                        @let today = todays.get(index).map(Option::as_ref);
                         tr {
                             td { strong { a href={ "/topics/" (segment(&one.name)) } { bdi { (one.name) } } } }
                             td.side { (target(ctx, one)) }
-                            td.tight data-label=(t!(ctx, "granularity")) { (granularity_word(one.spec.granularity)) }
+                            td.tight data-label=(t!(ctx, "today")) {
+                                @match today {
+                                    Some(Some(day)) => a href={ "/topics/" (segment(&one.name)) "/" (day.day) } { (day.day) },
+                                    Some(None) => span.muted { (t!(ctx, "no-messages-today")) },
+                                    None => span.muted { "–" },
+                                }
+                            }
+                            @let counts = today.map(|day| day.map_or([0; 3], |day| [still_to_send(day), day.sent, day.failed]));
+                            @for (index, word) in ["state-scheduled", "state-sent", "state-failed"].into_iter().enumerate() {
+                                td.num data-label=(t!(ctx, word)) { @match counts { Some(counts) => (number(counts[index])), None => span.muted { "–" } } }
+                            }
+                            td.tight data-label=(t!(ctx, "granularity")) { (granularity_word(ctx, one.spec.granularity)) }
                             td.tight.side { (one.spec.timezone.as_deref().unwrap_or("UTC")) }
-                            td.num data-label=(t!(ctx, "batch")) { (number(one.spec.batch)) }
                         }
                     } }
                 }
@@ -49,12 +67,49 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("topics", title, body))
 }
 
-fn granularity_word(granularity: Granularity) -> &'static str {
+fn granularity_word(ctx: &Ctx, granularity: Granularity) -> String {
     match granularity {
-        Granularity::Day => "day",
-        Granularity::Instant => "instant",
+        Granularity::Day => t!(ctx, "granularity-day"),
+        Granularity::Instant => t!(ctx, "granularity-instant"),
     }
 }
+
+fn zone_of(one: &Topic) -> Tz {
+    let zone = one.spec.timezone.as_ref().and_then(|zone| zone.parse().ok());
+    zone.unwrap_or(Tz::UTC)
+}
+
+/// How the topic's own today goes, if anything is due on it.
+async fn today(ctx: &Ctx, one: &Topic) -> Result<Option<Day>, Trouble> {
+    let today = ctx.now.with_timezone(&zone_of(one)).date_naive();
+    let target = format!("/v1/topics/{}/days?limit=1&cursor={today}", segment(&one.name));
+    match ctx.get::<List<Day>>(&target).await {
+        Ok(found) => Ok(found.items.into_iter().find(|day| day.day == today)),
+        // It was deleted meanwhile.
+        Err(trouble) if trouble.status == 404 => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// Messages of a day that nothing has been done to yet.
+fn still_to_send(day: &Day) -> i64 {
+    (day.total - day.sent - day.failed - day.cancelled - day.in_hand - day.retrying).max(0)
+}
+
+/// Each state of a day's messages, in the order in which they go through them.
+fn counts(day: &Day) -> [(i64, &'static str); 6] {
+    [
+        (still_to_send(day), "scheduled"),
+        (day.in_hand, "sending"),
+        (day.retrying, "retrying"),
+        (day.sent, "sent"),
+        (day.failed, "failed"),
+        (day.cancelled, "cancelled"),
+    ]
+}
+
+/// The states that pictures of messages tell apart.
+const DRAWN: [&str; 5] = ["scheduled", "sending", "sent", "failed", "cancelled"];
 
 fn target(ctx: &Ctx, one: &Topic) -> Markup {
     match (&one.spec.script, &one.spec.queue) {
@@ -95,38 +150,84 @@ fn month(ctx: &Ctx, zone: Tz) -> NaiveDate {
 async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let one: Topic = ctx.get(api).await?;
-    let zone = one.spec.timezone.as_ref().and_then(|zone| zone.parse().ok());
-    let zone = zone.unwrap_or(Tz::UTC);
+    let zone = zone_of(&one);
     let month = month(ctx, zone);
     let found: List<Day> = ctx.get(&format!("{api}/days?limit=31&cursor={month}")).await?;
     let behind = month.checked_add_months(Months::new(1)).unwrap_or(month);
     let mut items = found.items;
     items.retain(|one| one.day < behind);
-    let looked = look_up(ctx, api).await?;
-    let asked = asked_cancel(ctx, api).await?;
+    let looked = beside(ctx, look_up(ctx, api).await)?;
+    let asked = beside(ctx, asked_cancel(ctx, api).await)?;
+    let status = refused(&looked).or(refused(&asked)).unwrap_or(200);
     let shown = html! {
         section.panel {
             (month_choice(ctx, month))
             (month_grid(ctx, topic, month, ctx.now.with_timezone(&zone).date_naive(), &items))
-            (legend_of_messages(ctx, &["sent", "running", "failed", "cancelled", "pending"]))
+            (legend_of_messages(ctx, &DRAWN))
         }
         @if !items.is_empty() { (days_table(ctx, topic, &items)) }
     };
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) @if let Some(text) = &one.spec.description { br; (text) } } } }
+        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) " · " (t!(ctx, "batch-of", n = number(one.spec.batch))) @if let Some(text) = &one.spec.description { br; bdi dir="auto" { (text) } } } } }
         (ctx.live("days", html! { div.stack { (shown) } }))
-        section.panel {
+        section.panel #look-up {
             h2 { (t!(ctx, "look-up")) }
-            form.filters method="get" role="search" {
+            // What is found is in sight.
+            form.filters method="get" action={ (ctx.path) "#look-up" } role="search" {
+                @if let Some(month) = ctx.q("month") { input type="hidden" name="month" value=(month); }
                 (number_field(ctx, "sender"))
                 (number_field(ctx, "receiver"))
                 button type="submit" { (t!(ctx, "look-up")) }
             }
-            @if let Some(messages) = &looked { (messages_table(ctx, messages)) }
+            @match &looked {
+                Looked::Nothing => {}
+                Looked::Refused(_, why) => (why_not(why)),
+                Looked::Found(messages) => (messages_table(ctx, messages)),
+            }
         }
         @if ctx.viewer.operates() { (cancel_form(ctx, topic, "", asked)) }
     };
-    Answer::page(Page::new("topics", topic, body).crumbs(crumbs(ctx, topic, None)))
+    let page = Page::new("topics", topic, body).crumbs(crumbs(ctx, topic, None));
+    Answer::page(Page { status, ..page })
+}
+
+/// What somebody asked for with a form of the page.
+enum Looked<T> {
+    /// It was not asked for.
+    Nothing,
+    Found(T),
+    /// It cannot be: its status, and why. That stands beside the form, which keeps what was typed.
+    Refused(u16, String),
+}
+
+/// An answer that goes on the page, whatever it is; what is no fault of the form goes in the page's place.
+fn beside<T>(ctx: &Ctx, answer: Result<Looked<T>, Trouble>) -> Result<Looked<T>, Trouble> {
+    match answer {
+        Err(trouble) if matches!(trouble.status, 400..500) => {
+            let said = match trouble.said(ctx) {
+                nothing if nothing.is_empty() => crate::frame::means(ctx, trouble.status).0,
+                said => said,
+            };
+            Ok(Looked::Refused(trouble.status, said))
+        }
+        other => other,
+    }
+}
+
+fn refused<T>(looked: &Looked<T>) -> Option<u16> {
+    match looked {
+        Looked::Refused(status, _) => Some(*status),
+        _ => None,
+    }
+}
+
+fn why_not(why: &str) -> Markup {
+    html! { p.state.s-failed.under role="alert" { (glyph("failed")) span { (why) } } }
+}
+
+/// Whether a form was sent, if only with fields that are empty.
+fn sent(ctx: &Ctx, field: &str) -> bool {
+    ctx.query.iter().any(|(name, _)| name == field)
 }
 
 fn month_choice(ctx: &Ctx, month: NaiveDate) -> Markup {
@@ -173,21 +274,16 @@ fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items:
 }
 
 fn days_table(ctx: &Ctx, topic: &str, items: &[Day]) -> Markup {
-    let counts: [(&str, fn(&Day) -> i64); 4] = [
-        ("messages", |day| day.total),
-        ("state-sent", |day| day.sent),
-        ("state-failed", |day| day.failed),
-        ("state-cancelled", |day| day.cancelled),
-    ];
     html! {
         section.panel {
             table.cards {
-                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } @for (word, _) in counts { th.num { (t!(ctx, word)) } } } }
+                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } th.num { (t!(ctx, "messages")) } @for word in DRAWN { th.num { (state_word(ctx, word)) } } } }
                 tbody { @for day in items {
                     tr {
                         td.tight { a href={ "/topics/" (segment(topic)) "/" (day.day) } { (day.day) } }
                         td.wide { (bar(ctx, day)) }
-                        @for (word, count) in counts { td.num data-label=(t!(ctx, word)) { (number(count(day))) } }
+                        td.num data-label=(t!(ctx, "messages")) { (number(day.total)) }
+                        @for (count, state) in counts(day) { @if DRAWN.contains(&state) { td.num data-label=(state_word(ctx, state)) { (number(count)) } } }
                     }
                 } }
             }
@@ -199,13 +295,16 @@ fn number_field(ctx: &Ctx, name: &'static str) -> Markup {
     html! { label.hidden for=(name) { (t!(ctx, name)) } input id=(name) type="search" inputmode="numeric" name=(name) value=[ctx.q(name)] placeholder=(t!(ctx, name)); }
 }
 
-async fn look_up(ctx: &Ctx, api: &str) -> Result<Option<Vec<MessageView>>, Trouble> {
+async fn look_up(ctx: &Ctx, api: &str) -> Result<Looked<Vec<MessageView>>, Trouble> {
     if ctx.q("sender").is_none() && ctx.q("receiver").is_none() {
-        return Ok(None);
+        return match sent(ctx, "sender") {
+            true => Err(Trouble::new(422, t!(ctx, "look-missing"))),
+            false => Ok(Looked::Nothing),
+        };
     }
     let query = ctx.asks(50, &["sender", "receiver", "day"]);
     let found: List<MessageView> = ctx.get(&format!("{api}/messages?{query}")).await?;
-    Ok(Some(found.items))
+    Ok(Looked::Found(found.items))
 }
 
 fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
@@ -216,7 +315,7 @@ fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
                 thead { tr { th { (t!(ctx, "due")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "sender")) } th.num { (t!(ctx, "receiver")) } th { (t!(ctx, "payload")) } } }
                 tbody { @for one in messages {
                     tr {
-                        td.tight { (one.due) }
+                        td.tight { @match parse(&one.due) { Some(at) => (time_exact(ctx, at)), None => (one.due) } }
                         td.tight.side { (state_of(ctx, "message", one.state.as_str())) }
                         td.num data-label=(t!(ctx, "sender")) { (one.sender) } td.num data-label=(t!(ctx, "receiver")) { (one.receiver) }
                         td.wide { code { (line(&one.payload.to_string())) } }
@@ -231,22 +330,20 @@ fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
 fn bar(ctx: &Ctx, day: &Day) -> Markup {
     let total = day.total.max(1) as f64;
     let mut x = 0.0;
-    let parts = [
-        (day.sent, "succeeded"),
-        (day.failed, "failed"),
-        (day.cancelled, "cancelled"),
-        (day.in_hand, "running"),
-    ]
-    .map(|(count, class)| {
-        let (from, width) = (x, count as f64 / total * 400.0);
-        x += width;
-        (class, from, width)
-    });
+    // Of what is scheduled there is the ground.
+    let drawn = counts(day).into_iter().filter(|(_, state)| *state != "scheduled");
+    let parts: Vec<_> = drawn
+        .map(|(count, state)| {
+            let (from, width) = (x, count as f64 / total * 400.0);
+            x += width;
+            (state, from, width)
+        })
+        .collect();
     html! {
         svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = number(day.sent), all = number(day.total))) {
             rect.f-ready x="0" y="0" width="400" height="8" {}
-            @for (class, from, width) in parts {
-                @if width > 0.0 { rect class=(fill(class)) x=(format!("{from:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} }
+            @for (state, from, width) in parts {
+                @if width > 0.0 { rect class=(fill(state)) x=(format!("{from:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} }
             }
         }
     }
@@ -255,23 +352,23 @@ fn bar(ctx: &Ctx, day: &Day) -> Markup {
 async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let one: Day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
-    let asked = asked_cancel(ctx, api).await?;
+    let asked = beside(ctx, asked_cancel(ctx, api).await)?;
+    let status = refused(&asked).unwrap_or(200);
     let shown = html! { div.stack {
         section.panel {
             p.params { (bar(ctx, &one)) }
             dl.stats {
                 // How fast it goes is reckoned by the page from one look to the next.
                 @if one.state == "draining" { div hidden data-rate=(one.sent) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
-                @for (count, word) in [(one.total, "messages"), (one.sent, "state-sent"), (one.failed, "state-failed"), (one.cancelled, "state-cancelled"), (one.in_hand, "in-hand"), (one.retrying, "state-retrying")] {
-                    div { dd { b { (number(count)) } } dt { span { (t!(ctx, word)) } } }
-                }
+                div { dd { b { (number(one.total)) } } dt { span { (t!(ctx, "messages")) } } }
+                @for (count, state) in counts(&one) { div.s-failed[state == "failed" && count > 0] { dd { b { (number(count)) } } dt { (state_of(ctx, "message", state)) } } }
             }
             @if let Some(at) = one.drained_at { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
         }
         section.panel {
             h2 { (t!(ctx, "buckets")) }
             (buckets(ctx, &one))
-            div.below { (legend_of_messages(ctx, &["pending", "running", "sent", "failed", "cancelled"])) }
+            div.below { (legend_of_messages(ctx, &DRAWN)) }
         }
     } };
     let body = html! {
@@ -279,7 +376,8 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         (ctx.live("day", shown))
         @if ctx.viewer.operates() { (cancel_form(ctx, topic, day, asked)) }
     };
-    Answer::page(Page::new("topics", format!("{topic} · {day}"), body).crumbs(crumbs(ctx, topic, Some(day))))
+    let page = Page::new("topics", format!("{topic} · {day}"), body).crumbs(crumbs(ctx, topic, Some(day)));
+    Answer::page(Page { status, ..page })
 }
 
 /// A hundred rows of a hundred: which buckets are sent. One path for each state.
@@ -327,9 +425,9 @@ struct AskedCancel {
 const COUNTED_PAGES: usize = 10;
 const COUNTED_EACH: u32 = 500;
 
-async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Option<AskedCancel>, Trouble> {
+async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Looked<AskedCancel>, Trouble> {
     if ctx.q("cancel").is_none() || !ctx.viewer.operates() {
-        return Ok(None);
+        return Ok(Looked::Nothing);
     }
     let fields: Vec<(&'static str, String)> = [
         ("day", "cancel_day"),
@@ -340,12 +438,12 @@ async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Option<AskedCancel>, Troub
     .filter_map(|(name, asked)| Some((name, ctx.q(asked)?.trim().to_owned())))
     .collect();
     if fields.is_empty() {
-        return Ok(None);
+        return Err(Trouble::new(422, t!(ctx, "cancel-missing")));
     }
     let (mut count, mut more) = (0, false);
     if let [("day", day)] = fields.as_slice() {
         let day: Day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
-        count = (day.total - day.sent - day.failed - day.cancelled - day.in_hand).max(0);
+        count = still_to_send(&day) + day.retrying;
     } else {
         let query = url::form_urlencoded::Serializer::new(format!("limit={COUNTED_EACH}"))
             .extend_pairs(&fields)
@@ -362,11 +460,11 @@ async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Option<AskedCancel>, Troub
             cursor = format!("&cursor={}", segment(&next));
         }
     }
-    Ok(Some(AskedCancel { fields, count, more }))
+    Ok(Looked::Found(AskedCancel { fields, count, more }))
 }
 
 /// First how many messages that would be, then the button that cancels them.
-fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Option<AskedCancel>) -> Markup {
+fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Looked<AskedCancel>) -> Markup {
     let written = |name: &str| ctx.q(&format!("cancel_{name}")).unwrap_or_default().to_owned();
     let day = if written("day").is_empty() {
         day.to_owned()
@@ -382,19 +480,22 @@ fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Option<AskedCancel>) ->
     html! {
         section.panel #cancel {
             h2 { (t!(ctx, "cancel-messages")) }
-            form.filters method="get" {
+            form.filters method="get" action={ (ctx.path) "#cancel" } {
+                @if let Some(month) = ctx.q("month") { input type="hidden" name="month" value=(month); }
                 (field("day", &day, false))
                 (field("sender", &written("sender"), true))
                 (field("receiver", &written("receiver"), true))
                 button type="submit" name="cancel" value="count" { (t!(ctx, "cancel-count")) }
             }
-            @if let Some(asked) = asked {
-                form.filters.under method="post" action={ "/topics/" (segment(topic)) "/cancel" } {
+            @match asked {
+                Looked::Nothing => p.muted.under { (t!(ctx, "cancel-hint")) },
+                Looked::Refused(_, why) => (why_not(&why)),
+                Looked::Found(asked) => form.filters.under method="post" action={ "/topics/" (segment(topic)) "/cancel" } {
                     @for (name, value) in &asked.fields { input type="hidden" name=(name) value=(value); }
                     p { (t!(ctx, "cancel-would", n = format!("{}{}", span::number(asked.count), if asked.more { "+" } else { "" }))) }
                     @if asked.count > 0 || asked.more { button.danger type="submit" title=(t!(ctx, "cancel-messages-will")) { (t!(ctx, "cancel-messages")) } }
-                }
-            } @else { p.muted.under { (t!(ctx, "cancel-hint")) } }
+                },
+            }
         }
     }
 }
@@ -419,4 +520,28 @@ async fn cancel(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         to: format!("/topics/{}{day}", segment(topic)),
         said: Some(said),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_states_of_a_day_are_all_of_its_messages() {
+        let day = Day {
+            day: NaiveDate::default(),
+            state: "draining".into(),
+            total: 19_999,
+            sent: 9_000,
+            failed: 400,
+            cancelled: 30,
+            in_hand: 560,
+            retrying: 9,
+            drained_at: None,
+            dropped_at: None,
+            buckets: None,
+        };
+        assert_eq!(still_to_send(&day), 10_000);
+        assert_eq!(counts(&day).iter().map(|(count, _)| count).sum::<i64>(), day.total);
+    }
 }

@@ -17,7 +17,7 @@ fn a_task_and_what_depends_on_it_run_again() {
         .refused("clear b", "the run is running")
         .play("claim b; ok b; claim c; ok c")
         .shows("a=succeeded b=succeeded c=succeeded x=succeeded y=succeeded run=succeeded");
-    // Numbers go on, and a second clear goes on from there.
+    // Numbers continue, and a second clear continues from there.
     world.play("clear a");
     assert_eq!(world.ready.values().copied().collect::<Vec<_>>(), [2]);
     world.play("ok a");
@@ -40,7 +40,7 @@ fn alone_it_leaves_what_has_run_and_asks_what_has_not() {
         .shows("a=ready b=pending c=pending d=succeeded run=running")
         .play("ok a; ok b; ok c")
         .shows("a=succeeded b=succeeded c=succeeded d=succeeded run=succeeded");
-    // With all that depends on it, what was set by hand or skipped by its own word goes as well.
+    // All that depends on it is cleared too, even if it was overridden, or skipped by its own decision.
     World::start(dag("a; b: a; c: a; d: a all_done"))
         .play("ok a; skip b; ok d; set c skipped; clear a")
         .shows("a=ready b=pending c=pending d=pending run=running")
@@ -50,16 +50,16 @@ fn alone_it_leaves_what_has_run_and_asks_what_has_not() {
 
 #[test]
 fn failures_that_stand_and_those_that_are_dealt_with() {
-    // Another failure stands: the run ends as it was.
+    // Another failure remains: the run ends as before.
     let mut world = World::start(dag("a; b; c: b"));
     world.play("fail a; ok b; ok c; clear b; ok b; ok c");
     world.shows("a=failed b=succeeded c=succeeded run=failed");
-    // The failure of which the run told is below what runs again.
+    // The failure in the run's error is downstream of what runs again.
     let mut world = World::start(dag("a; b: a"));
     world.play("ok a; fail b; clear a");
     assert_eq!(world.progress.error(), None);
     world.play("ok a; ok b").shows("a=succeeded b=succeeded run=succeeded");
-    // What a stop cancelled goes on with the failure that it was cancelled for.
+    // What a stop cancelled continues together with the failure that caused it.
     World::start(stopping(dag("a; b: a; c")))
         .play("claim a; claim c; fail a; ok c")
         .shows("a=failed b=cancelled c=succeeded run=failed")
@@ -69,7 +69,7 @@ fn failures_that_stand_and_those_that_are_dealt_with() {
         .shows("a=failed b=cancelled c=succeeded run=failed")
         .play("clear a alone")
         .shows("a=ready b=pending c=succeeded run=running");
-    // What cannot run any more after all ends the run again at once.
+    // If nothing can run after all, the run ends again at once.
     World::start(dag("a; b: a"))
         .play("ok a; ok b; set a failed")
         .shows("a=failed b=succeeded run=failed")
@@ -111,7 +111,7 @@ fn mapped_tasks() {
     world
         .play("expand m 3; ok m#0; ok m#1; ok m#2; ok z; clear m")
         .shows("m=ready z=pending run=running")
-        // It is expanded anew, to whatever its items are by then.
+        // It is expanded anew, to its current items.
         .play("expand m 2; claim *")
         .shows("m=ready m#0=running m#1=running z=pending run=running");
     assert!(world.running.values().all(|&attempt| attempt > 1));
@@ -130,13 +130,13 @@ fn mapped_tasks() {
         .play("clear m#2 alone; ok m#2")
         .shows("m=succeeded m#0=succeeded m#1=succeeded m#2=succeeded z=succeeded run=succeeded")
         .refused("clear m#3", "the task run does not exist");
-    // What an item gave to the joined output is taken back with it: cleared without end, it does not grow.
+    // An item's part of the joined output is taken back with it: repeated clears do not make it grow.
     let bytes = world.progress.maps[&0].output_bytes;
     for _ in 0..5 {
         world.play("clear m#2; ok m#2; ok z");
     }
     assert_eq!(world.progress.maps[&0].output_bytes, bytes);
-    // What was set by hand as a whole is not made up of its items.
+    // A mapped task that was overridden as a whole is not determined by its items.
     World::start(group())
         .play("expand m 3; ok m#0; ok m#1; fail m#2; set m succeeded; ok z")
         .refused("clear m#2", "the task run is succeeded")

@@ -6,6 +6,51 @@ use super::super::*;
 use super::world::{World, plan};
 use super::{check, dag, stopping};
 
+/// The rule that all ask and the decision of the state machine are the same.
+#[test]
+fn what_is_allowed_is_accepted() {
+    let (plan, now) = (plan(dag("a")), "2026-11-20T10:00:00Z".parse().unwrap());
+    let (withdrawn, key) = (Vec::new(), TaskKey::whole(0));
+    let clear = Event::Clear {
+        key,
+        downstream: false,
+        output_bytes: 0,
+    };
+    let events = [
+        (
+            Control::Cancel,
+            Event::Cancel {
+                withdrawn: withdrawn.clone(),
+            },
+        ),
+        (Control::Pause, Event::Pause { withdrawn }),
+        (Control::Resume, Event::Resume { waits: false }),
+        (Control::Restart, Event::Restart),
+        (Control::Clear, clear),
+    ];
+    for (control, event) in events {
+        for &state in RunState::ALL {
+            let (mut after, mut progress) = (state, Progress::new(&plan));
+            let decided = decide(
+                &plan,
+                &mut after,
+                &mut progress,
+                std::slice::from_ref(&event),
+                now,
+                &mut || 0,
+            );
+            let refused = decided.err();
+            let expect = (!control.is_allowed(state)).then_some(Refused::RunState(state));
+            assert_eq!(refused, expect, "{control:?} of a run that is {state}");
+            assert_eq!(
+                control.check(state).err(),
+                expect,
+                "{control:?} of a run that is {state}"
+            );
+        }
+    }
+}
+
 #[test]
 fn pause_and_resume() {
     World::start(dag("a; b; c: a; r: retry"))
@@ -170,7 +215,7 @@ fn override_revives_and_reopens() {
         .shows("a=failed b=succeeded c=ready run=running")
         .play("ok c")
         .shows("a=failed b=succeeded c=succeeded run=failed");
-    // What was skipped by its own word, or by hand, stands.
+    // What was skipped by its own decision, or by an override, stays.
     check(
         "a; b: a all_done; c: a",
         "fail a; skip b; set c skipped; set a succeeded",
@@ -247,7 +292,7 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
         .play("claim a; claim b; fail a + fail b")
         .shows("a=failed b=failed c=cancelled d=cancelled e=cancelled run=failed");
     assert_eq!(world.progress.error(), Some("task a: failed: broken"));
-    // The other failure still stands.
+    // The other failure remains.
     world
         .play("set a succeeded")
         .shows("a=succeeded b=failed c=cancelled d=cancelled e=cancelled run=failed");
@@ -270,7 +315,7 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
 
 #[test]
 fn reopened_in_turn() {
-    // Nothing starts before the run's turn has come; what is kept is kept, and numbers go on.
+    // Nothing starts before the run's turn; what is kept stays, and numbers continue.
     let mut world = World::start(dag("a; b: a; c"));
     world
         .play("ok c; fatal a")
@@ -285,7 +330,8 @@ fn reopened_in_turn() {
         .play("start")
         .shows("a=ready b=pending c=succeeded run=running");
     assert_eq!(world.ready.values().copied().collect::<Vec<_>>(), [2]);
-    // An override reopens in the same way, another one finds the run waiting, and what has nothing to do ends at once.
+    // An override reopens in the same way, another one finds the run waiting, and a run with nothing to do ends at
+    // once.
     World::start(dag("a; b: a; c: b"))
         .play("fatal a; turn + set a succeeded")
         .shows("a=succeeded b=paused c=pending run=waiting")
@@ -318,7 +364,7 @@ fn a_run_that_waits_to_begin() {
         .refused("resume", "the run is waiting")
         .play("start")
         .shows("a=ready b=pending run=running");
-    // What is set by hand is found by its beginning; nothing starts before that.
+    // An override stays until the run begins; nothing starts before that.
     World::of(plan(dag("a; b: a; c")))
         .play("set a succeeded")
         .shows("a=succeeded b=paused c=pending run=waiting")

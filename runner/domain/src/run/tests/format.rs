@@ -1,4 +1,4 @@
-//! Bytes of progress: those of other builds are read, and what is written can be read by other builds.
+//! Bytes of progress: those of other builds can be read, and other builds can read what is written.
 
 use super::super::format::FormatError;
 use super::super::*;
@@ -8,7 +8,7 @@ use super::world::World;
 const FORM_1: &str = include_str!("../golden/form1.txt");
 const FORM_2: &str = include_str!("../golden/form2.txt");
 
-/// What the first build kept, as it declared it. It read bytes by `postcard::from_bytes`, and went by nothing else.
+/// The format of the first build, as it declared it. It read bytes by `postcard::from_bytes`, and nothing else.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct FirstBuild {
     states: Vec<u8>,
@@ -18,7 +18,7 @@ pub(super) struct FirstBuild {
     error: Option<String>,
 }
 
-/// What must hold of all bytes, whatever they hold.
+/// What must be true of all bytes, whatever their content.
 pub(super) fn check_bytes(progress: &Progress) {
     let bytes = progress.to_bytes().unwrap();
     assert_eq!(&Progress::from_bytes(&bytes).unwrap(), progress);
@@ -34,7 +34,7 @@ pub(super) fn check_bytes(progress: &Progress) {
         ..progress.clone()
     };
     assert_eq!(read, known);
-    // Nothing that either writes looks like a form with a number.
+    // Nothing that either of them writes looks like a form with a number.
     assert!(!bytes.starts_with(&[0x80, 0x00]) && !anew.starts_with(&[0x80, 0x00]));
 }
 

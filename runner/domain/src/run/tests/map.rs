@@ -85,7 +85,7 @@ fn an_item_that_waits_for_its_retry_holds_nobody_up() {
     retried(1)
         .play("expand m 3; fail m#0")
         .shows("m=ready m#0=retrying m#1=ready m#2=pending z=pending run=running")
-        // Due, but there is no place: it takes the next, before what was never started.
+        // It is due, but there is no free slot: it takes the next one, before items that were never started.
         .play("due m#0")
         .shows("m=ready m#0=pending m#1=ready m#2=pending z=pending run=running")
         .play("ok m#1")
@@ -129,7 +129,7 @@ fn fail_fast_cancels_the_rest() {
             attempt: 1
         }]
     );
-    // What ended in the same batch counts, on either side of the failure.
+    // Outcomes of the same batch count, before and after the failure.
     mapped(json!({"fail_fast": true}))
         .play("expand m 4; claim *; ok m#0 + fail m#1 + ok m#2")
         .shows("m=failed m#0=succeeded m#1=failed m#2=succeeded m#3=cancelled z=upstream_failed run=failed");
@@ -194,7 +194,7 @@ fn a_stop_cancels_items_that_have_not_started() {
         .shows("a=failed m=ready m#0=cancelled m#1=running m#2=cancelled m#3=cancelled run=running")
         .play("ok m#1")
         .shows("a=failed m=cancelled m#0=cancelled m#1=succeeded m#2=cancelled m#3=cancelled run=failed")
-        // Dealt with: they go on.
+        // Repaired: they continue.
         .play("set a succeeded")
         .shows("a=succeeded m=ready m#0=ready m#1=succeeded m#2=ready m#3=pending run=running");
     // Dealt with while one of them still runs.
@@ -261,16 +261,16 @@ fn retry_now_of_items_and_of_the_whole() {
         .shows("m=ready m#0=ready m#1=succeeded m#2=pending z=pending run=running")
         .play("ok m#0; fail m#2")
         .shows("m=failed m#0=succeeded m#1=succeeded m#2=failed z=upstream_failed run=failed");
-    // While it waits for a retry, and with no place free.
+    // While it waits for a retry, and without a free slot.
     retried(1)
         .play("expand m 2; fail m#0; retry m#0")
         .shows("m=ready m#0=pending m#1=ready z=pending run=running")
         .play("ok m#1; ok m#0; ok z");
-    // With the last failure, what `fail_fast` cancelled goes on.
+    // When the last failure is gone, what `fail_fast` cancelled continues.
     mapped(json!({"fail_fast": true}))
         .play("expand m 3; fail m#1; retry m#1")
         .shows("m=ready m#0=ready m#1=ready m#2=ready z=pending run=running");
-    // What was set by hand stands.
+    // An override stays.
     mapped(json!({}))
         .play("expand m 2; claim m#0; fail m#1; set m succeeded; ok z")
         .refused("retry m#1", "the task run is succeeded")
@@ -306,7 +306,7 @@ fn override_of_items() {
         .shows("m=succeeded m#0=succeeded m#1=skipped m#2=succeeded z=succeeded run=succeeded");
     assert_eq!(world.stopped.len(), 1);
     assert_eq!(world.progress.attempt(world.key("m#2")), 2);
-    // What `fail_fast` cancelled because of it goes on.
+    // What `fail_fast` cancelled because of it continues.
     mapped(json!({"fail_fast": true, "concurrency": 2}))
         .play("expand m 4; claim *; fail m#0; set m#0 succeeded")
         .shows("m=ready m#0=succeeded m#1=ready m#2=ready m#3=pending z=pending run=running");

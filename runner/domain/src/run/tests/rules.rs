@@ -1,4 +1,4 @@
-//! Trigger rules over all ends that two and three dependencies can come to.
+//! Trigger rules for all possible ends of two and three dependencies.
 //!
 //! The table is written from Airflow's documentation, "Trigger Rules"
 //! (<https://airflow.apache.org/docs/apache-airflow/stable/core-concepts/dags.html#trigger-rules>), and, for the state
@@ -13,7 +13,7 @@
 use super::world::World;
 use super::*;
 
-/// How a dependency may end: the word, the kind that rules know, how a DAG brings it about.
+/// The possible ends of a dependency: the name, the kind for the rules, and how a DAG causes it.
 const ENDS: [(&str, char); 5] = [
     ("succeeded", 's'),
     ("failed", 'f'),
@@ -62,7 +62,7 @@ fn expected(rule_row: &str, ends: &[usize]) -> TaskState {
     }
 }
 
-/// A world with dependencies `d0`, `d1`, ... that can come to these ends, and a task `z` that waits for them.
+/// A world with dependencies `d0`, `d1`, ... that can have these ends, and a task `z` that waits for them.
 fn world(rule: &str, ends: &[usize]) -> World {
     let mut tasks = Vec::new();
     let mut names = Vec::new();

@@ -1,8 +1,8 @@
-//! A world that carries out what is decided, and checks after each step what must always hold.
+//! A world that carries out decisions, and checks after each step what must always be true.
 //!
-//! It is told what happens in words, so that a failure can be replayed: `claim a; ok a; fail b + lose c`. Steps are
-//! separated by `;`, outcomes of one batch by `+`. A task run is written `name`, an item `name#3`; `*` claims all.
-//! `ok`, `fail` and the like claim what is ready by themselves.
+//! Events are given in words, so that a failure can be replayed: `claim a; ok a; fail b + lose c`. Steps are separated
+//! by `;`, outcomes of one batch by `+`. A task run is written `name`, an item `name#3`; `*` claims all. `ok`, `fail`
+//! and the like claim what is ready by themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,7 +99,7 @@ impl World {
         self
     }
 
-    /// Delivers an outcome of an attempt that is not under way.
+    /// Delivers an outcome of an attempt that is not the current one.
     pub(super) fn stale(&mut self, word: &str, attempt: u32) -> &mut Self {
         let at = AttemptKey {
             key: self.key(word),
@@ -222,7 +222,8 @@ impl World {
         }
     }
 
-    /// Takes the ready rows back; whoever is refused for it puts nothing back, as a transaction rolled back would.
+    /// Takes back the ready rows. If the event is then refused, nothing is restored, as when a transaction is rolled
+    /// back.
     fn withdraw(&mut self) -> Vec<TaskKey> {
         if self.state.is_final() {
             Vec::new()
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    /// Decides, and carries out what is decided.
+    /// Decides, and carries out the decision.
     pub(super) fn deliver(&mut self, events: &[Event]) -> Result<Actions, Refused> {
         let was = self.state;
         let (mut actions, before) = self.decide(events)?;
@@ -245,7 +246,7 @@ impl World {
         }
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
-            // A cancelled run comes back by a restart or a clear only, whatever it was cancelled by.
+            // A cancelled run is reopened only by a restart or a clear, whatever cancelled it.
             [Event::Override { .. }] | [Event::TakeTurn, Event::Override { .. }] if was == RunState::Cancelled => {
                 self.cancelled = true;
             }
@@ -286,7 +287,7 @@ impl World {
         Ok((actions, before))
     }
 
-    /// What the store does, in its order.
+    /// Does what the store does, in its order.
     fn carry_out(&mut self, actions: &Actions) {
         for key in &actions.drop_timers {
             self.timers.remove(key);
@@ -346,7 +347,7 @@ impl World {
         assert_eq!(before, (self.state, self.progress.clone()));
     }
 
-    /// What must hold after every step.
+    /// What must be true after every step.
     fn check(&self, before: &Progress, by_hand: bool) {
         let told = || format!("{}\nafter {}", self.show(), self.log.join("; "));
         let is_expanded = |task: TaskIndex| self.progress.maps.contains_key(&task);
@@ -417,7 +418,7 @@ impl World {
         }
     }
 
-    /// What must hold once the run has ended.
+    /// What must be true once the run has ended.
     fn check_end(&self, told: &dyn Fn() -> String) {
         let empty = self.ready.is_empty() && self.running.is_empty() && self.timers.is_empty();
         assert!(empty, "something is left of an ended run: {}", told());
@@ -471,7 +472,7 @@ impl World {
         }
     }
 
-    /// The contract's rules, in words of their own.
+    /// The contract's rules, implemented a second time.
     fn rule(&self, task: TaskIndex) -> Option<TaskState> {
         let spec = &self.plan.tasks[task as usize];
         let states: Vec<TaskState> = spec

@@ -46,7 +46,7 @@ const TABLE: &[(&str, bool, bool)] = &[
     ("0 * 5 * * ?", true, true),
     ("0 0 0 1W * ?", true, true),
     ("59 59 23 L * ?", true, true),
-    // Of the class's documentation.
+    // From the class's documentation.
     ("0 0 12 * * ?", true, true),
     ("0 15 10 ? * *", true, true),
     ("0 15 10 * * ? *", true, true),
@@ -107,7 +107,7 @@ const TABLE: &[(&str, bool, bool)] = &[
     ("0 30 Ralf * * ?", false, false),
     ("kilroy was here", false, false),
     ("L 30 * * * ?", false, false),
-    // Of the documentation, and of what differs.
+    // From the documentation, and where the dialects differ.
     ("0 0 12 ? * 3#1,6#3", false, true),
     ("0 0 12 ? * 0", false, true),
     ("0 0 12 ? * ?", false, true),
@@ -119,7 +119,7 @@ const TABLE: &[(&str, bool, bool)] = &[
 #[test]
 fn what_is_taken() {
     for &(text, quartz, unix) in TABLE {
-        // Years that are over never fire; `never fires` is not what is asked here.
+        // Past years never fire; `never fires` is not tested here.
         let taken = |dialect| text::read(text, Reading { dialect, ..QUARTZ }).map(drop);
         assert_eq!(
             taken(CronDialect::Quartz).is_ok(),
@@ -243,7 +243,7 @@ fn when_it_fires() {
             "2026-11-27 12:00:00",
         ],
     );
-    // `7/6` of the months turns on July only.
+    // `7/6` of the months means only July.
     check(
         "0 0 0 1 7/6 ?",
         "2026-01-01T00:00:00",

@@ -250,7 +250,7 @@ fn starts_below_the_range_are_raised() {
     }
 }
 
-/// What croner can read matches at the same moments.
+/// Expressions that croner accepts match at the same moments.
 #[test]
 fn agrees_with_croner() {
     use croner::parser::{CronParser, Seconds, Year};

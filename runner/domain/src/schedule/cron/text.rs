@@ -1,17 +1,17 @@
 //! Cron expressions as people write them.
 //!
-//! Taken beside what every cron takes: `?` in any field for `*`, `5/15`, `/15`, `22-2` and `FRI-MON` over the end,
-//! `@midnight`, full names, `L` (in the weekdays alone: Saturday), `L-3`, `LW`, `L-3W`, `15W`, `5L`, `5#3`. An error
-//! names the field and the item.
+//! Accepted in addition to what every cron accepts: `?` in any field for `*`, `5/15`, `/15`, `22-2` and `FRI-MON` over
+//! the end, `@midnight`, full names, `L` (in the weekdays alone: Saturday), `L-3`, `LW`, `L-3W`, `15W`, `5L`, `5#3`. An
+//! error names the field and the item.
 //!
-//! Quartz' dialect differs in meaning (weekdays are 1 to 7 from Sunday) and is read as strictly as Quartz reads it:
-//! seconds are there, and exactly one of the two day fields is `?`. On the other hand it has `L` in lists of days of the
-//! month, which Quartz takes since 2.5.
+//! Quartz' dialect has other meanings (weekdays are 1 to 7 from Sunday) and is read as strictly as Quartz reads it:
+//! seconds are required, and exactly one of the two day fields is `?`. But it also has `L` in lists of days of the
+//! month, which Quartz accepts since 2.5.
 
 use super::{Cron, FIRST_YEAR, MonthDays, Weekdays, YEAR_WORDS, Years};
 use crate::spec::CronDialect;
 
-/// The longest expression that is looked at.
+/// The longest expression that is read.
 const TEXT_MAX_BYTES: usize = 256;
 /// The most days before the last one of a month.
 const BEFORE_LAST_MAX: u32 = 30;
@@ -128,7 +128,7 @@ pub fn with_legal_starts(text: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) dialect: CronDialect,
-    /// It was accepted before steps beyond a field's range and `L` in lists were refused: it goes on as it did.
+    /// It was accepted before steps beyond a field's range and `L` in lists were refused: it continues as before.
     pub(crate) stored: bool,
 }
 
@@ -183,7 +183,7 @@ pub(super) fn read(text: &str, reading: Reading) -> Result<Cron, String> {
     Ok(cron)
 }
 
-/// What Quartz refuses and others take.
+/// Refuses what Quartz refuses and others accept.
 fn quartz_only(fields: &[&str]) -> Result<(), String> {
     let asked = |index: usize| fields[index] == "?";
     if asked(DAY_OF_MONTH) == asked(DAY_OF_WEEK) {
@@ -213,7 +213,7 @@ fn read_field(cron: &mut Cron, index: usize, text: &str, reading: Reading) -> Re
     let field = &FIELDS[index];
     let text = text.replace('?', "*");
     let items: Vec<&str> = text.split(',').collect();
-    // `L` and its like beside other days have meant different things in different schedulers.
+    // `L` and its variants next to other days have different meanings in different schedulers.
     let alone = match index {
         _ if reading.stored => false,
         DAY_OF_MONTH => reading.dialect == CronDialect::Unix,
@@ -249,7 +249,7 @@ fn is_last(index: usize, item: &str) -> bool {
     }
 }
 
-/// `5L`, `FRIL`: what stands before the `L`.
+/// `5L`, `FRIL`: the part before the `L`.
 fn of_last_weekday(item: &str) -> Option<&str> {
     item.strip_suffix('L').filter(|bare| !bare.is_empty())
 }

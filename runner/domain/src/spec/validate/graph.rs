@@ -8,7 +8,7 @@ use crate::fault::pointer_token;
 use crate::graph::{Graph, show_cycle};
 use crate::{Faults, Name};
 
-/// How many groups a search for a cycle looks at.
+/// How many groups the search for a cycle visits.
 const GROUPS_MAX: usize = 10_000;
 
 pub(super) fn check_tasks(spec: &GroupSpec, faults: &mut Faults) {
@@ -40,8 +40,8 @@ pub(super) struct Ancestry<'a> {
     known: OnceCell<Ancestors<'a>>,
 }
 
-/// For each task, by its place in the order of names, the set of those it waits for; none of those on a cycle or
-/// behind one.
+/// For each task, by its position in the order of names, the set of tasks for which it waits; tasks on a cycle or
+/// downstream of one have none.
 struct Ancestors<'a> {
     positions: HashMap<&'a Name, usize>,
     sets: Vec<Option<Vec<u64>>>,

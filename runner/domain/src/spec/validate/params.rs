@@ -70,7 +70,7 @@ impl<'a> Schemas<'a> {
         schema
     }
 
-    /// What a task's params start from, and what they must satisfy.
+    /// A task's default params, and the schema that they must satisfy.
     fn of(&mut self, task: &TaskSpec) -> Option<Rc<Known>> {
         if let Some(script) = &task.script {
             return self.script(script);
@@ -102,7 +102,7 @@ pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut 
     }
 }
 
-/// `place` says where the params of a layer stand in the document. What is missing may still come with a run.
+/// `place` is the pointer of a layer's params in the document. A missing param may still come with a run.
 fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, pointer_to: impl Fn(Option<Layer>) -> String) {
     let Some(schema) = &known.schema else { return };
     let (merged, unknown) = layers.constant();
@@ -120,7 +120,7 @@ fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, pointer_to
     }
 }
 
-/// A param that all tasks share is wrong for each of them; saying so once is enough.
+/// A param that all tasks share is wrong for each of them; it is reported once.
 fn push_new(faults: &mut Faults, fault: Fault) {
     if !faults.0.contains(&fault) {
         faults.push(fault);

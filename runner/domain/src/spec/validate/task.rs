@@ -86,7 +86,7 @@ pub(super) fn check(
     }
 }
 
-/// What it may reach, and how much of what is shared it takes.
+/// What it may reach, and how much of shared resources it takes.
 fn check_grants(
     pointer: &str,
     (group, spec): (&Name, &GroupSpec),

@@ -116,7 +116,7 @@ fn the_example_of_the_manual() {
     assert_eq!(read, again);
 }
 
-/// A script is no name of its own (it may say a version), and is composed like one nevertheless.
+/// A script reference is not a plain name (it may contain a version), but is normalised like one.
 #[test]
 fn scripts_are_named_in_nfc() {
     for (written, kept) in [("cafe\u{301}", "caf\u{e9}"), ("cafe\u{301}@2", "caf\u{e9}@2")] {
@@ -436,7 +436,7 @@ fn templates_and_params() {
         one(json!({"queue": "q", "for_each": "{{ x y }}"})),
         &[("/tasks/t/for_each", "invalid template")],
     );
-    // What is missing may come with a run.
+    // A missing param may come with a run.
     check(one(json!({"script": "extract"})), &[]);
     check(
         one(json!({"script": "extract", "params": {"table": 1}})),
@@ -554,7 +554,7 @@ fn templates_name_what_is_there() {
             ("/tasks/t/http/body/a/0", "more than 200"),
         ],
     );
-    // What all tasks share may take what only some have.
+    // Params that all tasks share may be used by only some of them.
     check(
         json!({"params": {"n": "{{ upstream.a | default(0) }}"}, "tasks": {"a": {"queue": "q"}}}),
         &[],
@@ -563,7 +563,7 @@ fn templates_name_what_is_there() {
         json!({"params": {"n": "{{ upstream.b | default(0) }}"}, "tasks": {"a": {"queue": "q"}}}),
         &[("/params/n", "there is no task `b`")],
     );
-    // Behind a cycle only the cycle is told.
+    // Downstream of a cycle, only the cycle is reported.
     check(
         json!({"tasks": {"a": {"queue": "q", "depends_on": ["b"]}, "b": {"queue": "q", "depends_on": ["a"]},
             "c": {"queue": "q", "depends_on": ["b"], "params": {"n": "{{ upstream.a }}"}}}}),

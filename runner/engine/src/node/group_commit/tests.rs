@@ -45,7 +45,7 @@ impl Commits for Numbers {
             return Err(EngineError::Contended);
         }
         if batch.iter().any(|number| POISON.contains(number)) {
-            return Err(EngineError::Unreadable("poison".into()));
+            return Err(EngineError::unreadable("poison"));
         }
         self.written.lock().push(batch.to_vec());
         Ok((batch.iter().map(|number| number * 2).collect(), ()))
@@ -100,7 +100,7 @@ impl Commits for Replacing {
 
     async fn commit(&self, batch: &mut [u32]) -> Committed<Self> {
         match self.refuses_all {
-            true => Err(EngineError::Unreadable("poison".into())),
+            true => Err(EngineError::unreadable("poison")),
             false => self.numbers.commit(batch).await,
         }
     }
@@ -200,6 +200,21 @@ async fn what_is_tried_without_end_ends_with_the_lease() {
     settle(&patient, vec![asked], || tries() == 10).await;
     assert_eq!(tries(), 10);
     assert!(answer.try_recv().is_err(), "nobody is answered");
+}
+
+#[test]
+fn all_hear_why_a_batch_was_refused() {
+    let (gathered, answers): (Vec<_>, Vec<_>) = (0..2).map(asked::<Numbers>).unzip();
+    let cause = "x".parse::<u8>().expect_err("no number");
+    refuse(gathered, EngineError::unreadable_in("revision 7", cause));
+    for mut answer in answers {
+        let error = answer.try_recv().expect("an answer").expect_err("it was refused");
+        let chain = Chain(&error).to_string();
+        assert_eq!(
+            chain,
+            "stored data cannot be read: revision 7: invalid digit found in string"
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The runs of a backfill, made for the instants that were found.
+//! Creates the runs of a backfill for the instants that were found.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -27,8 +27,8 @@ pub(super) struct Made {
 }
 
 impl Schedules {
-    /// The round of a backfill whose runs follow one another, at an instant that the last round found free: one statement.
-    /// `false`: there is no such instant, or something is not as the last round left it, and nothing was done.
+    /// The round of a backfill with one run at a time, at an instant that the last round found free: one statement.
+    /// `false`: there is no such instant, or something has changed since the last round, and nothing was done.
     pub(super) async fn backfill_step(self: &Arc<Self>, id: Uuid) -> Result<bool, EngineError> {
         let Some(source) = self
             .sources
@@ -77,7 +77,8 @@ impl Schedules {
         Ok(true)
     }
 
-    /// A run for an instant of a backfill. The round registers it, since it may take an instant over from another run.
+    /// A run for an instant of a backfill. The round registers the instant, because it may take it over from another
+    /// run.
     fn lay_out_instant(
         &self,
         row: &BackfillRow,
@@ -132,7 +133,7 @@ impl Schedules {
         self.runs.hand_out(&mut runs);
         let created = round.create(&runs, self.node.lease(), &*self.node.clock).await?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
-            return Err(EngineError::Unreadable(format!(
+            return Err(EngineError::unreadable(format!(
                 "a run of backfill {} was not created: {refused:?}",
                 row.id
             )));

@@ -1,10 +1,10 @@
-//! The backfiller: goes round the backfills; `heddle_store::backfill` tells the protocol. How one begins and is controlled:
-//! `start.rs`; which instants come next: `search.rs`; the runs for these: `make.rs`.
+//! The backfiller does a round of each backfill; `heddle_store::backfill` describes the protocol. How one begins and is
+//! controlled: `start.rs`; which instants are next: `search.rs`; the runs for these: `make.rs`.
 //!
-//! What wakes it is the end of a backfill's run on this node, a control, or a look once in a while. A round makes at
-//! most [`MADE_MAX`] runs and looks at no more than [`LOOKED_AT_MAX`](search::LOOKED_AT_MAX) instants, so that several backfills share a node
-//! and no transaction grows with a backfill's length; there is no barrier between rounds: the run that ends makes room
-//! for the next one at once.
+//! It ticks when a backfill's run ends on this node, after a control, and periodically. A round creates at most
+//! [`MADE_MAX`] runs and checks at most [`LOOKED_AT_MAX`](search::LOOKED_AT_MAX) instants, so that several backfills
+//! share a node and no transaction grows with the length of a backfill. There is no barrier between rounds: when a run
+//! ends, the next one can be created at once.
 
 mod make;
 mod search;
@@ -33,38 +33,38 @@ use search::search;
 pub(super) use search::{SOURCES_MAX, Source};
 pub use start::Started;
 
-/// How often to look without being told.
+/// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// For so long after all backfills were read only those are that a signal names.
+/// For this long after all backfills were read, only those are read that a signal names.
 const NAMED_FOR: TimeDelta = TimeDelta::milliseconds(500);
 
-/// How long to wait for another node's round.
+/// The wait for another node's round.
 const BUSY_FOR: Duration = Duration::from_millis(5);
 
-/// How many runs one round makes.
+/// How many runs one round creates.
 const MADE_MAX: usize = 500;
 
-/// How many open backfills one look takes in hand.
+/// How many open backfills one tick handles.
 const OPEN_MAX: i64 = 1_000;
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoundEnd {
     /// There is more to do at once.
     More,
-    /// Another node is at it.
+    /// Another node is doing a round.
     Busy,
     /// Something else has to happen first.
     Idle,
 }
 
-/// Goes round the backfills.
+/// Does the rounds of backfills.
 pub(crate) struct Backfiller {
     schedules: Arc<Schedules>,
-    /// When all were looked at last.
+    /// When all were last read.
     looked: Option<Time>,
-    /// There is more to do for some, of which nobody will tell.
+    /// Some have more to do, and no signal will say so.
     more: bool,
 }
 
@@ -90,7 +90,7 @@ impl Service for Backfiller {
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
         let moved = self.schedules.node.signals.take_backfills();
-        // The end of a run names its backfill; other signals name none, and then all are read.
+        // The end of a run names its backfill. Other signals name none, and then all are read.
         let lately = self.looked.is_some_and(|looked| now - looked < NAMED_FOR);
         let ended = if lately && !self.more && !moved.others && !moved.named.is_empty() {
             self.schedules.backfill_rounds(moved.named).await?
@@ -108,7 +108,7 @@ impl Service for Backfiller {
 }
 
 fn verdict(row_made: Uuid, on_existing: OnExisting, occupancy: &Occupancy) -> Verdict<RunId> {
-    // Ids are UUIDv7: what was made before the backfill has a smaller one.
+    // Ids are UUIDv7: a run that was created before the backfill has a smaller one.
     let existing = occupancy.last.map(|(run, state, _)| Existing {
         run,
         state,
@@ -118,7 +118,7 @@ fn verdict(row_made: Uuid, on_existing: OnExisting, occupancy: &Occupancy) -> Ve
 }
 
 impl Schedules {
-    /// One round at each backfill that has something to do.
+    /// One round of each backfill that has something to do.
     async fn backfill_look(self: &Arc<Self>) -> Result<RoundEnd, EngineError> {
         let open = self.node.store.open_backfills(OPEN_MAX).await?;
         self.backfill_rounds(open).await
@@ -135,7 +135,7 @@ impl Schedules {
                         came_to = RoundEnd::Busy;
                     }
                 }
-                // One that cannot go on holds no other up.
+                // A backfill that cannot go on must not hold up the others.
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), backfill = %id, "cannot continue a backfill; trying again");
                 }
@@ -179,7 +179,7 @@ impl Schedules {
         self.backfill_runs(round, &group, moved).await
     }
 
-    /// The runs of a round: as many of the next instants as there is room for.
+    /// Creates the runs of a round: as many as the backfill may have active.
     async fn backfill_runs(
         self: &Arc<Self>,
         mut round: BackfillRound,
@@ -188,7 +188,8 @@ impl Schedules {
     ) -> Result<RoundEnd, EngineError> {
         let row = round.row.clone();
         let active = round.active().await?;
-        // Behind the row's lock and the count: what is made now is made after the end of whatever has made room for it.
+        // Read after the row's lock and the count: these runs are created after the end of the run that made room for
+        // them.
         let now = self.node.now();
         let room = usize::try_from(i64::from(row.max_active) - active)
             .unwrap_or(0)

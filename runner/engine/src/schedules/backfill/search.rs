@@ -1,4 +1,4 @@
-//! Which instants of a backfill come next.
+//! Which instants of a backfill are next.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use crate::EngineError;
 /// How many instants one statement looks up.
 const CHUNK_MAX: usize = 1_000;
 
-/// How many instants a round looks up at least.
+/// The minimum number of instants that a round looks up.
 const AHEAD_MIN: usize = 64;
 
 /// For how long an instant that was found free counts as free.
 pub(super) const AHEAD_FOR: Duration = Duration::from_millis(500);
 
-/// How many instants one round looks at.
+/// How many instants one round checks.
 pub(super) const LOOKED_AT_MAX: usize = 10_000;
 
-/// Of how many backfills a node remembers where their instants come from.
+/// For how many backfills a node remembers the source of their instants.
 pub(in crate::schedules) const SOURCES_MAX: usize = 1_000;
 
-/// Where a backfill's instants come from.
+/// The source of a backfill's instants.
 #[derive(Debug)]
 pub(in crate::schedules) struct Source {
     pub(super) grid: Grid,
     pub(super) ahead: Mutex<Option<Ahead>>,
 }
 
-/// Instants that the last round found free beyond what it had room for. With little room, looking them up one by one
-/// costs more than the runs.
+/// Free instants that the last round found beyond its number of runs. If a backfill has few active runs, looking up
+/// instants one by one would cost more than the runs.
 ///
-/// That nothing stands there is known for [`AHEAD_FOR`]; who registers one of them meanwhile is noticed all the same,
-/// by [`BackfillRound::register`]. Instants where something stands are always looked at afresh.
+/// They count as free for [`AHEAD_FOR`]. If somebody registers one meanwhile, [`BackfillRound::register`] notices that.
+/// Instants that are not free are always read again.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// They come right behind this position.
+    /// They follow directly after this position.
     pub(super) position: Option<Time>,
     catching_up: bool,
     pub(super) looked_at: tokio::time::Instant,
     pub(super) free: VecDeque<Occupancy>,
-    /// How the round left the backfill, if its runs follow one another and nothing but themselves is to be written.
+    /// The row of the backfill after the round, if it has one run at a time and nothing but these runs is to be
+    /// written.
     pub(super) left: Option<Arc<BackfillRow>>,
 }
 
@@ -57,7 +58,7 @@ impl Ahead {
 }
 
 impl Schedules {
-    /// Its instants, reckoned from the revision that it was made for; remembered while it goes on.
+    /// Its instants, computed from the revision for which it was created; remembered while it goes on.
     pub(super) async fn backfill_source(&self, row: &BackfillRow) -> Result<Arc<Source>, EngineError> {
         if let Some(source) = self.sources.get(&row.id) {
             return Ok(source);
@@ -78,15 +79,15 @@ impl Schedules {
     }
 }
 
-/// What a round's search found.
+/// The result of a round's search.
 pub(super) struct Found {
-    /// Instants to make runs for.
+    /// Instants that get runs.
     pub(super) make: Vec<Occupancy>,
-    /// There are no more yet.
+    /// There are no more at present.
     pub(super) exhausted: bool,
 }
 
-/// Looks for up to `room` instants to make runs for, and moves the position along.
+/// Searches for up to `room` instants that get runs, and advances the position.
 pub(super) async fn search(
     round: &mut BackfillRound,
     row: &BackfillRow,
@@ -114,7 +115,7 @@ pub(super) async fn search(
             (true, false) => (row.from_at, row.started_to, Order::Desc),
             (true, true) => (row.from_at, now, Order::Asc),
         };
-        // As many as there is room for; more and more of them where it turns out that most are left alone.
+        // As many as there is room for; more and more if it turns out that most of them are skipped.
         let chunk = (room - found.make.len()).max(2 * looked_at).clamp(AHEAD_MIN, CHUNK_MAX);
         let instants: Vec<Time> = source.grid.after(moved.position, from, to, order).take(chunk).collect();
         if instants.is_empty() {

@@ -1,4 +1,4 @@
-//! How a backfill begins, and what people do to it.
+//! How a backfill begins, and its controls.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use crate::node::catalog::Group;
 use crate::runs::control::{BulkAction, ControlError};
 use crate::{EngineError, Submission, SubmitError};
 
-/// How many runs of a cancelled backfill one look cancels, and how many at once.
+/// How many runs of a cancelled backfill one tick cancels, and how many at once.
 const CANCELLED_MAX: i64 = 10_000;
 
-/// What came of asking for a backfill.
+/// The result of a request for a backfill.
 #[derive(Clone, Debug)]
 pub enum Started {
     /// A dry run: these instants would get a run.
     Planned(Vec<Time>),
-    /// It goes on under this id.
+    /// It has begun, with this id.
     Made(Uuid),
 }
 
-/// A backfill of these instants as a row; without an end it goes on with what comes due, `to` is up to where it was counted.
+/// A backfill of these instants as a row. Without an end, it goes on with instants that come due; `to` is the end of
+/// what was counted.
 fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: Time, expected: u64) -> NewBackfill {
     NewBackfill {
         id,
@@ -50,7 +51,7 @@ fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: T
     }
 }
 
-/// What was asked for as the audit tells it: with the instants that days and local times stand for.
+/// The request as the audit shows it: with the instants that days and local times mean.
 fn with_instants(asked: &Value, checked: &Checked) -> Value {
     let mut asked = asked.clone();
     for (field, at) in [("from", Some(checked.from)), ("to", checked.to)] {
@@ -62,7 +63,7 @@ fn with_instants(asked: &Value, checked: &Checked) -> Value {
 }
 
 impl Schedules {
-    /// Starts a backfill, or lists what it would do.
+    /// Starts a backfill, or lists the runs that it would create.
     pub(crate) async fn start_backfill(
         &self,
         name: &str,
@@ -92,10 +93,10 @@ impl Schedules {
         let (zone, priority) = (plan.zone, plan.spec.priority);
         let now = self.node.now();
         let counted = spec.clone();
-        // A million instants of a cron expression take a while to count: not on the threads that answer requests.
+        // Counting a million instants of a cron expression takes long: not on the threads that answer requests.
         let checked = tokio::task::spawn_blocking(move || counted.check(calendar, zone, priority, now))
             .await
-            .map_err(|error| EngineError::Unreadable(error.to_string()))??;
+            .map_err(EngineError::unreadable)??;
         let to = checked.to.unwrap_or(now);
         let id = self.node.new_id(now);
         let left = self
@@ -111,13 +112,13 @@ impl Schedules {
                     .collect();
                 return (instants, 0);
             }
-            // A million instants need not be listed to be counted.
+            // A million instants can be counted without a list.
             let all = grid.count(from, to).unwrap_or(backfill::INSTANTS_MAX);
             let left = left.iter().filter(|instant| grid.names(**instant)).count() as u64;
             (Vec::new(), all.saturating_sub(left))
         })
         .await
-        .map_err(|error| EngineError::Unreadable(error.to_string()))?;
+        .map_err(EngineError::unreadable)?;
         if spec.dry_run {
             return Ok(Started::Planned(instants));
         }
@@ -135,7 +136,7 @@ impl Schedules {
         Ok(Started::Made(id))
     }
 
-    /// Pauses, resumes or cancels a backfill; the answer comes after it is committed.
+    /// Pauses, resumes or cancels a backfill; returns after the commit.
     pub(crate) async fn change_backfill(
         self: &Arc<Self>,
         id: Uuid,
@@ -163,7 +164,7 @@ impl Schedules {
         Ok(())
     }
 
-    /// The instants that stand as they are: what a backfill passes over.
+    /// The instants that a backfill skips, because they keep their runs.
     async fn left_alone(
         &self,
         group: &Group,
@@ -179,10 +180,10 @@ impl Schedules {
             .collect())
     }
 
-    /// Cancels what a cancelled backfill has under way; when all of that has ended, so has the backfill.
+    /// Cancels the active runs of a cancelled backfill; when all of them have ended, the backfill ends.
     pub(super) async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
         let runs = self.node.store.live_runs_of_source(id, CANCELLED_MAX).await?;
-        // Those that have ended meanwhile are refused: so much the better.
+        // Those that have ended meanwhile are refused, which is fine.
         self.runs.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
         if self.node.store.live_runs_of_source(id, 1).await?.is_empty() {
             self.node.store.end_cancelled_backfill(id, self.node.now()).await?;

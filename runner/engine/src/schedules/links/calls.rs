@@ -1,12 +1,11 @@
-//! What a success calls for.
+//! The runs that a success calls for.
 //!
 //! A follower without schedules gets a run (trigger `upstream`) for the logical time if all of its upstreams have
-//! succeeded for it, if it is enabled, and if it has none yet. Upstreams that were disabled then, or whose overlap left
-//! that instant out, are not asked, as long as one has succeeded; so an instant that is left out may call for a run of
-//! those that only lacked it. A backfilled success does so only if its backfill
-//! brings dependants along; then followers with schedules get runs as well, for those of their instants that need the
-//! one that succeeded (so the twelfth month of a year brings the yearly summary along, which has waited from the first
-//! month on).
+//! succeeded for it, if it is enabled, and if it has none yet. Upstreams that were disabled then, or whose overlap
+//! skipped that instant, do not count, as long as one has succeeded; so a skipped instant may call for runs that waited
+//! only for it. A backfilled success calls for runs only if its backfill includes dependants; then followers with
+//! schedules get runs as well, for those of their instants that need it (so the twelfth month of a year creates the
+//! yearly summary, which has waited since the first month).
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::{Schedules, unless_unreadable};
 use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
 
-/// How many runs one backfilled success brings along in one follower.
+/// How many runs one backfilled success calls for in one follower.
 const CASCADE_MAX: usize = 10_000;
 
 /// A follower that may be called for an instant, and by which event.
@@ -34,12 +33,12 @@ pub(super) struct Calling<'a> {
     event: LeftEvent,
 }
 
-/// What one transaction's events came to.
+/// The results of the events of one transaction.
 #[derive(Default)]
 pub(super) struct Called {
     pub runs: Vec<NewRun>,
     pub contexts: Vec<Arc<RunContext>>,
-    /// Events that could not be worked off for somebody.
+    /// Events that could not be handled for a follower.
     pub left: Vec<LeftEvent>,
 }
 
@@ -52,7 +51,8 @@ impl Called {
 }
 
 impl Schedules {
-    /// Whom successes call for a run, and instants that were left out: each follower once for an instant, in their order.
+    /// The followers that successes and skipped instants call for a run: each follower once for an instant, in their
+    /// order.
     pub(super) async fn calls<'a>(
         &self,
         successes: &[(i64, &Success, bool)],
@@ -63,7 +63,8 @@ impl Schedules {
         let now = self.node.now();
         let mut calls: Vec<Calling<'a>> = Vec::new();
         for &(id, success, first) in successes {
-            // A backfill calls for dependants only if it says so; what succeeds again calls for nothing.
+            // A backfilled success calls for dependants only if the backfill says so; a repeated success calls for
+            // nothing.
             if !(success.cascades || (first && !success.backfilled)) {
                 continue;
             }
@@ -117,7 +118,7 @@ impl Schedules {
         Ok(calls)
     }
 
-    /// Lays out the runs that are called for, of those followers whom nobody else keeps waiting.
+    /// Lays out the runs that are called for, of those followers that wait for nobody else.
     pub(super) async fn answer(
         self: &Arc<Self>,
         completion: &mut Completion,
@@ -140,7 +141,7 @@ impl Schedules {
         let mut succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
         let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
         succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
-        // It has no run for that instant either, and must not hold up who follows it.
+        // The follower gets no run for that instant either, and must not hold up its own followers.
         let mut passed_on = Vec::new();
         for call in calls {
             let Calling { follower, at, .. } = call;
@@ -173,7 +174,7 @@ impl Schedules {
         Ok(())
     }
 
-    /// The run of a follower that is called for; `None`: the follower is not there any more.
+    /// The run of a follower that is called for; `None`: the follower does not exist any more.
     async fn run_of(
         &self,
         family: &Family,
@@ -202,7 +203,7 @@ impl Schedules {
         Ok(Some(self.runs.lay_out(revision, &group.resolution, layout, now)))
     }
 
-    /// The instants of a follower with schedules that need the one that succeeded, up to now.
+    /// The instants of a follower with schedules, up to now, that need the successful one.
     async fn touched(&self, follower: &Follower, success: &Success, now: Time) -> Result<Vec<Time>, EngineError> {
         let Some(group) = self.node.catalog.group(&follower.name).await? else {
             return Ok(Vec::new());
@@ -213,11 +214,11 @@ impl Schedules {
         let calendar = &group.revision.calendar;
         let at = success.logical_time;
         if follower.interval {
-            // The interval that holds it is that of the first instant after it.
+            // The interval that contains it belongs to the first instant after it.
             let after = at + chrono::TimeDelta::microseconds(1);
             return Ok(calendar.instants(after, now).next().into_iter().collect());
         }
-        // It is the latest until the upstream's next one.
+        // It is the latest until the upstream's next instant.
         let upstream = match self.node.store.group_by_id(success.group_id).await? {
             Some(row) => self.node.catalog.revision(row.revision_id).await?,
             None => return Ok(Vec::new()),

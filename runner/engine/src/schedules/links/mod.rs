@@ -1,13 +1,13 @@
-//! Groups that follow groups: lets waiting runs begin, and makes runs, when their upstreams have succeeded.
-//! `heddle_store::upstream` tells the protocol; here is what decides: what waiting runs need (`needs.rs`), whom successes call
-//! for a run (`calls.rs`), and the work on events, which asks both.
+//! Groups that follow groups: when their upstreams have succeeded, waiting runs begin and new runs are created.
+//! `heddle_store::upstream` describes the protocol; the decisions are here: what waiting runs need (`needs.rs`), which
+//! followers successes call for a run (`calls.rs`), and the work on events, which uses both.
 //!
 //! # What cannot be read
 //!
-//! Many groups are looked at together, each by its revision of today. One revision that cannot be read holds up those alone
-//! that need it: a run that waits for such a group keeps waiting, and is weighed again by the sweep; an instant that may
-//! call for a run of a follower of it is left in *link_events*, where this node passes over it for a while. So once somebody
-//! has mended the group, everything goes on by itself.
+//! Many groups are handled together, each by its current revision. An unreadable revision holds up only those that need
+//! it: a run that waits for such a group keeps waiting, and the sweep checks it again; an instant that may call for a
+//! run of one of its followers stays in *link_events*, where this node skips it for a while. So when somebody has
+//! repaired the group, everything goes on by itself.
 
 mod calls;
 mod needs;
@@ -32,27 +32,27 @@ use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use calls::Called;
 
-/// How often to look without being told.
+/// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// The repair sweep's period, and how many waiting runs it looks at.
+/// The repair sweep's period, and how many waiting runs it checks.
 const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(30);
 const SWEEP_MAX: i64 = 500;
 
-/// How many waiting runs of changed groups one transaction looks at; the sweep comes by the others.
+/// How many waiting runs of changed groups one transaction checks; the sweep finds the others.
 const CHANGED_MAX: i64 = 1_000;
 
-/// For how long an event is passed over that could not be worked off for somebody, and how many are at most: the oldest of
-/// more are tried again sooner.
+/// How long an event is skipped that could not be handled for a follower, and the maximum number of such events: if
+/// there are more, the oldest are tried again sooner.
 const LEFT_FOR: Duration = Duration::from_secs(10);
 const LEFT_MAX: usize = 1_000;
 
-/// Events that this node has left for another time, with when it did (`NodeClock::elapsed`).
+/// Events that this node has left for later, and when (`NodeClock::elapsed`).
 #[derive(Default)]
 pub(super) struct Left(Mutex<BTreeMap<i64, Duration>>);
 
 impl Left {
-    /// Those to be passed over now.
+    /// Those to be skipped now.
     fn passed_over(&self, now: Duration) -> Vec<i64> {
         let mut left = self.0.lock();
         left.retain(|_, since| now.saturating_sub(*since) <= LEFT_FOR);
@@ -67,7 +67,7 @@ impl Left {
     }
 }
 
-/// Whether something that stands in the database cannot be understood here: it concerns those alone that need it.
+/// Whether something in the database is unreadable here: it concerns only those that need it.
 fn is_unreadable(error: &EngineError) -> bool {
     matches!(
         error,
@@ -75,7 +75,7 @@ fn is_unreadable(error: &EngineError) -> bool {
     )
 }
 
-/// What a decision came to; `None`: for what it needs cannot be read, which is said in the log.
+/// The result of a decision; `None`: something that it needs is unreadable, which is logged.
 fn unless_unreadable<T>(decided: Result<T, EngineError>, group: i64) -> Result<Option<T>, EngineError> {
     match decided {
         Ok(decided) => Ok(Some(decided)),
@@ -87,11 +87,11 @@ fn unless_unreadable<T>(decided: Result<T, EngineError>, group: i64) -> Result<O
     }
 }
 
-/// Lets begin what waits for other groups.
+/// Starts runs that wait for other groups.
 pub(crate) struct Links {
     schedules: Arc<Schedules>,
     sweep: Every,
-    /// Behind which run the next sweep goes on.
+    /// The run after which the next sweep continues.
     place: Uuid,
 }
 
@@ -136,20 +136,20 @@ impl Schedules {
             if !self.node.store.has_link_events(&passed_over).await? {
                 return Ok(());
             }
-            let mut completion = self.node.completion().await?;
+            let mut completion = self.node.completion("work_links").await?;
             let events = completion.take_link_events(&passed_over).await?;
             if events.is_empty() {
                 // Another node has them.
                 return Ok(());
             }
             if !self.work_events(completion, events).await? {
-                // What is left is not looked at again at once, however much it is.
+                // The events that are left are not checked again at once, however many they are.
                 return Ok(());
             }
         }
     }
 
-    /// Looks at runs that wait, although nothing was said of them: the safety net.
+    /// Checks waiting runs without an event: the safety net.
     async fn sweep_links(self: &Arc<Self>, place: &mut Uuid) -> Result<(), EngineError> {
         let waiting = self.node.store.waiting_for_upstreams(*place, SWEEP_MAX).await?;
         *place = match waiting.last() {
@@ -159,7 +159,7 @@ impl Schedules {
         if waiting.is_empty() {
             return Ok(());
         }
-        let completion = self.node.completion().await?;
+        let completion = self.node.completion("sweep_links").await?;
         let events = waiting
             .into_iter()
             .map(|(run, group_id)| (0, LinkEvent::Arrived { group_id, run }))
@@ -168,7 +168,7 @@ impl Schedules {
         Ok(())
     }
 
-    /// Answers whether all of it could be worked off.
+    /// Returns whether all events could be handled.
     async fn work_events(
         self: &Arc<Self>,
         mut completion: Completion,
@@ -216,7 +216,7 @@ impl Schedules {
         gates.extend(&concerned);
         gates.extend(followers.iter().map(|follower| follower.group_id));
         completion.hold_gates(&gates.into_iter().collect::<Vec<_>>()).await?;
-        // From here on every statement sees what those have written that held one of these gates before.
+        // From here on, every statement sees what earlier holders of these gates have written.
         let first = completion.note_successes(&successes).await?;
         let instants: Vec<(i64, Time)> = successes.iter().map(|one| (one.group_id, one.logical_time)).collect();
         weigh.extend(completion.lacking(&instants).await?);

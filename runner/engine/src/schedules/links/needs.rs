@@ -1,20 +1,19 @@
-//! What a waiting run needs of an upstream group.
+//! What a waiting run needs from an upstream group.
 //!
 //! The *instants* of a group are those of its schedules, and those for which it has runs. A group without schedules
-//! that follows others has the instants that are common to those, but for what some of them leave out; one that
-//! follows nobody, the logical times of its runs.
+//! that follows others has the instants that are common to those, except those that some of them skip. A group that
+//! follows nobody has the logical times of its runs.
 //!
-//! * `latest`: the last instant at or before the run's logical time. As long as the upstream's scheduler has not
-//!   passed that time, that is what its schedules say; afterwards it is the last instant that came to a run (what a
-//!   misfire left out is not waited for).
-//! * `interval`: every instant from the data interval's start, inclusive, to its end, exclusive. One that came to no
-//!   run (before the group was there, or left out by a misfire) is waited for only if the upstream keeps `history`,
-//!   since only then a backfill can make up for it.
+//! * `latest`: the last instant at or before the run's logical time. Until the upstream's scheduler has passed that
+//!   time, its schedules tell which; afterwards it is the last instant that got a run (instants that a misfire skipped
+//!   are not waited for).
+//! * `interval`: every instant from the data interval's start, inclusive, to its end, exclusive. An instant without a
+//!   run (before the group existed, or skipped by a misfire) is waited for only if the upstream keeps `history`,
+//!   because only then a backfill can create its run.
 //!
-//! An instant holds up nobody if its group was disabled then, or its overlap left it out. Everything else has to
-//! succeed: a failed run keeps its followers waiting until it is restarted or overridden. The links are those of the
-//! group as it stands now, not as it stood when the run was made: taking a broken upstream out of `depends_on` lets go
-//! who waits for it.
+//! An instant holds up nobody if its group was disabled then, or its overlap skipped it. All others must succeed: a
+//! failed run keeps its followers waiting until it is restarted or overridden. The links are those of the group as it
+//! is now, not as of the run's creation: if a broken upstream is removed from `depends_on`, its followers go on.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,16 +28,17 @@ use super::{Schedules, unless_unreadable};
 use crate::EngineError;
 use crate::node::catalog::Revision;
 
-/// How many instants that a run lacks are kept, and told to people; when these have succeeded it is weighed again.
+/// How many missing instants of a run are kept, and shown to people; when these have succeeded, the run is checked
+/// again.
 const LACKS_MAX: usize = 100;
 
-/// How many instants an interval may have; more are not looked at.
+/// How many instants an interval may have; further ones are not checked.
 const INSTANTS_MAX: usize = 1_000_000;
 
-/// How many groups without schedules may follow one another before their instants are not looked for any more.
+/// How many groups without schedules may follow one another; beyond that, their instants are not computed.
 const DEPTH_MAX: u32 = 100;
 
-/// Everything that is known of the groups above some groups.
+/// All that is known of the groups above some groups.
 pub(super) struct Family {
     above: HashMap<i64, Vec<Above>>,
     pub revisions: HashMap<i64, Arc<Revision>>,
@@ -52,12 +52,12 @@ impl Family {
     fn revision(&self, group: i64) -> Result<&Arc<Revision>, EngineError> {
         self.revisions
             .get(&group)
-            .ok_or_else(|| EngineError::Unreadable(format!("the revision of group {group}")))
+            .ok_or_else(|| EngineError::unreadable(format!("the revision of group {group}")))
     }
 }
 
 impl Schedules {
-    /// The groups above these; those whose revisions cannot be read have none in it.
+    /// The groups above these; groups with an unreadable revision have none in it.
     pub(super) async fn family(&self, completion: &mut Completion, groups: &[i64]) -> Result<Family, EngineError> {
         let links = completion.links_above(groups).await?;
         let revisions: BTreeSet<i64> = links.iter().map(|link| link.revision_id).collect();
@@ -76,7 +76,7 @@ impl Schedules {
         Ok(family)
     }
 
-    /// Finds out what waiting runs lack; those for which that cannot be found out keep waiting.
+    /// Finds out what waiting runs lack; runs for which that is impossible keep waiting.
     pub(super) async fn weigh_all(
         &self,
         completion: &mut Completion,
@@ -134,7 +134,7 @@ fn shown(at: Time) -> String {
     at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true)
 }
 
-/// The last instant at or before `at` that a group has to have succeeded for; `None`: there is none.
+/// The last instant at or before `at` at which a group must have succeeded; `None`: there is none.
 async fn latest(
     completion: &mut Completion,
     family: &Family,
@@ -145,7 +145,7 @@ async fn latest(
     let revision = family.revision(group)?;
     let made = completion.last_made_instant(group, at).await?;
     if !revision.schedules.is_empty() {
-        // Before the scheduler has passed it, the schedules tell; afterwards, what it has made of them.
+        // Before the scheduler has passed it, the schedules tell; afterwards, the runs.
         let open = completion.next_of_group(group).await?.is_some_and(|next| next <= at);
         return Ok(if open {
             revision.calendar.latest(at).max(made)
@@ -168,7 +168,7 @@ async fn latest(
             None => return Ok(made),
         }
     }
-    // The newest, unless it lacks somebody who did not leave it out.
+    // The newest one, unless a group lacks it that has not skipped it.
     let newest = latests.iter().map(|entry| entry.1).max();
     let mut common = newest;
     for &(upstream, instant) in &latests {
@@ -186,14 +186,14 @@ async fn latest(
     };
     let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
     let succeeded = completion.succeeded_at(&pairs).await?.into_iter().collect();
-    // It is called for and there is no run: that was before this group followed them, or never.
+    // It is called for and there is no run: it was before this group followed them, or will never come.
     Ok(match call(completion, family, above, &succeeded, common).await? {
         Call::Waits => Some(common),
         Call::Starts | Call::LeftOut => made,
     })
 }
 
-/// The instant that a `latest` link lacks.
+/// The instant that is missing for a `latest` link.
 async fn latest_lack(
     completion: &mut Completion,
     family: &Family,
@@ -219,12 +219,13 @@ async fn latest_lack(
     Ok(Some(instant))
 }
 
-/// Stretches and instants at which a group holds up nobody.
+/// Intervals and instants at which a group holds up nobody.
 #[derive(Default)]
 struct Excused {
     disabled: Vec<(Time, Option<Time>)>,
     skipped: BTreeSet<Time>,
-    /// Of a group without schedules, those that it follows: what all of them leave out comes to no run here either.
+    /// For a group without schedules, the groups that it follows: an instant that all of them skip gets no run here
+    /// either.
     above: Vec<Excused>,
 }
 
@@ -237,7 +238,7 @@ impl Excused {
     }
 }
 
-/// Where a group, or all that give it its instants, was disabled or left something out.
+/// When a group, or all groups that give it its instants, was disabled or skipped something.
 async fn excused(
     completion: &mut Completion,
     family: &Family,
@@ -265,18 +266,18 @@ async fn excused(
     Ok(excused)
 }
 
-/// What an instant means to a group without schedules.
+/// What an instant means for a group without schedules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// It has to wait for somebody.
+    /// It has to wait for a group.
     Waits,
-    /// One of the groups above it has succeeded; all others have, or hold up nobody.
+    /// One of the groups above it has succeeded; all others have too, or hold up nobody.
     Starts,
-    /// All of the groups above it left it out.
+    /// All of the groups above it skipped it.
     LeftOut,
 }
 
-/// What an instant means to a group that follows these.
+/// What an instant means for a group that follows these.
 pub(super) async fn call(
     completion: &mut Completion,
     family: &Family,
@@ -318,7 +319,7 @@ fn instants(family: &Family, group: i64, from: Time, to: Time, depth: u32) -> Re
     Ok(common.unwrap_or_default())
 }
 
-/// The first `limit` instants that an `interval` link lacks.
+/// The first `limit` missing instants of an `interval` link.
 async fn interval_lacks(
     completion: &mut Completion,
     family: &Family,

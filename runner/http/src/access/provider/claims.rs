@@ -1,4 +1,4 @@
-//! What an ID token says, once it is known to be one: from whom, for whom, when, and what of it makes a role.
+//! The claims of a valid ID token: from whom, for whom, when, and which of them determines the role.
 //!
 //! Reading and checking tokens is `jsonwebtoken`'s; the arithmetic of signatures is that of *ring*, which TLS has here
 //! already. Algorithms with a shared secret are none of ours: who knows it could sign.
@@ -21,10 +21,10 @@ const SKEW_SECONDS: f64 = 60.0;
 /// The longest id that a provider may give a person.
 const SUBJECT_CHARS_MAX: usize = 255;
 
-/// Of the roles that a person's groups give, the first is theirs.
+/// If a person's groups give several roles, the first of these counts.
 const RANKS: [Role; 4] = [Role::Admin, Role::Operator, Role::Author, Role::Viewer];
 
-/// What a token's signature may be made by.
+/// The accepted algorithms of a token's signature.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -131,7 +131,7 @@ pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &st
     validation.set_required_spec_claims(&["iss", "sub", "aud", "exp"]);
     validation.set_issuer(&[&config.issuer]);
     validation.set_audience(&[&config.client_id]);
-    // Time is looked at below, by the node's own clock.
+    // Time is checked below, by the node's own clock.
     validation.validate_exp = false;
     let all: Map<String, Value> = decode(token, &key, &validation)
         .map_err(|error| match error.kind() {
@@ -190,7 +190,7 @@ impl Claims {
         format!("person:{}", self.shown())
     }
 
-    /// What a claim says: by its name, or by a JSON pointer.
+    /// The value of a claim, by its name or by a JSON pointer.
     fn claim(&self, claim: &str) -> Option<&Value> {
         let Some(pointer) = claim.strip_prefix('/') else {
             return self.all.get(claim);
@@ -205,7 +205,7 @@ impl Claims {
         self.claim(claim).is_some_and(|value| !value.is_null())
     }
 
-    /// Adds what the provider says of the person beside the token; what the token says itself stays. It has to be about the
+    /// Adds the provider's further claims about the person; the token's own claims are kept. Both must be about the
     /// same person (OpenID Connect Core, 5.3.2).
     pub(super) fn add(&mut self, told: Map<String, Value>) -> Result<(), Wrong> {
         if told.get("sub").and_then(Value::as_str) != Some(&self.subject) {
@@ -217,7 +217,7 @@ impl Claims {
         Ok(())
     }
 
-    /// What the person may do.
+    /// The role of the person.
     pub(super) fn role(&self, config: &ProviderConfig) -> Option<Role> {
         let found = self.claim(&config.claim);
         let has = |wanted: &Role| {
@@ -238,7 +238,7 @@ impl Claims {
     }
 }
 
-/// Fills what is not there; a claim may be a part of an object of which the token has another part.
+/// Fills in missing claims; a claim may be a part of an object of which the token has another part.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (into @ Value::Null, from) => *into = from,

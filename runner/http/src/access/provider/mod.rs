@@ -1,16 +1,17 @@
 //! Signing in with an OpenID Connect provider: people of a company, with the accounts that they have there.
 //!
 //! It is the authorization code flow with PKCE. The browser is sent to the provider with a `state`, a `nonce` and the
-//! challenge of a verifier; all three are made, by SHA-256, of one random text that a cookie of ten minutes keeps. So nothing
-//! has to be remembered by a node, and the browser may come back to another one. Whoever comes back without that cookie, or
-//! with the `state` of another, is sent away: nobody can be signed in by a link that somebody else made.
+//! challenge of a verifier; all three are made, by SHA-256, from one random text that a cookie of ten minutes keeps. So
+//! a node has to remember nothing, and the browser may return to another one. A browser that returns without that
+//! cookie, or with another `state`, is refused: nobody can be signed in by a link of somebody else.
 //!
-//! The code is exchanged for an ID token (`remote`), which is believed if it is signed by a key of the provider, for this
-//! client, now, with our nonce (`claims`). One of its claims says what the person may do; a token that lacks it (providers
-//! keep tokens short) is made up for by what the userinfo endpoint says of the same person. Whoever is given no role is told
-//! so. What follows is a session like one of a token: with a cookie of its own, of bounded life, ended by signing out, on
-//! all nodes. It says itself who and what the person is, so a changed claim counts from the next sign-in on: then sessions
-//! with another role end. A node whose configuration does not name the provider any more takes none of its sessions.
+//! The code is exchanged for an ID token (`remote`), which is accepted if it is signed by a key of the provider, for
+//! this client, now, with our nonce (`claims`). One of its claims determines the role. If the token lacks it (providers
+//! keep tokens short), the userinfo endpoint is asked about the same person. A person without a role is told so.
+//! Otherwise a session begins, like one of a token: with its own cookie, of bounded life, ended by signing out, on all
+//! nodes. The session itself contains the person and the role, so a changed claim counts from the next sign-in on: then
+//! sessions with another role end. A node whose configuration does not name the provider any more accepts none of its
+//! sessions.
 
 mod claims;
 mod remote;
@@ -33,7 +34,7 @@ use crate::app::App;
 use crate::problem::Problem;
 use remote::Remote;
 
-/// Where the provider sends people back to, below the address of the pages.
+/// The path to which the provider sends people back, below the address of the pages.
 pub const CALLBACK: &str = "/sign-in/callback";
 
 /// The scopes that are asked for unless it is configured.
@@ -67,7 +68,7 @@ const ACTOR_CHARS_MAX: usize = 200;
 pub struct ProviderConfig {
     /// Exactly as the provider writes itself.
     pub issuer: String,
-    /// Who we are there.
+    /// Our id at the provider.
     pub client_id: String,
     /// How we show it; `None`: we have nothing but PKCE.
     pub client_secret: Option<String>,
@@ -77,11 +78,11 @@ pub struct ProviderConfig {
     pub claim: String,
     /// Which of its values make which role.
     pub roles: BTreeMap<String, Role>,
-    /// Of whom none of them does; `None`: they do not come in.
+    /// The role of people for whom none of them gives one; `None`: they are refused.
     pub default_role: Option<Role>,
-    /// Where people come back to, as the provider knows it; `None`: to the address that they asked.
+    /// The address to which people return, as the provider knows it; `None`: the one that they requested.
     pub redirect_url: Option<String>,
-    /// What it is called on the page.
+    /// Its name on the page.
     pub name: String,
 }
 
@@ -98,7 +99,7 @@ impl std::fmt::Debug for Provider {
     }
 }
 
-/// Why a sign-in has come to nothing.
+/// Why a sign-in has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Astray {
     /// The provider does not answer, or not as one does; the log has the particulars.
@@ -107,7 +108,7 @@ pub enum Astray {
     NotBegun,
     /// The provider says no, by this code.
     Denied(String),
-    /// What the provider sent does not hold.
+    /// The provider's answer is invalid.
     Wrong(Wrong),
     /// Nothing gives this person a role.
     NoRole(String),
@@ -115,7 +116,7 @@ pub enum Astray {
     Problem(Problem),
 }
 
-/// What is wrong with what a provider sent.
+/// What is wrong with a provider's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// The code has been used, or is too old.
@@ -133,7 +134,7 @@ pub enum Wrong {
     Expired,
     /// It answers another sign-in.
     Nonce,
-    /// What it says beside the token is about another person.
+    /// The further claims are about another person.
     Person,
 }
 
@@ -149,7 +150,7 @@ impl From<heddle_store::StoreError> for Astray {
     }
 }
 
-/// Where the browser goes next, and what it is to keep.
+/// Where the browser goes next, and the cookies that it gets.
 #[derive(Clone, Debug)]
 pub struct Onward {
     /// The provider's page, or one of our own.
@@ -174,7 +175,7 @@ pub(super) fn check_url(text: &str) -> Result<Url, String> {
 }
 
 impl Provider {
-    /// A provider; nothing is asked of it yet. Says what is wrong with the configuration.
+    /// A provider; sends no request yet. An error says what is wrong with the configuration.
     pub fn new(config: ProviderConfig) -> Result<Arc<Self>, String> {
         let issuer = check_url(&config.issuer)?;
         if issuer.query().is_some() || issuer.fragment().is_some() {
@@ -210,12 +211,12 @@ impl Provider {
         &self.config.name
     }
 
-    /// Who vouches for people.
+    /// The issuer of people's identities.
     pub(crate) fn issuer(&self) -> &str {
         &self.config.issuer
     }
 
-    /// Where the provider sends this browser back to: as configured, or to where it comes from.
+    /// The address to which the provider sends this browser back: as configured, or where it comes from.
     fn redirect_url(&self, headers: &HeaderMap, authority: Option<&str>) -> Result<String, Problem> {
         if let Some(url) = &self.config.redirect_url {
             return Ok(url.clone());
@@ -254,7 +255,7 @@ impl Provider {
         })
     }
 
-    /// A browser comes back from the provider: checks what it brings, and begins a session.
+    /// A browser returns from the provider: checks its parameters, and begins a session.
     pub async fn finish(&self, app: &App, parts: &Parts) -> Result<Onward, Astray> {
         let now = app.clock.now();
         let query: Vec<(String, String)> =
@@ -281,7 +282,7 @@ impl Provider {
         }
         let code = said("code").filter(|code| !code.is_empty() && code.len() <= CODE_BYTES_MAX);
         let code = code.ok_or(Astray::NotBegun)?;
-        // As with a wrong token: whoever makes up codes has the provider asked so often, and no oftener.
+        // As with wrong tokens: invented codes may cause only a bounded number of requests to the provider.
         let peer = Peer::of(parts);
         app.rates.of_unknown(peer)?;
         let tokens = self
@@ -324,7 +325,7 @@ impl Provider {
     }
 }
 
-/// What a sign-in began with: a random text, of which all is made that has to be compared later.
+/// A random text per sign-in; all values that are compared later are made from it.
 struct Flow(String);
 
 impl Flow {
@@ -350,7 +351,7 @@ fn set_cookie(value: &str, seconds: u64, secure: bool) -> Result<HeaderValue, Pr
     cookie.ok_or_else(|| Problem::malformed("the cookie cannot be written"))
 }
 
-/// What this browser has kept of the sign-in that it began, and where it wanted to go.
+/// The sign-in that this browser began, from its cookie, and the address that it wanted.
 fn kept(headers: &HeaderMap, https: bool) -> Option<(Flow, String)> {
     let (secret, to) = COOKIE.read(headers, https)?.split_once('.')?;
     let to = percent_decode_str(to).decode_utf8().ok()?.into_owned();

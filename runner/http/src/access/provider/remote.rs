@@ -1,12 +1,13 @@
 //! The provider at the other end of the wire: what it says of itself, its keys, and codes that become tokens.
 //!
-//! What it says of itself and its keys are kept for an hour. A token that names a key that we do not have makes us look
-//! again, so that a provider may change its keys whenever it likes. Every answer is bounded in time and bytes, redirects
-//! are not followed, and a provider that is away is asked again only after a moment: who signs in meanwhile is told at once.
+//! Its description and its keys are kept for an hour. If a token names a key that we do not have, they are read again,
+//! so that a provider may change its keys at any time. Every answer is bounded in time and bytes, redirects are not
+//! followed, and a provider that is away is asked again only after a pause: people who sign in meanwhile are told at
+//! once.
 //!
-//! A provider that hangs is away once that is known, some seconds later. One asks meanwhile; who waits for that one is told
-//! with it, and asks no more. What the provider last said of itself, if it is not a day old, serves them at once: it is
-//! asked anew behind their backs. Its keys do not: one of them may have been withdrawn, so after their hour one waits.
+//! If a provider hangs, some seconds pass before it counts as away. One request asks meanwhile; the others wait for it
+//! and get the same result. A description of at most a day is used at once, while a new one is read in the background.
+//! Keys are not used beyond their hour, because one of them may have been withdrawn: then requests wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +33,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that an answer may have.
 const ANSWER_BYTES_MAX: usize = 512 * 1024;
 
-/// How many keys of a provider are looked at.
+/// How many keys of a provider are read.
 const KEYS_MAX: usize = 100;
 
 /// How long what it says of itself, and its keys, are believed.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
 
-/// For how long what it said of itself serves while it is asked anew.
+/// How long its old description is used while a new one is read.
 const SERVES_FOR: TimeDelta = TimeDelta::hours(24);
 
 /// After so long a provider that did not answer is asked again, and one whose keys lack the one that is named.
@@ -47,13 +48,13 @@ const AGAIN_AFTER: TimeDelta = TimeDelta::seconds(1);
 /// Codes that are exchanged at once; others wait.
 const EXCHANGES_MAX: usize = 16;
 
-/// What a provider says of itself.
+/// A provider's description of itself.
 #[derive(Debug)]
 pub(super) struct Described {
     pub(super) authorization: Url,
     token: Url,
     keys: Url,
-    /// Where it tells more of a person than the ID token does.
+    /// The endpoint with further claims about a person.
     userinfo: Option<Url>,
     /// The secret goes into the form, for it is not taken in the header.
     secret_in_form: bool,
@@ -74,14 +75,14 @@ fn just(at: Option<Time>, now: Time) -> bool {
 }
 
 impl Known {
-    /// What it said of itself, unless that is as old as this.
+    /// Its description, if it is not older than this.
     fn described_within(&self, age: TimeDelta, now: Time) -> Option<Arc<Described>> {
         let (described, at) = self.described.as_ref()?;
         (now - *at < age).then(|| described.clone())
     }
 
-    /// What is to be answered for the key that a token names without asking: the key, or that there is none; `None`: the
-    /// provider has to be asked.
+    /// The answer for the key of a token, if it is known without a request: the key, or that there is none; `None`: the
+    /// provider must be asked.
     fn key_of(&self, header: &Header, now: Time) -> Option<Result<Jwk, Astray>> {
         let (keys, at) = self.keys.as_ref()?;
         match claims::key_of(header, keys) {
@@ -104,10 +105,10 @@ pub(super) struct Remote {
     exchanges: Semaphore,
 }
 
-/// What a code is exchanged for.
+/// The result of exchanging a code.
 pub(super) struct Tokens {
     pub(super) id: String,
-    /// Good for asking what else the provider says of the person.
+    /// For requests of further claims about the person.
     access: Option<String>,
 }
 
@@ -149,7 +150,7 @@ impl Remote {
         })
     }
 
-    /// The provider is away: why is for whoever runs the node.
+    /// The provider is away; the reason is logged for the operator.
     fn away(&self, what: &str, why: &str) -> Astray {
         tracing::warn!(issuer = self.issuer, why, "the sign-in provider {what}");
         Astray::Away
@@ -169,7 +170,7 @@ impl Remote {
             let (remote, clock) = (self.clone(), clock.clone());
             tokio::spawn(async move {
                 let _asking = asking;
-                // What is wrong is in the log.
+                // The error is in the log.
                 let _ = remote.described_alone(&clock).await;
             });
         }
@@ -199,7 +200,7 @@ impl Remote {
             Err(why) => {
                 known.away = Some(now);
                 let astray = self.away("does not give its configuration", &why);
-                // What it said before will do for as long as it says nothing else.
+                // The old description is used as long as there is no new one.
                 known.described.as_ref().map(|(old, _)| old.clone()).ok_or(astray)
             }
         }
@@ -303,8 +304,8 @@ impl Remote {
         }
     }
 
-    /// What else the provider says of the person whom these tokens are about; `None`: it has no place to ask. What it says
-    /// comes over its own connection and is not signed; whoever uses it checks that it is about the same person.
+    /// Further claims about the person of these tokens; `None`: the provider has no such endpoint. They come over its
+    /// own connection and are not signed; the caller checks that they are about the same person.
     pub(super) async fn userinfo(
         self: &Arc<Self>,
         tokens: &Tokens,
@@ -392,7 +393,7 @@ mod tests {
     use super::super::Role;
     use super::*;
 
-    /// A clock that is moved by hand.
+    /// A clock that a test sets.
     #[derive(Debug, Default)]
     struct ByHand(Mutex<Time>);
 

@@ -8,10 +8,10 @@ use wasm_encoder::{EntityType, ImportSection, Module as Encoded, TypeSection};
 use wasmparser::{Parser, Payload, TypeRef};
 use wasmtime::{Engine, Linker, Module};
 
-/// What a runtime asks of the host, as it was written down with the interface's number.
+/// What a runtime needs from the host, as it was recorded with the interface's number.
 const INTERFACE_WRITTEN: &str = include_str!("interface.txt");
 
-/// A bundle whose bytes were written down when the form was made.
+/// A bundle whose bytes were recorded when the form was made.
 fn small() -> RuntimeBundle {
     let parts = [
         ("code", &b"\0asm"[..]),
@@ -43,8 +43,8 @@ fn of_hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What is kept in databases is read by all later builds: the bytes are those that were written down, and those that were
-/// written down are read.
+/// All later builds read what is kept in databases: the written bytes are the recorded ones, and the recorded ones can
+/// be read.
 #[test]
 fn the_form_is_the_one_that_was_written_down() {
     const WRITTEN: &str = include_str!("form.txt");
@@ -63,7 +63,7 @@ fn what_is_packed_is_unpacked_and_nothing_else_is() {
     let (packed, tag) = (small().pack(), small().tag());
     assert_eq!(RuntimeBundle::unpack(&packed, &tag).unwrap().tag(), tag);
     let told = |packed: &[u8], tag: &str| RuntimeBundle::unpack(packed, tag).unwrap_err();
-    // Whatever byte is another: it is found out.
+    // Whatever byte is changed: it is noticed.
     for at in 0..packed.len() {
         let mut damaged = packed.clone();
         damaged[at] ^= 0x10;
@@ -101,7 +101,7 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     assert!(told(long.pieces().flatten().collect()).contains("incomplete"));
 }
 
-/// A module that imports these functions, and has no code: what linking it says is said of them.
+/// A module that imports these functions, and has no code: the result of linking it is the result for them.
 fn stub(types: &TypeSection, imports: &[(String, String, u32)]) -> Vec<u8> {
     let mut section = ImportSection::new();
     for (module, name, of_type) in imports {
@@ -112,7 +112,7 @@ fn stub(types: &TypeSection, imports: &[(String, String, u32)]) -> Vec<u8> {
     module.finish()
 }
 
-/// What a module imports of the host, and whether the host has it: what it has not is a trap, and is there for what the
+/// The imports of a module, and whether the host has them: those that it does not have are traps, for what the
 /// interpreter never does.
 fn imports(engine: &Engine, code: &[u8], linker: impl Fn(&Module) -> Linker<Guest>) -> Vec<String> {
     let (mut types, mut functions) = (TypeSection::new(), Vec::new());
@@ -153,7 +153,7 @@ fn imports(engine: &Engine, code: &[u8], linker: impl Fn(&Module) -> Linker<Gues
     lines
 }
 
-/// All that bundles of this program ask of the host.
+/// All that bundles of this program need from the host.
 fn interface() -> String {
     let engine = bare_engine().unwrap();
     let mut text = format!("interface {INTERFACE}\n");
@@ -189,8 +189,9 @@ fn interface() -> String {
     text
 }
 
-/// Kept runtimes ask of later hosts what was asked when they were made. Whoever changes this list, or what something on it
-/// means, raises `INTERFACE`; if the host still does all that it did, `INTERFACES` begins where it began.
+/// Kept runtimes need from later hosts what they needed when they were made. Whoever changes this list, or the meaning
+/// of something on it, raises `INTERFACE`; if the host still supports all that it did, `INTERFACES` begins where it
+/// began.
 #[test]
 fn the_interface_is_the_one_that_was_written_down() {
     let now = interface();

@@ -1,8 +1,8 @@
-//! The standard library as a zip archive, which is what Python imports modules from without a file system.
+//! The standard library as a zip archive: without a file system, Python imports modules from it.
 //!
 //! Nothing in it is compressed: it is read more often than it is made.
 
-/// What no script can use: windows, games, installers, other people's tests.
+/// What no script can use: windows, games, installers, tests of the library itself.
 const LEFT_OUT: &[&str] = &[
     "idlelib/",
     "tkinter/",
@@ -16,7 +16,7 @@ const LEFT_OUT: &[&str] = &[
 ];
 const BLOCK_BYTES: usize = 512;
 
-/// The archive of a tar file's files.
+/// The archive of the files of a tar file.
 pub(super) fn of_tar(tar: &[u8]) -> Result<Vec<u8>, String> {
     let mut zip = Zip::default();
     let mut rest = tar;
@@ -62,7 +62,7 @@ struct Zip {
 }
 
 impl Zip {
-    /// The fields that a file's own head and its entry in the directory share. Python does not look at the checksum.
+    /// The fields that the header of a file and its entry in the directory share. Python does not check the checksum.
     fn fields(name: &str, size: u32) -> Result<Vec<u8>, String> {
         // Needs version 1.0; no flags; stored; 1980-01-01.
         let mut fields = Vec::new();

@@ -1,21 +1,21 @@
-//! What a script's top level changes in the memory that all scripts begin with.
+//! What a script's top level changes in the memory with which all scripts begin.
 
 use super::super::image::PAGE_BYTES;
 use crate::guest::Guest;
 use wasmtime::{Memory, Store};
 
-/// What is compared at once: a page of the machine, which is what a write costs.
+/// The unit of comparison: a page of the machine, which is what a write costs.
 const BLOCK_BYTES: usize = 4 << 10;
-/// Before each piece: where it belongs, and its length.
+/// Before each piece: its address and its length.
 const HEAD_BYTES: usize = 8;
 
-/// A change: how many pages the memory has then, and the pieces of it that are other ones.
+/// A change: the number of pages of the new memory, and the pieces that differ.
 pub(crate) struct Change {
     pages: u64,
     pieces: Vec<u8>,
 }
 
-/// What leads from one memory to another, which is at least as long.
+/// The change from one memory to another, which is at least as long.
 pub(super) fn between(before: &[u8], after: &[u8]) -> Vec<u8> {
     const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
     let mut bytes = ((after.len() / PAGE_BYTES as usize) as u32).to_le_bytes().to_vec();
@@ -65,7 +65,7 @@ impl Change {
         }
     }
 
-    /// Where in the memory, and what.
+    /// The addresses and the pieces.
     fn pieces(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let mut rest = self.pieces.as_slice();
         std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ impl Change {
         })
     }
 
-    /// Makes it in a memory that is as it was before.
+    /// Applies it to a memory that is unchanged.
     pub fn apply(&self, store: &mut Store<Guest>, memory: Memory) -> wasmtime::Result<()> {
         let missing = self.pages.saturating_sub(memory.size(&*store));
         if missing > 0 {

@@ -1,11 +1,12 @@
-//! Linking: CPython and the C library that it stands on are libraries that know neither where in memory they live nor
-//! each other (the `dylink.0` convention of WebAssembly's tools).
+//! Links CPython and its C library. These are libraries that know neither their position in memory nor each other (the
+//! `dylink.0` convention of WebAssembly's tools).
 //!
-//! Here they become one module, together with our *glue*: types, functions and elements one behind the other under new
-//! numbers, a call of another library's function a plain call, and what a library takes from globals (where it lives,
-//! where others' data and functions are) a constant. That module imports its memory and the host's functions, so it is
-//! compiled once, and an instance of it needs no more linking than a script that was compiled by itself. Linking the
-//! libraries anew for each run would cost thousands of imports, exports and elements of the table each time.
+//! Here they become one module, together with our *glue*: types, functions and elements one after the other under new
+//! numbers; a call of another library's function becomes a plain call; and what a library takes from globals (its
+//! position, the positions of others' data and functions) becomes a constant. That module imports its memory and the
+//! host's functions, so it is compiled once, and an instance of it needs no more linking than a script that was
+//! compiled alone. Linking the libraries for each run would cost thousands of imports, exports and elements of the
+//! table each time.
 
 use super::super::image::PAGE_BYTES;
 use super::super::library::Library;
@@ -15,9 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use wasmparser::ExternalKind;
 
-/// The C stack, at the bottom of the memory: one that overflows runs into address 0 and traps.
+/// The C stack, at the bottom of the memory: one that overflows reaches address 0 and traps.
 pub(super) const STACK_BYTES: u32 = 1 << 20;
-/// Room for the texts that the glue names things by.
+/// Memory for the texts with which the glue names things.
 const NAMES_BYTES: u32 = 1 << 10;
 
 /// What the glue has Python evaluate first.
@@ -35,7 +36,7 @@ const NAMES: [(&str, &str); 6] = [
     ("BEGIN", "begin"),
     ("BOOT", BOOT),
 ];
-/// What sets a library up, in a memory where nothing ran yet: in all libraries the first of these, then the second.
+/// Sets a library up, in a memory where nothing ran yet: first the first of these in all libraries, then the second.
 const STEPS: [&str; 2] = ["__wasm_apply_data_relocs", "_initialize"];
 
 pub(super) struct Linked {
@@ -43,18 +44,18 @@ pub(super) struct Linked {
     pub code: Vec<u8>,
     /// The memory before anything ran, in whole pages.
     pub memory: Vec<u8>,
-    /// Where in it the names of our module's functions are.
+    /// The address of the names of our module's functions.
     pub load: u32,
     pub begin: u32,
 }
 
-/// Links libraries, each after those that it needs.
+/// Links libraries; each comes after those that it needs.
 pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> {
     let mut parts = libraries
         .iter()
         .map(|library| Part::read(&library.code))
         .collect::<Result<Vec<_>, _>>()?;
-    // Where everything lives.
+    // The positions of all parts.
     let (mut at, mut elements) = (STACK_BYTES, 1);
     let mut places = Vec::new();
     for library in libraries {
@@ -68,7 +69,7 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
     }
     let named = at.next_multiple_of(16);
     let heap = named + NAMES_BYTES;
-    // Who has what.
+    // Which part exports what.
     let mut names = Names {
         functions: HashMap::new(),
         data: HashMap::new(),
@@ -78,7 +79,7 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
         for (name, (kind, number)) in &part.exports {
             match (kind, part.globals.get(*number as usize)) {
                 (ExternalKind::Func, _) => drop(names.functions.entry(*name).or_insert((index, *number))),
-                // What is exported of data is a place within the library.
+                // An exported datum is an address within the library.
                 (ExternalKind::Global, Some(Global::Own(offset))) => {
                     let address = places[index].memory + constant(offset, &[])?;
                     names.data.entry(*name).or_insert(address);
@@ -98,7 +99,7 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
     }
     let own_slot = elements;
     elements += 1;
-    // The glue is one more part, which lives nowhere.
+    // The glue is one more part, without a position in memory.
     let (memory, texts) = memory_of(libraries, &places, named, heap, own_slot);
     let glue = glue_of(glue, &parts, &texts, own_slot);
     let glue = wat::parse_str(&glue).map_err(|error| format!("the glue: {error}"))?;
@@ -113,7 +114,7 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
     })
 }
 
-/// The memory before anything ran, and where in it our texts are.
+/// The memory before anything ran, and the addresses of our texts in it.
 fn memory_of(
     libraries: &[Library],
     places: &[Place],
@@ -141,7 +142,7 @@ fn memory_of(
     (memory, texts)
 }
 
-/// The glue's text with its numbers, and with what sets the libraries up.
+/// The glue's text with its numbers, and with the calls that set the libraries up.
 fn glue_of(glue: &str, parts: &[Part<'_>], texts: &HashMap<&'static str, u32>, own_slot: u32) -> String {
     let (mut imports, mut calls) = (String::new(), String::new());
     for step in STEPS {

@@ -1,4 +1,4 @@
-//! All parts as one module: types, functions and elements one behind the other, under new numbers.
+//! All parts as one module: types, functions and elements one after the other, under new numbers.
 
 use super::link::STACK_BYTES;
 use super::part::{Names, Part, Place, constant};
@@ -10,10 +10,10 @@ use wasm_encoder::{
 };
 use wasmparser::{ElementKind, Operator};
 
-/// How often an import may turn out to be another import.
+/// How often an import may lead to another import.
 const MAX_HOPS: usize = 8;
 
-/// Gives a part's code its new numbers.
+/// Gives the code of a part its new numbers.
 struct Renumbered<'a> {
     first_type: u32,
     functions: &'a [u32],
@@ -34,7 +34,7 @@ impl Reencode for Renumbered<'_> {
 
     fn global_index(&mut self, global: u32) -> Result<u32, reencode::Error<String>> {
         match self.globals.get(global as usize) {
-            // The one global that is left.
+            // The only global that is left.
             Some(None) => Ok(0),
             _ => Err(unknown("variable")),
         }
@@ -66,11 +66,11 @@ pub(super) struct Merge<'a> {
     first_functions: Vec<u32>,
     /// The host's functions, by module, name and type.
     host: Vec<(&'a str, &'a str, u32)>,
-    /// Functions that nobody has: calling one is a trap.
+    /// Functions that no part has: a call of one is a trap.
     missing: Vec<(&'a str, u32)>,
 }
 
-/// What an import turns out to be.
+/// The target of an import.
 enum Found<'a> {
     Own(usize, u32),
     Host(&'a str, &'a str),
@@ -122,7 +122,7 @@ impl<'a> Merge<'a> {
         self.missing.iter().position(|found| found.0 == name)
     }
 
-    /// Where a part's function is: imports may be exported again.
+    /// The target of a part's function: imports may be exported again.
     fn find(&self, mut part: usize, mut function: u32) -> Result<Found<'a>, String> {
         for _ in 0..MAX_HOPS {
             let of_part = &self.parts[part];
@@ -206,7 +206,7 @@ impl<'a> Merge<'a> {
                 renumbered.parse_function_body(&mut code, body.clone()).map_err(told)?;
             }
         }
-        // What the host calls: the glue, and the allocator.
+        // Exported for the host: the glue, and the allocator.
         let allocator = self.names.functions.get(super::ALLOCATOR).copied();
         let allocator = allocator.ok_or_else(|| format!("`{}` is missing", super::ALLOCATOR))?;
         exports.export(
@@ -237,7 +237,7 @@ impl<'a> Merge<'a> {
         Ok(module.finish())
     }
 
-    /// The memory, and what the host does.
+    /// The memory, and the host's functions.
     fn imports(&self) -> ImportSection {
         let mut imports = ImportSection::new();
         let memory = MemoryType {

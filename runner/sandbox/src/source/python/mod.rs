@@ -1,11 +1,11 @@
 //! Scripts in Python.
 //!
-//! CPython comes as libraries that are linked into one module ([`link`]), which is compiled once. The memory in which it
-//! lives was set up once, with our own module (`runtime.py`) evaluated in it, and is kept on disk: it has some 20 MiB. What
-//! a script's top level changes in it is a small part of that, so this is what is kept of a script ([`change`]): a run
-//! begins with a copy-on-write mapping of the memory that all scripts share, into which the script's changes are written.
-//! What modules of the standard library a script imports beyond those that are read already comes out of an archive
-//! ([`archive`]), which is all the files there are ([`system`]).
+//! CPython consists of libraries that are linked into one module ([`link`]), which is compiled once. Its memory was set
+//! up once, with our own module (`runtime.py`) evaluated in it, and is kept on disk: it has some 20 MiB. A script's top
+//! level changes only a small part of it, so only the change is kept for a script ([`change`]): a run begins with a
+//! copy-on-write mapping of the memory that all scripts share, and the script's changes are written into it. Further
+//! modules of the standard library that a script imports come from an archive ([`archive`]), which is the only file
+//! ([`system`]).
 
 mod archive;
 mod change;
@@ -31,22 +31,22 @@ use wasmtime::{Engine, Instance, Linker, Memory, Module, Store, TypedFunc};
 
 /// Our module in Python.
 const RUNTIME: &str = include_str!("runtime.py");
-/// Between CPython's functions and ours.
+/// Connects CPython's functions with ours.
 const GLUE: &str = include_str!("glue.wat");
-/// The largest of the files that this program carries, unpacked.
+/// The largest unpacked size of the files in this program.
 const MAX_UNPACKED_BYTES: u64 = 256 << 20;
-/// What is said of a module without a function that Heddle calls.
+/// The error for a module without a function that Heddle calls.
 const NO_FUNCTION: &str = "does not have `run`; write `def run(params, ctx): …` (or `def handle(batch, ctx): …` for a \
     topic)";
-/// The function by which the host makes room in a guest's memory.
+/// The function with which the host allocates a guest's memory.
 const ALLOCATOR: &str = "cabi_realloc";
 
-/// What the parts of a bundle are called.
+/// The names of the parts of a bundle.
 const CODE: &str = "code";
 const ARCHIVE: &str = "archive";
 const MODULE: &str = "runtime.py";
 
-/// This program's own runtime: what it carries of CPython, unpacked and linked.
+/// This program's own runtime: its files of CPython, unpacked and linked.
 pub(super) fn bundle() -> Result<RuntimeBundle, String> {
     let python = &heddle_runtimes::PYTHON;
     let libraries = python.libraries.iter().map(|packed| {
@@ -71,7 +71,7 @@ pub(super) fn bundle() -> Result<RuntimeBundle, String> {
     Ok(RuntimeBundle::new(Language::Python, numbers, parts))
 }
 
-/// What the host does for it.
+/// The host's functions for it.
 pub(super) fn linker(engine: &Engine, code: &Module) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     system::add_to_linker(&mut linker, code)?;
@@ -79,13 +79,13 @@ pub(super) fn linker(engine: &Engine, code: &Module) -> wasmtime::Result<Linker<
     Ok(linker)
 }
 
-/// The operations that it has beside JavaScript's, by number.
+/// The operations that it has in addition to JavaScript's, by number.
 #[cfg(test)]
 pub(super) fn numbers() -> impl Iterator<Item = (&'static str, u32)> {
     system::NUMBERS.into_iter()
 }
 
-/// What is to be compiled of a runtime.
+/// The code of a runtime, which has to be compiled.
 pub(super) fn code_of(bundle: &RuntimeBundle) -> Result<Bytes, String> {
     bundle.part(CODE)
 }
@@ -95,20 +95,20 @@ fn unpacked(packed: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 pub(crate) struct Python {
-    /// Which it is: the digest of its bundle.
+    /// The digest of its bundle.
     pub tag: String,
     /// The name of the module that Heddle adds.
     module: Arc<str>,
     stack: u32,
     code: Module,
-    /// Where its imports come from: from the host, but for the memory.
+    /// The sources of its imports: the host, except for the memory.
     imports: Vec<Option<(String, String)>>,
     linker: Linker<Guest>,
     archive: Bytes,
-    /// The memory behind our module, and which it is: what scripts have changed is laid over no other.
+    /// The memory after our module was evaluated, with its digest: changes of scripts are applied to no other.
     base: Module,
     pub base_digest: String,
-    /// Where the names of our module's functions are.
+    /// The address of the names of our module's functions.
     load: u32,
     begin: u32,
 }
@@ -121,7 +121,7 @@ struct Running {
 }
 
 impl Python {
-    /// Over a memory where nothing ran; what is left to do is to [boot](boot) it.
+    /// With a memory where nothing ran; it still has to be [booted](boot).
     pub fn new(engine: &Engine, bundle: &RuntimeBundle, tag: String, code: Module) -> Result<Self, String> {
         let told = |error: wasmtime::Error| format!("the interpreter: {error:#}");
         let base = Module::new(engine, image(&bundle.memory()?)).map_err(told)?;
@@ -137,7 +137,7 @@ impl Python {
             stack: bundle.number("stack")?,
             imports: imports.collect(),
             linker,
-            // (A copy: the bundle's other parts are not wanted any more.)
+            // (A copy: the bundle's other parts are not needed any more.)
             archive: Bytes::copy_from_slice(&bundle.part(ARCHIVE)?),
             base,
             base_digest: String::new(),
@@ -147,7 +147,7 @@ impl Python {
         })
     }
 
-    /// The same over the memory that [`boot`] gave.
+    /// The same with the memory that [`boot`] returned.
     pub fn booted(&self, base: Module, base_digest: String) -> Self {
         Self {
             tag: self.tag.clone(),
@@ -190,7 +190,7 @@ impl Python {
 }
 
 impl Running {
-    /// Calls a function of our module, which tells the host itself what came of it.
+    /// Calls a function of our module, which reports its result to the host itself.
     async fn enter(&self, store: &mut Store<Guest>, name: u32) -> wasmtime::Result<()> {
         match self.enter.call_async(&mut *store, name).await? {
             0 => Ok(()),
@@ -198,7 +198,7 @@ impl Running {
         }
     }
 
-    /// What the memory holds, but for the stack, which is empty between calls.
+    /// The content of the memory, except for the stack, which is empty between calls.
     fn memory(&self, store: &mut Store<Guest>) -> Vec<u8> {
         let mut memory = self.memory.data(&*store).to_vec();
         memory[..self.stack as usize].fill(0);
@@ -206,7 +206,7 @@ impl Running {
     }
 }
 
-/// A memory as a module: nothing else is in it. The memory's length is whole pages.
+/// A memory as a module without anything else. The memory's length is whole pages.
 pub(super) fn image(memory: &[u8]) -> Vec<u8> {
     let mut memories = MemorySection::new();
     memories.memory(MemoryType {
@@ -228,7 +228,7 @@ pub(super) fn image(memory: &[u8]) -> Vec<u8> {
     module.finish()
 }
 
-/// Sets CPython up and evaluates our module: the memory that texts begin with.
+/// Sets CPython up and evaluates our module: the memory with which texts begin.
 pub(super) async fn boot(store: &mut Store<Guest>, python: &Python) -> wasmtime::Result<Vec<u8>> {
     let running = python.instantiate(store).await?;
     store.data_mut().source.python.input = Some(python.module.to_string());
@@ -238,7 +238,7 @@ pub(super) async fn boot(store: &mut Store<Guest>, python: &Python) -> wasmtime:
     }
 }
 
-/// Evaluates a text's top level; the snapshot is the [`Change`] that it makes.
+/// Evaluates a text's top level; the snapshot is the resulting [`Change`].
 pub(super) async fn evaluate(
     store: &mut Store<Guest>,
     python: &Python,
@@ -267,7 +267,7 @@ pub(super) async fn evaluate(
     Ok(Ok(Snapshot { memory, described }))
 }
 
-/// Runs a script; how it ended is JSON. `None`: it ended without saying how.
+/// Runs a script; how it ended is JSON. `None`: it ended without reporting how.
 pub(super) async fn run(
     store: &mut Store<Guest>,
     python: &Python,
@@ -281,7 +281,7 @@ pub(super) async fn run(
     Ok(store.data_mut().source.ended.take())
 }
 
-/// What this program's own Python is made by, but for the libraries.
+/// The texts from which this program's own Python is made, except for the libraries.
 pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
     let linking = [
         include_str!("mod.rs"),

@@ -1,15 +1,15 @@
-//! A library as it is read: what of a module is linked, and what its globals come to.
+//! A library as it is read: the parts of a module that are linked, and the values of its globals.
 
 use super::super::image::PAGE_BYTES;
 use super::link::STACK_BYTES;
 use std::collections::{BTreeMap, HashMap};
 use wasmparser::{Element, ExternalKind, FuncType, FunctionBody, Operator, Parser, Payload, TypeRef};
 
-/// How much of the C stack CPython's functions may recurse by. The stack of WebAssembly, which grows with each call as
-/// well, must not end first: that would be a trap.
+/// How much of the C stack CPython's functions may use for recursion. The stack of WebAssembly, which grows with each
+/// call too, must not end first: that would be a trap.
 const RECURSION_BYTES: u32 = 256 << 10;
 
-/// What of a module is linked.
+/// The parts of a module that are linked.
 #[derive(Default)]
 pub(super) struct Part<'a> {
     pub types: Vec<FuncType>,
@@ -33,7 +33,7 @@ pub(super) enum Global<'a> {
     Own(wasmparser::ConstExpr<'a>),
 }
 
-/// Where a part lives.
+/// The position of a part.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub memory: u32,
@@ -44,7 +44,7 @@ pub(super) struct Names<'a> {
     pub functions: HashMap<&'a str, (usize, u32)>,
     /// The addresses of data, by name.
     pub data: HashMap<&'a str, u32>,
-    /// Places in the table of functions whose address is taken.
+    /// Positions, in the table, of functions whose address is taken.
     pub slots: BTreeMap<&'a str, u32>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The values of its globals; the stack's pointer is the one that has none.
+    /// The values of its globals; the pointer to the stack is the one without a value.
     pub fn values(&self, place: Place, names: &Names<'_>, heap: u32) -> Result<Vec<Option<u32>>, String> {
         let mut values: Vec<Option<u32>> = Vec::with_capacity(self.globals.len());
         for global in &self.globals {
@@ -120,10 +120,10 @@ impl<'a> Part<'a> {
                 Global::Imported("env", "__table_base") => Some(place.table),
                 Global::Imported("GOT.mem", "__heap_base") => Some(heap),
                 Global::Imported("GOT.mem", "__heap_end") => Some(heap.next_multiple_of(PAGE_BYTES)),
-                // Python looks at it, and raises a `RecursionError` while there is still room.
+                // Python checks it, and raises a `RecursionError` while there is still room.
                 Global::Imported("GOT.mem", "__stack_low") => Some(STACK_BYTES - RECURSION_BYTES),
                 Global::Imported("GOT.mem", "__stack_high") => Some(STACK_BYTES),
-                // What nobody has is a weak symbol, whose address is 0.
+                // A symbol that no part has is weak; its address is 0.
                 Global::Imported("GOT.mem", name) => Some(names.data.get(*name).copied().unwrap_or(0)),
                 Global::Imported("GOT.func", name) => Some(names.slots.get(*name).copied().unwrap_or(0)),
                 Global::Imported(module, name) => return Err(format!("imports the global `{module}.{name}`")),
@@ -135,7 +135,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What a constant expression gives.
+/// The value of a constant expression.
 pub(super) fn constant(expression: &wasmparser::ConstExpr<'_>, globals: &[Option<u32>]) -> Result<u32, String> {
     let mut stack = Vec::new();
     for operator in expression.get_operators_reader() {

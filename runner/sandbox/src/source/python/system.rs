@@ -1,6 +1,6 @@
-//! What the C library asks of its system, by the canonical ABI's flat signatures of WASI 0.2: one file that can be read
-//! (the standard library), the log to write to, clocks, chance. Everything else is refused with an error that Python
-//! raises, or is never asked for.
+//! The C library's system, by the canonical ABI's flat signatures of WASI 0.2: one readable file (the standard
+//! library), the log for output, clocks, chance. Everything else is refused with an error that Python raises, or is
+//! never called.
 
 use super::super::calls::{self, MAX_CALL_BYTES};
 use super::super::{pending, wasi};
@@ -10,19 +10,19 @@ use bytes::Bytes;
 use std::time::Duration;
 use wasmtime::{Caller, ExternType, Linker, Module, Result, Val};
 
-/// The operations beside those of `calls.rs`, as `runtime.py` numbers them.
+/// The operations in addition to those of `calls.rs`, with the numbers of `runtime.py`.
 const WAIT: u32 = 7;
 const INPUT: u32 = 8;
 #[cfg(test)]
 pub(super) const NUMBERS: [(&str, u32); 2] = [("wait", WAIT), ("input", INPUT)];
 
-/// What the interpreter finds in its environment.
+/// The interpreter's environment variables.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("PYTHONHOME", "/"),
     ("PYTHONPATH", ARCHIVE_PATH),
     ("PYTHONDONTWRITEBYTECODE", "1"),
     ("PYTHONUTF8", "1"),
-    // A memory is made once and copied for each run: the seed of hash tables could not be another in each.
+    // A memory is made once and copied for each run, so the seed of hash tables cannot differ between runs.
     ("PYTHONHASHSEED", "0"),
     ("TZ", "UTC"),
 ];
@@ -37,10 +37,10 @@ const FIRST_STREAM: u32 = 16;
 const FIRST_TIMER: u32 = 1 << 16;
 /// How many streams, and how many timers, may be open at once.
 const MAX_OPEN: usize = 256;
-/// How much is read at once.
+/// How many bytes are read at once.
 const MAX_READ_BYTES: u64 = 1 << 20;
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
-/// How much a stream says it takes.
+/// How many bytes a stream accepts.
 const STDIN: u32 = 0;
 
 /// `error-code` of `wasi:filesystem` and `wasi:sockets`.
@@ -50,17 +50,17 @@ const NOT_SUPPORTED: u8 = 2;
 /// `descriptor-type` of `wasi:filesystem`.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 6;
-/// Its size, and that of a `descriptor-stat` behind a result's tag.
+/// Its size, and that of a `descriptor-stat` after a result's tag.
 const STAT_BYTES: usize = 8 + 96;
 
 #[derive(Default)]
 pub(crate) struct State {
     pub archive: Option<Bytes>,
-    /// What our module asks for when it begins.
+    /// The input that our module reads when it begins.
     pub input: Option<String>,
-    /// Where streams of the archive stand.
+    /// The positions of streams in the archive.
     streams: Vec<Option<u64>>,
-    /// For how many nanoseconds timers wait.
+    /// How many nanoseconds timers wait.
     timers: Vec<Option<u64>>,
 }
 
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-/// Puts something into the first free place.
+/// Puts something into the first free position.
 fn open<T>(places: &mut Vec<Option<T>>, what: T, first: u32) -> Result<u32> {
     let place = match places.iter().position(Option::is_none) {
         Some(place) => place,
@@ -93,7 +93,7 @@ fn close<T>(places: &mut [Option<T>], handle: u32, first: u32) {
     }
 }
 
-/// Room in the guest's memory, which the guest frees.
+/// Allocates the guest's memory, which the guest frees.
 async fn allocate(caller: &mut Caller<'_, Guest>, align: u32, bytes: usize) -> Result<u32> {
     let bytes = u32::try_from(bytes)?;
     let realloc = caller.data().source.realloc.clone();
@@ -129,7 +129,7 @@ fn stat(caller: &mut Caller<'_, Guest>, at: u32, found: Option<u8>) -> Result<()
     wasi::put(caller, at, &bytes)
 }
 
-/// What a path below the root is.
+/// What a path below the root names.
 fn look_up(caller: &Caller<'_, Guest>, at: u32, length: u32) -> Result<Option<u8>> {
     let path = calls::text(caller, at, length)?;
     Ok(match path.trim_matches('/') {
@@ -152,8 +152,8 @@ pub(super) fn add_to_linker(linker: &mut Linker<Guest>, code: &Module) -> Result
     Ok(())
 }
 
-/// Functions of files and sockets that give an error: where in the result its code stands depends on what else the
-/// result may be.
+/// Functions of files and sockets that return an error. Its position in the result depends on what else the result may
+/// be.
 fn refuse_the_rest(linker: &mut Linker<Guest>, code: &Module) -> Result<()> {
     const ONE: &[&str] = &[
         "create-directory-at",
@@ -202,7 +202,7 @@ fn refuse_the_rest(linker: &mut Linker<Guest>, code: &Module) -> Result<()> {
     Ok(())
 }
 
-/// `heddle.call`: as for JavaScript, but that what takes time is waited for.
+/// `heddle.call`: as for JavaScript, but operations that take time are waited for.
 fn add_host(linker: &mut Linker<Guest>) -> Result<()> {
     linker.func_wrap_async(
         "heddle",
@@ -269,10 +269,10 @@ fn add_environment(linker: &mut Linker<Guest>) -> Result<()> {
     Ok(())
 }
 
-/// What the functions of files are called by.
+/// The interface of the functions of files.
 const FILES: &str = "wasi:filesystem/types@0.2.0";
 
-/// The one file, which is the archive, in the one directory: how it is found.
+/// Finding the only file, the archive, in the only directory.
 fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
     linker.func_wrap_async(
         "wasi:filesystem/preopens@0.2.0",
@@ -327,7 +327,7 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
     add_contents(linker)
 }
 
-/// How it is told from others, and read.
+/// Comparing and reading it.
 fn add_contents(linker: &mut Linker<Guest>) -> Result<()> {
     linker.func_wrap(
         FILES,
@@ -365,14 +365,14 @@ fn add_contents(linker: &mut Linker<Guest>) -> Result<()> {
     Ok(())
 }
 
-/// What tells one file from another.
+/// The hash by which files are distinguished.
 fn give_hash(caller: &mut Caller<'_, Guest>, file: u32, at: u32) -> Result<()> {
     let mut bytes = [0; 24];
     bytes[8..12].copy_from_slice(&file.to_le_bytes());
     wasi::put(caller, at, &bytes)
 }
 
-/// Bytes of the archive, and whether it ends with them.
+/// Bytes of the archive, and whether they reach its end.
 fn part(caller: &Caller<'_, Guest>, offset: u64, length: u64) -> (Vec<u8>, bool) {
     let archive = caller.data().source.python.archive();
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(archive.len());
@@ -399,7 +399,7 @@ fn add_streams(linker: &mut Linker<Guest>) -> Result<()> {
                 let place = handle.checked_sub(FIRST_STREAM).map(|place| place as usize);
                 let streams = &caller.data().source.python.streams;
                 let offset = place.and_then(|place| streams.get(place).copied().flatten());
-                // Whatever is no stream of the archive is at its end (`stream-error::closed`).
+                // A stream that is not of the archive is at its end (`stream-error::closed`).
                 let bytes = offset.map_or(Vec::new(), |offset| part(&caller, offset, length).0);
                 if bytes.is_empty() {
                     return wasi::put(&mut caller, at, &words(&[1, 1]));
@@ -494,7 +494,7 @@ fn nanos_of(caller: &Caller<'_, Guest>, handle: u32) -> u64 {
         .unwrap_or_default()
 }
 
-/// Waits without a thread.
+/// Waits without blocking a thread.
 fn sleep(host: &HostSide, nanos: u64) -> impl Future<Output = ()> + Send + use<> {
     let (io, wait) = (host.io.clone(), pending::wait_for(host, Duration::from_nanos(nanos)));
     async move {

@@ -1,22 +1,22 @@
-//! Lists of runs, by what people filter them by.
+//! Lists of runs, with the filters of people.
 //!
-//! A list costs what it shows, however many runs are kept:
+//! The cost of a list depends on what it shows, not on how many runs are kept:
 //!
-//! * What a filter names (groups, a key, queues, scripts) is looked up first; runs are then reached by their ids.
-//! * The past is read one span after the other, the latest first ([`crate::span`]), each by a statement of its own, so that days of
-//!   long ago are neither planned for nor touched while there are newer ones. All statements of an answer see the same
-//!   moment.
-//! * Runs of groups are read from the newest end of the index of each group's runs. `= ANY (ARRAY[...])` leaves the planner
-//!   no other way: of a group that ran often it believes that all runs, newest first, soon have enough of it, and of one
-//!   that has not run lately they never do.
-//! * States stand in the text, one arm of the statement for each: those that are no success have indexes of their own,
-//!   which a parameter does not lead to.
-//! * Of the hot view (what ended lately) most runs were made lately. The others took long; they stand in an index of their
-//!   own, of which one answer looks at a part and its cursor leads on.
-//! * Names of groups and numbers of revisions are joined to what is shown only.
+//! * The names in a filter (groups, a key, queues, scripts) are looked up first; runs are then found by ids.
+//! * The past is read one span after the other, the latest first ([`crate::span`]), each in its own statement, so that
+//!   old days are neither planned for nor read while there are newer ones. All statements of an answer use one
+//!   snapshot.
+//! * Runs of groups are read from the newest end of the index of each group's runs. `= ANY (ARRAY[...])` leaves the
+//!   planner no other plan: for a group that ran often it believes that reading all runs, newest first, soon finds
+//!   enough of it; for a group that has not run lately that never happens.
+//! * States are written into the text, one arm of the statement for each: the states other than success have their own
+//!   indexes, which a parameter would not use.
+//! * Most runs of the hot view (recently ended ones) were created recently. The others took long; they have their own
+//!   index, of which one answer reads a part, and its cursor continues.
+//! * Names of groups and numbers of revisions are joined only to what is shown.
 //!
-//! What remains (labels, triggers, times that runs are about, scripts that many groups use) is looked for from the newest run
-//! on, so far for each answer and no further ([`search`]).
+//! For other conditions (labels, triggers, logical times, scripts that many groups use), runs are searched from the
+//! newest on, a bounded number for each answer ([`search`]).
 
 mod search;
 mod sought;
@@ -26,28 +26,28 @@ use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::state::RunState;
+use heddle_domain::state::{RunState, Trigger};
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
 use self::search::search;
 use self::sought::Sought;
 use self::statement::{Hot, Part, push_part};
-use super::RunRow;
+use super::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::change::Page;
 use crate::database::PgSession;
 use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// Which runs; empty and `None` mean any.
+/// Which runs to list; empty and `None` mean any.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub groups: Vec<String>,
-    /// In one of these states, by number.
-    pub states: Vec<i16>,
-    /// By one of these triggers, by number.
-    pub triggers: Vec<i16>,
+    /// In one of these states.
+    pub states: Vec<RunState>,
+    /// By one of these triggers.
+    pub triggers: Vec<Trigger>,
     /// With these labels, all of them; `None`: whatever the value.
     pub labels: Vec<(String, Option<String>)>,
     /// Created from here, inclusive.
@@ -62,7 +62,7 @@ pub struct RunFilter {
     pub before: Option<RunId>,
     /// The runs with these ids.
     pub ids: Vec<Uuid>,
-    /// With ids between these, both included.
+    /// With ids between these, inclusive.
     pub id_range: Option<(Uuid, Uuid)>,
     /// Of revisions with a task for one of these queues.
     pub queues: Vec<String>,
@@ -73,34 +73,24 @@ pub struct RunFilter {
     /// Sub-runs of this run.
     pub parent: Option<RunId>,
     pub key: Option<String>,
-    /// Of those that have ended, only if they did so since then.
+    /// Ended ones only if they ended since then.
     pub ended_since: Option<Time>,
 }
 
-/// Runs that took longer than this stand in an index of their own (migration 0062, `runs_done_long`): of what was made long
-/// before the hot view began, no others can have ended in it.
+/// Runs that took longer than this are in their own index (migration 0062, `runs_done_long`). Of the runs that were
+/// created this long before the hot view, no others can have ended in it.
 const LONG: TimeDelta = TimeDelta::hours(1);
 
-/// By so much may the millisecond that an id begins with differ from the time at which its run was made.
+/// The maximum difference between the millisecond in an id and the creation of its run.
 const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 
-/// So many of those one answer looks at; if there are more, its cursor leads on to them.
+/// How many of those one answer reads; if there are more, its cursor continues there.
 const LONG_RUNS_READ_MAX: i64 = 5_000;
 
-/// A live run's columns, in the order of [`DONE`].
-const LIVE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
-    l.deadline_at, l.parent_run, l.source, l.waiting_for, l.progress, NULL::timestamptz AS finished_at, \
-    NULL::text AS error, NULL::smallint AS skipped";
-
-const DONE: &str = "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-    l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, l.started_at, \
-    l.deadline_at, l.parent_run, l.source, NULL::jsonb AS waiting_for, l.progress, l.finished_at, l.error, l.skipped";
-
 impl Store {
-    /// Runs, newest first, up to `limit`. Of the hot view there may be fewer on a page that another one follows.
+    /// Runs, newest first, up to `limit`. A page of the hot view may have fewer, and still have a next page.
     ///
-    /// The future is boxed, so that its body, a large one, is compiled once and not with each crate that lists runs.
+    /// The future is boxed, so that its large body is compiled once, and not again with each crate that lists runs.
     pub fn runs<'a>(&'a self, filter: &'a RunFilter, limit: i64) -> BoxFuture<'a, Result<Page<RunRow>, StoreError>> {
         Box::pin(self.list_runs(filter, limit))
     }
@@ -124,7 +114,7 @@ impl Store {
         let from = since - LONG - ID_SLACK;
         let made = Hot::Made { from, since };
         let rows = self.runs_of(&sought, &[made], one_more).await?;
-        // With as many as were asked for, all of them made since, none that was made before is missing.
+        // If there are as many as requested, all created since then, no run that was created before is missing.
         let full = rows.len() as i64 == one_more && rows.last().is_some_and(|row| row.created_at >= from);
         if full {
             return Ok(Page::of(rows, limit, key));
@@ -133,7 +123,7 @@ impl Store {
         let mut rows = self
             .runs_of(&sought, &[made, Hot::Long { from, since, floor }], one_more)
             .await?;
-        // What lives and is older comes on a later page, with what ended and is as old.
+        // Older live runs are on a later page, together with ended runs of the same age.
         rows.retain(|row| floor.is_none_or(|floor| row.id >= floor));
         let mut page = Page::of(rows, limit, key);
         if page.next.is_none() {
@@ -142,7 +132,7 @@ impl Store {
         Ok(page)
     }
 
-    /// Down to which run those are looked at that took long and were made before `from`; `None`: there are no more.
+    /// The oldest of the runs to read that took long and were created before `from`; `None`: there are no more.
     async fn long_floor(&self, from: Time, before: Option<RunId>) -> Result<Option<Uuid>, StoreError> {
         let last = transaction!(self, reads, "long_floor", once(BEGIN_KEPT_IN_ORDER), |tx| {
             let last = sqlx::query_scalar!(
@@ -169,7 +159,7 @@ impl Store {
         let all_days = matches!(hot, [.., Hot::Long { .. }]);
         let begin = match sought.is_reached() {
             true => BEGIN_ANEW,
-            // The index of runs that took long is the only way to these.
+            // Only the index of runs that took long may be used for these.
             false if all_days && sought.is_of_groups_only() => BEGIN_KEPT_IN_ORDER,
             false => BEGIN_BY_SPANS,
         };
@@ -184,7 +174,7 @@ impl Store {
     /// The newest runs, one span of the past after the other.
     async fn newest(&self, sought: &Sought<'_>, limit: i64) -> Result<Vec<RunRow>, StoreError> {
         transaction!(self, reads, "runs", once(BEGIN_BY_SPANS), |tx| {
-            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| is_final(*state));
+            let ended = sought.filter.states.is_empty() || sought.filter.states.iter().any(|state| state.is_final());
             let mut all: Vec<RunRow> = Vec::new();
             let mut planning = Planning::default();
             for (index, span) in spans(sought, span::now(&mut tx).await?).into_iter().enumerate() {
@@ -209,7 +199,7 @@ impl Store {
         })
     }
 
-    /// Runs that are looked for: a page may be short, and have another behind it.
+    /// Runs that are searched for: a page may be short, and still have a next one.
     async fn searched(&self, sought: &Sought<'_>, limit: i64) -> Result<Page<RunRow>, StoreError> {
         transaction!(self, reads, "runs", once(BEGIN_BY_SPANS), |tx| {
             let now = span::now(&mut tx).await?;
@@ -255,10 +245,6 @@ impl Store {
     }
 }
 
-fn is_final(state: i16) -> bool {
-    RunState::from_number(state).is_some_and(RunState::is_final)
-}
-
 /// All that is sought, of whatever time.
 fn whole(limit: i64) -> Part<'static> {
     Part {
@@ -272,7 +258,7 @@ fn whole(limit: i64) -> Part<'static> {
     }
 }
 
-/// All of the past that a filter may mean, from the cursor's day on.
+/// The part of the past that a filter may mean, from the cursor's day on.
 fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
     let filter = sought.filter;
     let newest = [filter.before.and_then(|before| span::made(before.0)), filter.to]
@@ -282,21 +268,19 @@ fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
     span::spans(newest, filter.from.max(sought.since))
 }
 
-/// These runs, newest first, with the names of their groups and the numbers of their revisions. The session keeps the plan:
-/// each id is looked up in its day.
+/// These runs, newest first, with the names of their groups and the numbers of their revisions. The session keeps the
+/// plan: each id is looked up in its day.
 async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, StoreError> {
     sqlx::raw_sql("SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_sort = on")
         .execute(&mut *session)
         .await?;
     let statement = format!(
-        "SELECT l.*, g.name AS group_name, r.revision
+        "SELECT l.*{NAMES}
            FROM UNNEST($1::uuid[]) AS n (id)
           CROSS JOIN LATERAL (SELECT {LIVE} FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])
                                UNION ALL
                               SELECT {DONE} FROM heddle.runs_done l WHERE l.id = ANY (ARRAY[n.id])) AS l
-           JOIN heddle.groups g ON g.id = l.group_id
-           JOIN heddle.revisions r ON r.id = l.revision_id
-          ORDER BY l.id DESC"
+         {JOINS} ORDER BY l.id DESC"
     );
     let rows = sqlx::query(AssertSqlSafe(statement))
         .bind(ids)
@@ -307,12 +291,10 @@ async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, St
 
 /// Runs with the names of their groups and the numbers of their revisions.
 async fn named(session: &mut PgSession, sought: &Sought<'_>, part: Part<'_>) -> Result<Vec<RunRow>, StoreError> {
-    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*, g.name AS group_name, r.revision FROM (");
+    let mut query = QueryBuilder::<Postgres>::new("SELECT l.*");
+    query.push(NAMES).push(" FROM (");
     push_part(&mut query, sought, part);
-    query.push(
-        ") AS l JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id
-          ORDER BY l.id DESC",
-    );
+    query.push(") AS l").push(JOINS).push("ORDER BY l.id DESC");
     let rows = query.build().fetch_all(session).await?;
     rows.iter().map(RunRow::read).collect()
 }

@@ -1,9 +1,9 @@
-//! Runs that no index leads to in the order of ids: they are looked at from the newest on, a bounded number for each answer,
-//! whose cursor says where it stopped.
+//! Runs that no index returns in the order of ids: they are read from the newest on, a bounded number for each answer,
+//! and the cursor says where it stopped.
 //!
-//! Labels have an index, but not in that order. So the newest runs are looked at first, which finds labels that many have.
-//! Labels that few have are found by the index, whenever it was: up to a thousand runs are read and sorted. Between them are
-//! labels of some thousand runs: these are read by the index in one span after the other.
+//! Labels have an index, but not in that order. So the newest runs are read first, which finds frequent labels. Rare
+//! labels are found by the index, at any time: up to a thousand runs are read and sorted. Labels of some thousand runs
+//! are between these: they are read by the index, one span after the other.
 
 use std::collections::BTreeSet;
 
@@ -20,39 +20,40 @@ use crate::StoreError;
 use crate::database::PgSession;
 use crate::span::{self, Span};
 
-/// So many runs one answer looks at.
+/// How many runs one answer reads.
 const READ_MAX: i64 = 10_000;
 
-/// And so many where revisions have to be looked at, too.
+/// How many, if revisions have to be read too.
 const READ_WITH_REVISIONS_MAX: i64 = 4_000;
 
-/// So many before those with labels are taken from the index of labels.
+/// How many before labels are looked up in their index.
 const READ_WITH_LABELS_MAX: i64 = 2_000;
 
-/// So many runs with labels are read from a span, and put in order; where more have them, its newest part is read first.
+/// How many runs with labels are read from a span, and sorted; if there are more, the newest part of the span is read
+/// first.
 const LABELLED_MAX: i64 = 1_000;
 
-/// Parts of such a span: with two, most of the past would be read again for each.
+/// The number of parts of such a span: with two, most of the past would be read again for each.
 const PARTS: i64 = 7;
 
-/// In a day in which more have them, so many of its newest runs are looked at, one step after the other.
+/// In a day with more of them, how many of its newest runs are read, one step after the other.
 const READ_OF_DAY: [i64; 2] = [4_000, 16_000];
 
-/// The first look is at so many for each that is wanted; each later one at four times as many.
+/// The first step reads this many runs for each wanted one; each later step reads four times as many.
 const READ_PER_HIT: i64 = 4;
 
-/// What is read of a run to tell whether it is asked for.
+/// The columns that tell whether a run matches.
 const COLUMNS: &str = "l.id, l.revision_id, l.resolution_id, l.group_id, l.trigger, l.labels, l.logical_time";
 
-/// What an answer has found.
+/// The result of a search.
 pub(super) struct Found {
     /// Newest first, up to as many as were wanted.
     pub(super) runs: Vec<Uuid>,
-    /// There were fewer, and it has stopped here: it has looked at nothing that was made before.
+    /// There were fewer, and it has stopped here: it has read nothing that was created before.
     pub(super) stopped: Option<Uuid>,
 }
 
-/// A run that may be asked for.
+/// A run that may match.
 struct Hit {
     id: Uuid,
     revision: i64,
@@ -69,7 +70,7 @@ impl Hit {
     }
 }
 
-/// The newest runs that are asked for, up to `wanted`.
+/// The newest matching runs, up to `wanted`.
 pub(super) async fn search(
     session: &mut PgSession,
     sought: &Sought<'_>,
@@ -100,7 +101,7 @@ pub(super) async fn search(
                 return Ok(Found { runs, stopped: None });
             }
             looked_at += seen;
-            // Where so few have the labels that as many again would not be enough, the index is the shorter way.
+            // If so few have the labels that reading as many again would not be enough, the index is the shorter way.
             let few = labelled && (runs.len() as i64).saturating_mul(most) < wanted.saturating_mul(looked_at);
             next_read = if few { 0 } else { (next_read * 4).min(most - looked_at) };
             if !by_index && next_read <= 0 {
@@ -124,7 +125,7 @@ pub(super) async fn search(
     Ok(Found { runs, stopped: None })
 }
 
-/// Of the newest `at_once` runs of a span those that are asked for as far as their rows tell, newest first; how many there
+/// Of the newest `at_once` runs of a span, those that match as far as their rows tell, newest first; how many there
 /// were, and the oldest.
 async fn newest_of(
     session: &mut PgSession,
@@ -150,7 +151,7 @@ async fn newest_of(
     );
     push_checks(&mut query, sought);
     let rows = query.build().fetch_all(session).await?;
-    // What was seen comes first, the rest as it is found.
+    // The first row is the summary; the others are the matches.
     let Some((summary, rows)) = rows.split_first() else {
         return Ok((Vec::new(), 0, None));
     };
@@ -159,11 +160,11 @@ async fn newest_of(
     Ok((hits, summary.try_get(1)?, summary.try_get(0)?))
 }
 
-/// All runs before this one that are asked for as far as their rows tell, newest first, by the index of labels; `None`: more
-/// than [`LABELLED_MAX`] runs have the labels, whatever else is asked for.
+/// All runs before this one that match as far as their rows tell, newest first, by the index of labels; `None`: more
+/// than [`LABELLED_MAX`] runs have the labels, whatever the other conditions.
 ///
-/// The session keeps the plan: one that is made for each look at all days costs more than what it finds. So the text leaves
-/// the planner no other index: what is asked for besides the labels is checked outside.
+/// The session keeps the plan: making one for all days costs more than the search itself. The statement leaves the
+/// planner no other index: the other conditions are checked outside of it.
 async fn few_labelled(
     session: &mut PgSession,
     sought: &Sought<'_>,
@@ -202,7 +203,7 @@ async fn few_labelled(
     Ok(Some(hits))
 }
 
-/// Has the index of labels used, and plans kept or made for each look.
+/// Makes statements use the index of labels, and sets whether plans are kept or made each time.
 async fn plan_by_labels(session: &mut PgSession, mode: &str) -> Result<(), StoreError> {
     sqlx::query!(
         r#"SELECT set_config('enable_bitmapscan', 'on', true) AS "scan!",
@@ -215,8 +216,8 @@ async fn plan_by_labels(session: &mut PgSession, mode: &str) -> Result<(), Store
     Ok(())
 }
 
-/// The newest `at_once` runs of a span that have the labels, and what else a row tells, by the index of labels. It has them
-/// in no order: where very many have them, what is read is first made less.
+/// The newest `at_once` runs of a span with the labels and the other conditions on rows, by the index of labels. It
+/// returns them in no order: if very many have the labels, the span is first made smaller.
 async fn labelled_of(
     session: &mut PgSession,
     sought: &Sought<'_>,
@@ -224,7 +225,7 @@ async fn labelled_of(
     at_once: i64,
 ) -> Result<(Vec<Hit>, i64, Option<Uuid>), StoreError> {
     let mut hits: Vec<Hit> = Vec::new();
-    // The newest comes last.
+    // The newest part is last.
     let mut left = vec![span];
     while let Some(part) = left.pop() {
         let wanted = at_once - hits.len() as i64;
@@ -248,8 +249,8 @@ async fn labelled_of(
     Ok((hits, seen, last))
 }
 
-/// The newest of very many runs of a day that have the labels: likely to be among the day's newest, else all are put in
-/// order.
+/// The newest of very many runs of a day with the labels: they are probably among the day's newest; otherwise all are
+/// sorted.
 async fn labelled_of_day(
     session: &mut PgSession,
     sought: &Sought<'_>,
@@ -266,7 +267,7 @@ async fn labelled_of_day(
     labelled(session, sought, day, Order::NewestFirst, wanted).await
 }
 
-/// The parts of a span of more than a day, the newest last: whole days each, a month at most, and what is left of it.
+/// The parts of a span of more than a day, the newest last: whole days, each part at most a month, and the rest.
 fn parts_of(span: Span) -> Vec<Span> {
     let (Some(from), Some(to)) = (span::made(span.first), span::made(span.after)) else {
         return Vec::new();
@@ -290,7 +291,7 @@ fn parts_of(span: Span) -> Vec<Span> {
         });
         after = first;
     }
-    // A day and a little more, without a midnight to part it at.
+    // A little more than a day, without a midnight at which to divide it.
     if parts.is_empty() {
         return parts;
     }
@@ -302,14 +303,14 @@ fn parts_of(span: Span) -> Vec<Span> {
     parts
 }
 
-/// In which order runs are read.
+/// The order in which runs are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Any,
     NewestFirst,
 }
 
-/// Runs of a span that have the labels, and what else a row tells, up to `limit`, by the index of labels.
+/// Runs of a span with the labels and the other conditions on rows, up to `limit`, by the index of labels.
 async fn labelled(
     session: &mut PgSession,
     sought: &Sought<'_>,
@@ -322,7 +323,7 @@ async fn labelled(
         if table == "heddle.runs_live" {
             query.push(" UNION ALL ");
         }
-        // With `OFFSET 0` there is no order to be had from another index by looking at all runs.
+        // With `OFFSET 0`, the planner cannot get the order from another index by reading all runs.
         query.push(format!(
             "(SELECT l.id, l.revision_id, l.resolution_id FROM {table} l WHERE true"
         ));
@@ -340,7 +341,7 @@ async fn labelled(
     rows.iter().map(Hit::read).collect()
 }
 
-/// Those of these runs whose revisions use the queues and scripts that are asked for.
+/// Those of these runs whose revisions use the queues and scripts of the filter.
 async fn used(session: &mut PgSession, sought: &Sought<'_>, hits: Vec<Hit>) -> Result<Vec<Uuid>, StoreError> {
     let Some(Users::Many { written }) = &sought.users else {
         return Ok(hits.into_iter().map(|hit| hit.id).collect());
@@ -378,18 +379,18 @@ mod tests {
         let (first, after) = (id("2026-10-08T00:00:00Z"), id("2026-10-11T00:00:00Z"));
         let days: Vec<Uuid> = of(first, after).into_iter().map(|part| part.first).collect();
         assert_eq!(days, [first, id("2026-10-09T00:00:00Z"), id("2026-10-10T00:00:00Z")]);
-        // Down to days, and no further; today has no end.
+        // Not smaller than days; today has no end.
         assert!(of(first, id("2026-10-09T00:00:00Z")).is_empty());
         assert!(of(id("2026-10-08T07:00:00Z"), id("2026-10-08T09:00:00Z")).is_empty());
         assert!(of(first, Uuid::max()).is_empty());
         assert!(of(id("2026-10-08T12:00:00Z"), id("2026-10-09T13:00:00Z")).is_empty());
-        // All the rest is months, and the rest of that.
+        // The rest is months, and what is left.
         let rest = of(Uuid::nil(), after);
         assert_eq!(
             (rest[0].first, rest[0].after),
             (Uuid::nil(), id("2026-04-14T00:00:00Z"))
         );
-        // Nothing is left out, and each part is less than the whole.
+        // Nothing is left out, and each part is smaller than the whole.
         for days in 2..90 {
             let after = span::floor("2026-10-08T12:00:00Z".parse::<Time>().unwrap() + TimeDelta::days(days));
             let parts = of(first, after);

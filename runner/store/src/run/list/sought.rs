@@ -8,45 +8,45 @@ use super::RunFilter;
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
-/// Up to so many groups are read each from the index of its runs: each look costs something for every day that is kept.
-/// The runs of more are looked for among all, from the newest on; many groups have run lately.
+/// Up to this many groups are read each from the index of its runs: each of these reads costs something for every kept
+/// day. If there are more groups, their runs are searched among all, from the newest on: of many groups, some have run
+/// lately.
 pub(super) const GROUPS_EACH: usize = 30;
 
-/// Up to so many revisions that use a script or a queue are looked up before runs are. Where there are more, or they are of
-/// many groups, runs are taken from the newest on, and asked whether their revision does.
+/// Up to this many revisions that use a script or a queue are looked up before their runs. If there are more, or they
+/// belong to many groups, runs are read from the newest on, and their revisions are checked.
 const USERS_MAX: i64 = 1_000;
 
-/// So many of them tell whether they are of many groups.
+/// How many of them are enough to see that they belong to many groups.
 const USERS_FIRST: i64 = 200;
 
-/// By so much may the clock that dated a revision be ahead of one that made runs of it.
-const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
+/// By so much may the clock that dated a revision or a backfill be ahead of one that made runs of it.
+pub(super) const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
 
 /// A filter with what its names mean.
 pub(super) struct Sought<'f> {
     pub(super) filter: &'f RunFilter,
-    /// The groups that it names, or that use its queues and scripts; of these their runs are read one group after the
-    /// other.
+    /// The groups that it names, or that use its queues and scripts; their runs are read one group after the other.
     pub(super) groups: Option<Vec<i64>>,
-    /// Too many groups for that.
+    /// The same, but too many groups for that.
     pub(super) many_groups: Option<Vec<i64>>,
-    /// What uses its queues and scripts.
+    /// The users of its queues and scripts.
     pub(super) users: Option<Users>,
-    /// The runs that have its key.
+    /// The runs with its key.
     pub(super) keyed: Option<Vec<Uuid>>,
-    /// None of its runs was made before: no revision that uses its queues and scripts is as old.
+    /// None of its runs was created before: no revision that uses its queues and scripts is older.
     pub(super) since: Option<Time>,
 }
 
 /// Revisions that use queues and scripts.
 pub(super) enum Users {
-    /// There are few, which were looked up.
+    /// There are few; they were looked up.
     Few {
         revisions: Vec<i64>,
-        /// Where a version is asked for: sets of resolved scripts that have it.
+        /// If a version is wanted: sets of resolved scripts that contain it.
         resolutions: Option<Vec<i64>>,
     },
-    /// There are many: the scripts as specs write them.
+    /// There are many: the scripts, as they are written in specs.
     Many { written: Vec<String> },
 }
 
@@ -60,14 +60,14 @@ struct User {
 /// What a filter's queues and scripts mean.
 struct Using {
     users: Users,
-    /// The groups that use them, if they are few.
+    /// The groups that use them, if these are few.
     groups: Option<Vec<i64>>,
-    /// Nothing used them before.
+    /// No revision used them before.
     since: Option<Time>,
 }
 
 impl<'f> Sought<'f> {
-    /// Whether its runs lie side by side, or are few: then the past is not gone through in spans.
+    /// Whether its runs are adjacent or few: then the past is not read in spans.
     pub(super) fn is_reached(&self) -> bool {
         let filter = self.filter;
         self.keyed.is_some()
@@ -77,7 +77,7 @@ impl<'f> Sought<'f> {
             || filter.parent.is_some()
     }
 
-    /// Whether no index has what it asks for in the order of ids, so that runs are looked at one after the other.
+    /// Whether no index returns its runs in the order of ids, so that runs are read one after the other.
     pub(super) fn is_search(&self) -> bool {
         let filter = self.filter;
         let asks = self.many_groups.is_some()
@@ -89,7 +89,7 @@ impl<'f> Sought<'f> {
         asks && self.groups.is_none() && !self.is_reached()
     }
 
-    /// Whether the index of each group's runs is the only way to its runs: nothing else is asked of them.
+    /// Whether only the index of each group's runs is useful: there are no other conditions.
     pub(super) fn is_of_groups_only(&self) -> bool {
         let filter = self.filter;
         self.groups.is_some()
@@ -101,18 +101,18 @@ impl<'f> Sought<'f> {
             && filter.logical_to.is_none()
     }
 
-    /// Whether a version of a script is asked for.
+    /// Whether a version of a script is wanted.
     pub(super) fn is_of_versions(&self) -> bool {
         self.filter.scripts.iter().any(|script| script.contains('@'))
     }
 }
 
 impl Store {
-    /// Looks up what a filter names; `None`: there is nothing of what it asks for.
+    /// Looks up the names of a filter; `None`: nothing can match.
     pub(super) async fn sought<'f>(&self, filter: &'f RunFilter) -> Result<Option<Sought<'f>>, StoreError> {
         let mut groups = None;
         if !filter.groups.is_empty() {
-            // Groups that were deleted and made again have one name and several ids.
+            // A group that was deleted and created again has one name and several ids.
             let ids = sqlx::query_scalar!(
                 r#"SELECT id AS "id!" FROM heddle.groups WHERE name = ANY ($1) AND deleted_at IS NULL
                    UNION ALL SELECT id FROM heddle.groups WHERE name = ANY ($1) AND deleted_at IS NOT NULL"#,
@@ -156,13 +156,13 @@ impl Store {
 
     /// What a filter's queues and scripts mean, among revisions of these groups.
     async fn users_of(&self, filter: &RunFilter, among: Option<&[i64]>) -> Result<Using, StoreError> {
-        // `name` means every version; `name@3` what a run resolved to it, whether its spec pins it or not.
+        // `name` means every version; `name@3` the version that a run resolved, whether its spec pins it or not.
         let names: Vec<String> = filter
             .scripts
             .iter()
             .map(|script| script.split('@').next().unwrap_or_default().to_owned())
             .collect();
-        // As specs write them: a script that was deleted keeps its row, and with it its versions.
+        // As written in specs: a deleted script keeps its row, and with it its versions.
         let written = if names.is_empty() {
             Vec::new()
         } else {
@@ -289,14 +289,14 @@ pub(super) async fn users_among(
             AND (cardinality($3::text[]) = 0 OR jsonb_path_query_array(r.spec, '$.tasks.*.script') ?| $3)",
         revisions,
         &filter.queues,
-        // A script that there never was is in no spec.
+        // A script that never existed is in no spec.
         if filter.scripts.is_empty() { &[] } else { written } as &[String]
     )
     .fetch_all(session)
     .await?)
 }
 
-/// Which of these sets of resolved scripts have one of a filter's scripts in the version that it asks for.
+/// Which of these sets of resolved scripts contain one of the filter's scripts in the wanted version.
 pub(super) async fn resolved_among(
     session: &mut PgSession,
     filter: &RunFilter,

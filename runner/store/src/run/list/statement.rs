@@ -1,4 +1,4 @@
-//! The statements: an arm for each table and each state that is asked for, all that they find newest first.
+//! The statements: an arm for each table and each wanted state; all results together, newest first.
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
@@ -8,17 +8,18 @@ use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
 use super::RunFilter;
-use super::sought::{Sought, Users};
-use crate::span::Span;
+use super::sought::{CLOCKS_DIFFER, Sought, Users};
+use crate::database::column;
+use crate::span::{self, Span};
 
 /// Which of the ended runs of the hot view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hot {
-    /// It is not asked for.
+    /// The filter does not ask for the hot view.
     Any,
-    /// Those that ended `since` and were made since `from` or later: in the hot view, or shortly before.
+    /// Those that ended since `since` and were created since `from`: in the hot view, or shortly before.
     Made { from: Time, since: Time },
-    /// Those that ended `since` and were made before `from`, down to the run `floor`.
+    /// Those that ended since `since` and were created before `from`, down to the run `floor`.
     Long {
         from: Time,
         since: Time,
@@ -32,7 +33,7 @@ enum Table {
     Done,
 }
 
-/// A part of the statement: one table, and if states are asked for, one of these.
+/// A part of the statement: one table, and one state if the filter names states.
 #[derive(Clone, Copy, Debug)]
 struct Arm {
     table: Table,
@@ -40,32 +41,31 @@ struct Arm {
     hot: Hot,
 }
 
-/// What of the runs that are sought a statement finds.
+/// Which of the sought runs a statement finds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part<'p> {
     /// Columns of a live run's row `l`, and the same of one that has ended.
     pub(super) columns: (&'static str, &'static str),
     pub(super) hot: &'p [Hot],
-    /// Of which part of the past: of those that have ended, and if `live_in_span`, of those that live.
+    /// The part of the past: for ended runs, and if `live_in_span`, also for live ones.
     pub(super) span: Option<Span>,
-    /// Whether those that live are found, whenever they were made.
+    /// Whether live runs are found, whenever they were created.
     pub(super) live: bool,
     pub(super) live_in_span: bool,
-    /// Whether conditions that no index has are left to the caller; else they are checked, too.
+    /// Whether conditions without an index are left to the caller; otherwise they are checked too.
     pub(super) bare: bool,
     pub(super) limit: i64,
 }
 
-/// All that is found in both tables, newest first, up to the limit.
+/// All results of both tables, newest first, up to the limit.
 pub(super) fn push_part(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, part: Part<'_>) {
     let mut arms = Vec::new();
     let states: Vec<Option<RunState>> = match sought.filter.states.as_slice() {
         [] => vec![None],
-        numbers => RunState::ALL
-            .iter()
-            .filter(|state| numbers.contains(&state.number()))
-            .map(|state| Some(*state))
-            .collect(),
+        asked => {
+            let once_each = RunState::ALL.iter().filter(|state| asked.contains(state));
+            once_each.map(|state| Some(*state)).collect()
+        }
     };
     for state in states {
         if part.live && state.is_none_or(|state| !state.is_final()) {
@@ -106,9 +106,10 @@ fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, c
         Table::Live => "heddle.runs_live",
         Table::Done => "heddle.runs_done",
     };
-    // Those that took long are few, of all groups together.
+    // Runs that took long are few, in all groups together.
     let is_long = matches!(arm.hot, Hot::Long { .. });
-    let each = sought.groups.as_ref().filter(|_| !is_long);
+    let source = sought.filter.source;
+    let each = sought.groups.as_ref().filter(|_| !is_long && source.is_none());
     if let Some(groups) = each {
         query
             .push("(SELECT own.* FROM UNNEST(")
@@ -119,7 +120,17 @@ fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, c
         Some(_) => " ORDER BY l.group_id DESC, l.id DESC LIMIT ",
         None => " ORDER BY l.id DESC LIMIT ",
     };
-    query.push(format!("(SELECT {columns} FROM {table} l WHERE true"));
+    match source {
+        None => query.push(format!("(SELECT {columns} FROM {table} l WHERE true")),
+        Some(source) => {
+            query.push(format!("(SELECT {columns} FROM ("));
+            push_source(query, table, source);
+            query.push(") AS l WHERE true")
+        }
+    };
+    if let (Some(groups), Some(_), false) = (&sought.groups, source, is_long) {
+        push_groups(query, groups);
+    }
     if each.is_some() {
         query.push(" AND l.group_id = ANY (ARRAY[named.id])");
     }
@@ -163,12 +174,28 @@ fn push_arm(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>, arm: Arm, c
     }
 }
 
+/// The runs that something made: by the index of sources and by no other, all that there are (`OFFSET 0`). In the order
+/// of ids the planner would look for them among all runs, because it believes that there are many of them everywhere. None is
+/// older than what made it.
+fn push_source(query: &mut QueryBuilder<Postgres>, table: &str, source: Uuid) {
+    query
+        .push(format!("SELECT * FROM {table} WHERE source = "))
+        .push_bind(source);
+    if let Some(made) = span::made(source) {
+        query
+            .push(" AND id >= heddle.uuid_floor(")
+            .push_bind((made - CLOCKS_DIFFER).max(Time::UNIX_EPOCH))
+            .push(")");
+    }
+    query.push(" OFFSET 0");
+}
+
 pub(super) fn push_span(query: &mut QueryBuilder<Postgres>, span: Span) {
     query.push(" AND l.id >= ").push_bind(span.first);
     query.push(" AND l.id < ").push_bind(span.after);
 }
 
-/// Of these groups, but not by the index of groups, which would read all that they have (`+ 0`).
+/// Runs of these groups, but not by the index of groups (`+ 0`), which would read all their runs.
 fn push_groups(query: &mut QueryBuilder<Postgres>, groups: &[i64]) {
     query
         .push(" AND l.group_id + 0 = ANY (")
@@ -176,7 +203,7 @@ fn push_groups(query: &mut QueryBuilder<Postgres>, groups: &[i64]) {
         .push(")");
 }
 
-/// What tells by its id, or by an index, whether a run is asked for.
+/// The conditions on the id, or with an index.
 pub(super) fn push_reach(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     let filter = sought.filter;
     if let Some(runs) = &sought.keyed {
@@ -211,15 +238,12 @@ pub(super) fn push_reach(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>
     if let Some(before) = filter.before {
         query.push(" AND l.id < ").push_bind(before.0);
     }
-    if let Some(source) = filter.source {
-        query.push(" AND l.source = ").push_bind(source);
-    }
     if let Some(parent) = filter.parent {
         query.push(" AND l.parent_run = ").push_bind(parent.0);
     }
 }
 
-/// What has to be asked of a run's row.
+/// The conditions that need a run's row.
 pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     let filter = sought.filter;
     if let Some(groups) = &sought.many_groups {
@@ -228,7 +252,7 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
     if !filter.triggers.is_empty() {
         query
             .push(" AND l.trigger = ANY (")
-            .push_bind(filter.triggers.clone())
+            .push_bind(column(&filter.triggers, |trigger| trigger.number()))
             .push(")");
     }
     push_labels(query, filter);
@@ -240,11 +264,12 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
     }
 }
 
-/// The states that are asked for, as a condition that leaves the order to others.
+/// The wanted states, as a condition that does not affect the order.
 pub(super) fn push_states(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     let states = &sought.filter.states;
     if !states.is_empty() {
-        query.push(" AND l.state = ANY (").push_bind(states.clone()).push(")");
+        let numbers = column(states, |state| state.number());
+        query.push(" AND l.state = ANY (").push_bind(numbers).push(")");
     }
 }
 
@@ -266,7 +291,7 @@ pub(super) fn push_labels(query: &mut QueryBuilder<Postgres>, filter: &RunFilter
     }
 }
 
-/// Whether a run's revision uses the queues and scripts that are asked for.
+/// Whether a run's revision uses the queues and scripts of the filter.
 fn push_users(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     let written = match &sought.users {
         None => return,
@@ -285,8 +310,8 @@ fn push_users(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
         }
         Some(Users::Many { written }) => written,
     };
-    // `IS TRUE` makes a hash table of them, where an array would be compared with what is known of each day, one element
-    // after the other, when the plan is made.
+    // `IS TRUE` makes a hash table of them. An array would be compared with the statistics of each day, element by
+    // element, during planning.
     query.push(" AND (l.revision_id IN (SELECT r.id FROM heddle.revisions r WHERE true");
     let filter = sought.filter;
     if !filter.queues.is_empty() {

@@ -1,4 +1,4 @@
-//! Ending a run whose state cannot be moved on any more: see `heddle_engine`'s `given_up`.
+//! Ends a run whose state cannot be advanced any more: see `heddle_engine`'s `given_up`.
 
 use heddle_domain::run::AttemptKey;
 
@@ -7,9 +7,9 @@ use super::control::Interrupted;
 use crate::StoreError;
 
 impl Completion {
-    /// Locks a run, and takes all of its work away, if an attempt of it is still the caller's to end; see
-    /// `sql/abandon_run.sql`. Neither its progress nor its history is looked at. `None`: somebody else has ended the
-    /// attempt, or the run.
+    /// Locks a run, and deletes all of its work, if an attempt of it is still the caller's to end; see
+    /// `sql/abandon_run.sql`. Reads neither its progress nor its history. `None`: somebody else has ended the attempt,
+    /// or the run.
     pub async fn abandon(&mut self, ended: EndedAttempt) -> Result<Option<Vec<Interrupted>>, StoreError> {
         let EndedAttempt { run, at, lease } = ended;
         let is_live = sqlx::query_scalar!("SELECT id FROM heddle.runs_live WHERE id = $1 FOR UPDATE", run.0)

@@ -1,4 +1,4 @@
-//! Claiming what is ready, and the facts that a node needs to work on it.
+//! Claims of ready task runs, and the facts that a node needs to work on their runs.
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
@@ -14,21 +14,21 @@ use crate::{Store, StoreError};
 pub struct Claimed {
     pub run: RunId,
     pub at: AttemptKey,
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub turn: i64,
 }
 
-/// What of a run never changes.
+/// The facts of a run, which never change.
 #[derive(Clone, Debug)]
 pub struct RunFacts {
     pub id: RunId,
     pub group_id: i64,
     pub revision_id: i64,
-    /// Which script versions; none: not resolved yet.
+    /// The script versions; `None`: not resolved yet.
     pub resolution_id: Option<i64>,
-    /// Why it was made.
+    /// Why it was created.
     pub trigger: Trigger,
-    /// Its place among others.
+    /// Its priority; higher ones go first.
     pub priority: i16,
     /// What time it is about.
     pub logical_time: Time,
@@ -40,15 +40,15 @@ pub struct RunFacts {
     pub task_params: Option<String>,
     /// The key that the caller gave.
     pub key: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
     /// Whether it is a sub-run.
     pub has_parent: bool,
-    /// The backfill or run that it was made by.
+    /// The backfill or run that created it.
     pub source: Option<Uuid>,
-    /// Whether somebody waits to be called back at its end.
+    /// Whether it has a callback.
     pub callback: bool,
 }
 
@@ -95,7 +95,7 @@ impl Store {
             .collect())
     }
 
-    /// The turn that stands first in the queue; where a node that starts begins to count.
+    /// The `turn` of the first row in the queue; a starting node counts from it.
     pub async fn first_turn(&self) -> Result<i64, StoreError> {
         let turn = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready")
             .fetch_one(&self.pool)
@@ -103,7 +103,7 @@ impl Store {
         Ok(turn.unwrap_or(0))
     }
 
-    /// The facts of live runs; those that have ended are left out.
+    /// The facts of live runs; ended ones are left out.
     pub async fn run_facts(&self, runs: &[RunId]) -> Result<Vec<RunFacts>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = sqlx::query!(

@@ -1,4 +1,4 @@
-//! Recording outcomes.
+//! Records outcomes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{Store, StoreError};
 pub struct EndedAttempt {
     pub run: RunId,
     pub at: AttemptKey,
-    /// The lease that it was held under.
+    /// The lease under which it was held.
     pub lease: i64,
 }
 
@@ -35,16 +35,16 @@ pub struct LockedRun {
 
 #[derive(Clone, Debug, Default)]
 pub struct Locked {
-    /// Runs that are live.
+    /// The runs that are live.
     pub runs: HashMap<RunId, LockedRun>,
-    /// Attempts that were the caller's to end, with the time at which they began. All others are zombies.
+    /// Attempts that were the caller's to end, with the time at which they began. The caller must not end any others.
     pub owned: HashMap<(RunId, AttemptKey), Time>,
-    /// The workers that had claimed those of them that were claimed.
+    /// The workers that had claimed attempts, for those that were claimed.
     pub workers: HashMap<(RunId, AttemptKey), String>,
 }
 
 impl Locked {
-    /// Takes in a row of a statement that locks: of a run, or of an attempt that was taken.
+    /// Adds a row of a locking statement: a run, or an attempt that was taken.
     pub(super) fn note(
         &mut self,
         run: RunId,
@@ -70,20 +70,20 @@ impl Locked {
 /// A run of one task run whose outcome ends it; see `sql/complete_single_task.sql`.
 #[derive(Clone, Debug)]
 pub struct SingleTaskEnd {
-    /// The attempt; `started_at` is not looked at.
+    /// The attempt; `started_at` is not used.
     pub attempt: AttemptRow,
-    /// How the run ends.
+    /// The final state of the run.
     pub state: RunState,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
     pub error: Option<String>,
 }
 
-/// A transaction that records outcomes. Dropped without [`Completion::commit`] it changes nothing.
+/// A transaction that records outcomes. If it is dropped without [`Completion::commit`], nothing changes.
 ///
-/// What it writes is dated behind the locks that it has waited for: by [`Completion::now`], which is taken anew whenever
-/// one has been got. Taken before, it would lie before the end of whatever was waited for, and a run that takes the place
-/// of another would have begun before that one ended.
+/// All that it writes is dated after the locks for which it has waited: by [`Completion::now`], which is read again
+/// after each lock. An earlier time would be before the end of the run for whose lock it waited, and a run that
+/// replaces another would have begun before that one ended.
 pub struct Completion {
     pub(super) tx: Open,
     pub(super) lease: i64,
@@ -92,15 +92,20 @@ pub struct Completion {
 }
 
 impl Store {
-    /// Begins to record outcomes, by this clock.
-    pub async fn completion(&self, lease: i64, clock: Arc<dyn Clock>) -> Result<Completion, StoreError> {
-        let tx = self.open("completion").await?;
+    /// Begins to record outcomes, by this clock, in a transaction of this name.
+    pub async fn completion(
+        &self,
+        name: &'static str,
+        lease: i64,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Completion, StoreError> {
+        let tx = self.open(name).await?;
         let now = clock.now();
         Ok(Completion { tx, lease, clock, now })
     }
 
-    /// Ends runs of one task run, under this node's lease; answers which were its to end, and whether a run succeeded
-    /// whose group others follow. `lines` are what they logged.
+    /// Ends runs of one task run, under this node's lease; returns which were its to end, and whether a run succeeded
+    /// whose group others follow. `lines` are their log lines.
     pub async fn complete_single_task(
         &self,
         rows: &[&SingleTaskEnd],
@@ -145,7 +150,7 @@ impl Store {
     }
 }
 
-/// The state of a run that lives.
+/// The state of a live run.
 pub(super) fn state_of(run: RunId, state: i16) -> Result<RunState, StoreError> {
     StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)
 }
@@ -203,13 +208,13 @@ impl Completion {
         create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, &*self.clock).await
     }
 
-    /// The instant of what is written from here on.
+    /// The instant of what is written from now on.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Locks have been got: the present instant is taken anew, and does not lie before `begun`. (These may be dated by
-    /// another node, or by the database; nothing ends before it began.)
+    /// Locks were obtained: reads the time again, which is never before `begun`. (Other nodes, or the database, may
+    /// have dated these; nothing ends before it began.)
     pub(super) fn dated(&mut self, begun: impl IntoIterator<Item = Time>) {
         self.now = begun.into_iter().fold(self.now.max(self.clock.now()), Time::max);
     }
@@ -228,17 +233,21 @@ impl Completion {
 #[cfg(test)]
 mod tests {
     //! A run ends by one of two statements: one for runs in general, one for those of one task run. What an end means is the
-    //! same in both of them, and has to stay so: a column or an effect that only one of them knows is a bug of many runs.
+    //! same in both of them, and has to stay so: a column or an effect that only one of them knows is a bug of many runs. The
+    //! same of runs that are made, by two statements, and brought back by a third.
 
     const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
     const SINGLE_TASK: &str = include_str!("../../sql/complete_single_task.sql");
+    const CREATE: &str = include_str!("../../sql/create_runs.sql");
+    const STEP: &str = include_str!("../../sql/step_backfill.sql");
+    const REOPEN: &str = include_str!("control.rs");
 
-    /// What stands from here on.
+    /// The part of a statement from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
         &statement[statement.find(mark).expect("a part of this name")..]
     }
 
-    /// What stands between these two.
+    /// The parts of a statement between these two.
     fn between<'s>(statement: &'s str, begin: &str, end: &str) -> Vec<&'s str> {
         let part = from(statement, begin);
         let part = &part[..part.find(end).expect("an end of the part")];
@@ -247,7 +256,7 @@ mod tests {
 
     #[test]
     fn no_run_ends_before_it_began() {
-        // Its row, its event, and the delays that are counted from its end have one instant, whatever clocks have said.
+        // Its row, its event, and the delays that count from its end have one instant, whatever the clocks say.
         for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at")] {
             let gone = between(statement, "gone AS (", "\n)").join(" ");
             let dated = format!("greatest({ended}, l.created_at, l.started_at) AS ended_at");
@@ -267,14 +276,52 @@ mod tests {
 
     #[test]
     fn runs_in_general_end_as_those_of_one_task() {
-        // Every column of a run's row goes into history; `skipped` are runs that were never begun.
+        // Every column of a run's row goes into history; `skipped` is for runs that never began.
         let columns = |statement| between(statement, "INSERT INTO heddle.runs_done", "\n    SELECT").join(" ");
         assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SINGLE_TASK));
         let values = |statement| between(statement, "    SELECT id, group_id", "ended_at,").join(" ");
         assert_eq!(values(GENERAL), values(SINGLE_TASK));
-        // Those who follow are told, and a delay that counts from the end is due: at the instant that the run's row has.
+        // Followers are told, and a delay that counts from the end becomes due, at the instant in the run's row.
         for (begin, end) in [("followed AS (", "\n)"), ("counted AS (", "\n)")] {
             assert_eq!(between(GENERAL, begin, end), between(SINGLE_TASK, begin, end));
         }
+    }
+    /// The columns of a run's row that a statement writes.
+    fn columns(statement: &str, table: &str) -> String {
+        let columns = between(statement, &format!("INSERT INTO heddle.{table} ("), ")").join(" ");
+        columns.split_once('(').expect("a list").1.to_owned()
+    }
+
+    #[test]
+    fn who_comes_back_has_all_that_went() {
+        let made = columns(CREATE, "runs_live");
+        let live = made.replace(" waiting_for,", "");
+        assert_ne!(live, made, "what waits");
+        assert_eq!(columns(REOPEN, "runs_live"), live, "it does not wait");
+        assert_eq!(
+            columns(GENERAL, "runs_done"),
+            format!("{live}, finished_at, error, skipped")
+        );
+    }
+
+    #[test]
+    fn the_feed_tells_the_same_of_runs_whoever_writes_it() {
+        let told = |statement| {
+            let told = from(statement, "INSERT INTO heddle.events");
+            between(told, "jsonb_agg(jsonb_build_object(", "\n      FROM").join(" ")
+        };
+        // Why one was never begun only the general statement tells.
+        let general = told(GENERAL);
+        let (general, skipped) = general.split_once(" || CASE WHEN x.skipped").expect("an addition");
+        assert!(skipped.contains("'skipped'"), "{skipped}");
+        let single = told(SINGLE_TASK).replace("run_error", "end_error");
+        assert_eq!(format!("{general})"), single);
+        assert_eq!(told(CREATE), told(STEP));
+        let common = told(CREATE);
+        let common = common.trim_end_matches(')');
+        assert!(
+            single.starts_with(common),
+            "an end says of a run what its beginning said"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What operators do to runs, as far as the tables are concerned.
+//! Controls of runs, as far as the tables are concerned.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -8,8 +8,6 @@ use uuid::Uuid;
 
 use super::complete::Completion;
 use super::refuse::lock_number;
-use crate::change::{By, Noun};
-use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// An attempt that was stopped.
@@ -31,24 +29,27 @@ pub struct LiveRun {
     pub group_id: i64,
     pub revision_id: i64,
     pub state: RunState,
-    /// Its place among others.
+    /// Its priority; higher ones go first.
     pub priority: i16,
-    /// Why it was made.
+    /// Why it was created.
     pub trigger: heddle_domain::state::Trigger,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
     /// Whether it waits, for upstreams or its turn, paused or not.
     pub waits: bool,
-    /// Of one that had ended: by what it was deduped, if it was.
+    /// For a run that had ended: the hash by which it was deduped, if it was.
     pub dedupe: Option<Vec<u8>>,
 }
 
-/// How often a run is looked for in both tables before it is said to be in others' hands.
+/// How often a run is searched for in both tables before the call fails with a conflict.
 const TRIES_MAX: usize = 3;
 
 impl Completion {
     /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
     /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
+    ///
+    /// Locking: the run's row, and nothing before it. Whoever moves the run to the other table has locked the row that is
+    /// waited for here; once it is gone from where it was looked for, it is looked for again.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
@@ -98,9 +99,9 @@ impl Completion {
                     ..found
                 }));
             }
-            // It may have moved between the two looks, or while its lock was waited for: once more.
+            // It may have moved between the two statements, or during the wait for its lock: try again.
         }
-        // Of one look at both tables it cannot escape.
+        // One statement that reads both tables cannot miss it.
         let is_there = sqlx::query_scalar!(
             r#"SELECT EXISTS (SELECT FROM heddle.runs_live WHERE id = $1)
                    OR EXISTS (SELECT FROM heddle.runs_done WHERE id = $1) AS "is_there!""#,
@@ -114,8 +115,8 @@ impl Completion {
         }
     }
 
-    /// Back among the living. A deadline that is still ahead stays in force, and so gets its timer back, which went when the
-    /// run ended; one that has passed has done what it does, and whoever reopens the run knows.
+    /// Makes it live again. A deadline that has not passed is still valid, so its timer, which was deleted at the end,
+    /// is set again. A deadline that has passed has had its effect, and whoever reopens the run knows that.
     async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
         sqlx::query!(
             "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
@@ -139,11 +140,11 @@ impl Completion {
         Ok(())
     }
 
-    /// A run that came back among the living has its params again, if it was submitted with `dedupe`; or answers who is in the
-    /// way: another unfinished run of its group that has them.
+    /// A reopened run takes its params again, if it was submitted with `dedupe`; or this returns the other unfinished
+    /// run of its group that has them.
     ///
-    /// As when a run is created, the params are locked before it is looked who has them. The caller's run was brought back by
-    /// this very transaction, so nobody waits for it who has such a lock.
+    /// As in the creation of a run, the params are locked before their holder is read. This transaction has itself
+    /// reopened the caller's run, so no holder of such a lock waits for that run.
     pub async fn take_params_again(
         &mut self,
         run: RunId,
@@ -177,7 +178,7 @@ impl Completion {
         Ok(other.map(RunId))
     }
 
-    /// Tells all who listen to a channel, with the commit.
+    /// Notifies all listeners of a channel, with the commit.
     pub async fn notify(&mut self, channel: &str, payload: &str) -> Result<(), StoreError> {
         sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)
             .execute(self.connection())
@@ -197,8 +198,8 @@ impl Completion {
         Ok(())
     }
 
-    /// Records that task runs are to run again: an override to `pending`, so that what they returned before stands for
-    /// nothing until they return something new.
+    /// Records that task runs are to run again: an override to `pending`, so that their former output has no effect
+    /// until there is a new one.
     pub async fn insert_clears(
         &mut self,
         run: RunId,
@@ -223,7 +224,7 @@ impl Completion {
         Ok(())
     }
 
-    /// How many bytes the output has that stands for a succeeded task run (`null` without one).
+    /// The size in bytes of the output of a succeeded task run (`null` without one).
     pub async fn output_bytes(&mut self, run: RunId, key: TaskKey) -> Result<u64, StoreError> {
         let bytes = sqlx::query_scalar!(
             r#"SELECT coalesce(octet_length(output), 4) AS "bytes!" FROM (
@@ -241,7 +242,7 @@ impl Completion {
         Ok(bytes.unwrap_or(4) as u64)
     }
 
-    /// A run that was paused while it waited goes on waiting: what it waits for is looked at once more, for nobody did
+    /// A run that was paused while it waited waits again: what it waits for is checked once more, because nobody did
     /// meanwhile.
     pub async fn wait_again(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
         sqlx::query!(
@@ -261,7 +262,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Records what an operator set by hand.
+    /// Records the state that an operator has set.
     #[allow(clippy::too_many_arguments, reason = "a row, told apart by name at its only callers")]
     pub async fn insert_override(
         &mut self,
@@ -313,7 +314,7 @@ fn live(
 }
 
 impl Store {
-    /// Sub-runs whose parent's attempt is over: they are to be cancelled. Up to `limit`.
+    /// Sub-runs whose parent's attempt is over, to be cancelled. Up to `limit`.
     pub async fn orphans(&self, limit: i64) -> Result<Vec<RunId>, StoreError> {
         let ids = sqlx::query_scalar!(
             "SELECT c.id FROM heddle.runs_live c
@@ -329,7 +330,7 @@ impl Store {
         Ok(ids.into_iter().map(RunId).collect())
     }
 
-    /// Which of these attempts are still this node's: those that are not have to be stopped.
+    /// Which of these attempts are still this node's; the others have to be stopped.
     pub async fn held(&self, lease: i64) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT run, task, item, attempt FROM heddle.running WHERE lease = $1",
@@ -351,52 +352,10 @@ impl Store {
             })
             .collect())
     }
-
-    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
-    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
-        transaction!(self, pool, "delete_run", |tx| {
-            let gone = sqlx::query!(
-                r#"DELETE FROM heddle.runs_done d USING heddle.groups g WHERE d.id = $1 AND g.id = d.group_id
-               RETURNING g.name AS "group", d.state"#,
-                run.0
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let Some(gone) = gone else { return Ok(false) };
-            let state = StoreError::known(RunState::from_number, gone.state, ("runs_done", "state"), run)?;
-            let before = serde_json::json!({"group": gone.group, "state": state});
-            let name = run.to_string();
-            crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
-            let id: Uuid = run.0;
-            sqlx::query!("DELETE FROM heddle.attempts WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.logs WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.maps WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.overrides WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_keys WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_dedupes WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query!("DELETE FROM heddle.run_instants WHERE run = $1", id)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            Ok(true)
-        })
-    }
 }
 
 impl Completion {
-    /// Sets the state of an ended run, and what it says of it in place of its own error.
+    /// Sets the state of an ended run, and the error that replaces its own.
     pub async fn set_done_state(&mut self, run: RunId, state: RunState, error: Option<&str>) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.runs_done SET state = $2, error = $3 WHERE id = $1",

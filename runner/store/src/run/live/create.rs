@@ -1,4 +1,4 @@
-//! Creating runs.
+//! Creates runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ use crate::notice::{NewNotices, insert_notices_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
-/// A row for *ready*, or for *running* if it is handed to this node.
+/// A row for *ready*, or for *running* if this node gets it.
 #[derive(Clone, Debug)]
 pub struct ReadyRow {
     pub at: AttemptKey,
-    /// Its place in the queue among rows of its priority.
+    /// Its position in the queue among rows of its priority.
     pub turn: i64,
-    /// Whether this node takes it at once: as far as a [`super::Grant`] reaches.
+    /// Whether this node takes it at once, as far as a [`super::Grant`] allows.
     pub(super) handed: bool,
-    /// The slots that it waits for before it is ready.
+    /// The slots for which it waits before it is ready.
     pub pools: Option<Arc<PoolNeed>>,
-    /// Within which time it has to be claimed.
+    /// How soon it must be claimed.
     pub claim_within: Option<TimeDelta>,
 }
 
@@ -63,17 +63,17 @@ impl ReadyRow {
 pub struct NewRun {
     pub id: RunId,
     pub group_id: i64,
-    /// Which revision it pins.
+    /// The revision that it pins.
     pub revision_id: i64,
-    /// Which script versions it pins; none: resolved when it starts.
+    /// The script versions that it pins; `None`: resolved when it starts.
     pub resolution_id: Option<i64>,
     /// Either waiting or running.
     pub state: RunState,
-    /// Why it is made.
+    /// Why it is created.
     pub trigger: Trigger,
     /// A higher number goes first.
     pub priority: i16,
-    /// What time it is about.
+    /// Its logical time.
     pub logical_time: Time,
     /// From the previous instant to this one.
     pub interval: (Time, Time),
@@ -85,49 +85,50 @@ pub struct NewRun {
     pub labels: Option<Value>,
     /// Unique among the runs of the group.
     pub key: Option<String>,
-    /// Hash of what must be unique, and whether for as long as the run is kept (else while it is unfinished).
+    /// The hash of what must be unique, and whether it must be unique as long as the run is kept (otherwise as long as
+    /// it is unfinished).
     pub dedupe: Option<(Vec<u8>, bool)>,
     /// A channel's name or a URL.
     pub callback: Option<String>,
     pub created_at: Time,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
-    /// The attempt that it is a sub-run of.
+    /// The attempt of which it is a sub-run.
     pub parent: Option<(RunId, AttemptKey)>,
-    /// When that attempt has to have ended.
+    /// When that attempt must have ended.
     pub parent_due: Option<Time>,
-    /// The backfill or run that it was made by.
+    /// The backfill or run that creates it.
     pub source: Option<Uuid>,
     /// Why it waits, as JSON; `None`: it does not wait.
     pub waiting_for: Option<Value>,
     pub progress: Vec<u8>,
-    /// What of it may start at once.
+    /// Its task runs that may start at once.
     pub ready: Vec<ReadyRow>,
-    /// What of it workers may claim at once.
+    /// Its task runs that workers may claim at once.
     pub queued: Vec<QueueRow>,
-    /// It waits before its group's gate.
+    /// It waits at its group's gate.
     pub gated: bool,
-    /// It waits for upstream groups before that.
+    /// It waits for upstream groups first.
     pub follows: bool,
-    /// It is the one run of its group for its logical time.
+    /// It is the only run of its group for its logical time.
     pub instant: bool,
-    /// Somebody wants to hear that it has started.
+    /// Somebody wants to be told that it has started.
     pub announces_start: bool,
-    /// What the audit says of it, if people made it otherwise than by a submission.
+    /// The audit entry, if people create it otherwise than by a submission.
     pub audited: Option<Audited>,
 }
 
-/// What the audit says of a run that people made.
+/// The audit entry of a run that people create.
 #[derive(Clone, Debug)]
 pub struct Audited {
     pub actor: String,
     pub action: &'static str,
-    /// How it stands after that.
+    /// Its state after that.
     pub after: Value,
 }
 
 impl NewRun {
-    /// Whether nothing has to be settled or written for it beside its own row and what of it is ready.
+    /// Whether only its own row and its ready task runs have to be written, and nothing has to be checked.
     pub fn is_plain(&self) -> bool {
         self.key.is_none()
             && self.dedupe.is_none()
@@ -149,25 +150,25 @@ impl NewRun {
     }
 }
 
-/// What became of a [`NewRun`].
+/// The result for a [`NewRun`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
     /// The run was created.
     Made {
-        /// Whether the rows meant for this node came to it.
+        /// Whether this node got the rows that were meant for it.
         handed: bool,
-        /// When what of it begins at once has begun.
+        /// When the task runs that start at once began.
         at: Time,
     },
-    /// There is one with this key, these params, or for this instant.
+    /// There is another one with this key, these params, or for this instant.
     Exists(RunId),
-    /// The parent's attempt is not this node's any more: nothing was made.
+    /// The parent's attempt is not this node's any more: nothing was created.
     Fenced,
 }
 
 impl Store {
-    /// Creates runs, in one transaction, of one statement if nothing has to be settled for any of them. The answers are in
-    /// the order of `runs`.
+    /// Creates runs, in one transaction; in one statement if none of them needs checks. The answers are in the order of
+    /// `runs`.
     pub async fn create_runs(
         &self,
         runs: &[&NewRun],
@@ -183,7 +184,8 @@ impl Store {
         self.settle_and_create_runs(runs, lease, clock).await
     }
 
-    /// The same for whatever runs: keys, gates and instants are settled before they are made, and the rest is written after.
+    /// The same for all runs: keys, gates and instants are checked before they are created, and the rest is written
+    /// afterwards.
     pub async fn settle_and_create_runs(
         &self,
         runs: &[&NewRun],
@@ -191,8 +193,8 @@ impl Store {
         clock: &dyn Clock,
     ) -> Result<Vec<Created>, StoreError> {
         transaction!(self, pool, "create_runs", once, |tx| {
-            // Somebody's open transaction may hold a key (`heddle.submit`): whoever wants the same one is told so, instead
-            // of holding up everybody who shares this commit.
+            // Somebody's open transaction may hold a key (`heddle.submit`). A run with the same key is then refused, so
+            // that it does not delay all runs of this commit.
             sqlx::query!("SET LOCAL lock_timeout = '500ms'")
                 .execute(&mut *tx)
                 .await?;
@@ -203,13 +205,13 @@ impl Store {
     }
 }
 
-/// When runs begin that are made now: not before any of them was laid out.
+/// When runs that are created now begin: not before any of them was laid out.
 fn beginning(runs: &[&NewRun], clock: &dyn Clock) -> Time {
     runs.iter().map(|run| run.created_at).fold(clock.now(), Time::max)
 }
 
-/// The same within a transaction of the caller's. What begins at once does so behind all locks that keys, params and
-/// instants are waited for with: a run whose end has made room for another ends before that one begins.
+/// The same within the caller's transaction. Task runs that start at once begin after all waits for locks of keys,
+/// params and instants: if the end of a run has made room for another one, it is dated before the begin of that one.
 pub(crate) async fn create_in(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -350,7 +352,7 @@ async fn insert_runs(
     Ok(fit)
 }
 
-/// Whoever wants to hear that runs have started is told of those that begin at once.
+/// Writes notices for runs that begin at once, if somebody wants to be told.
 async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -> Result<(), StoreError> {
     let told: Vec<NewNotices> = runs
         .iter()

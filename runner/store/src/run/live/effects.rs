@@ -1,23 +1,23 @@
-//! What scripts did that is committed with their outcomes.
+//! Effects of scripts, which are committed with their outcomes.
 
 use heddle_domain::id::RunId;
 
 use super::Completion;
 use crate::StoreError;
 
-/// What a script did that is committed with its outcome.
+/// An effect of a script, which is committed with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Sets a key whatever stands there.
+    /// Sets a key, whatever its value was.
     Set {
         key: String,
         /// The value as JSON text.
         value: String,
     },
-    /// Sets a key if it has a version still; `None`: if it is not there.
+    /// Sets a key if it still has a version; `None`: if it does not exist.
     CompareAndSet {
         key: String,
-        /// The version that the script has seen; `None`: no value.
+        /// The version that the script has read; `None`: no value.
         expected: Option<u64>,
         /// The value as JSON text.
         value: String,
@@ -34,7 +34,7 @@ pub enum Effect {
 }
 
 impl Completion {
-    /// Applies what a script did; `false` if a compare-and-set was lost: then nothing of it is applied.
+    /// Applies the effects of a script. `false`: a compare-and-set was lost, and none of the effects is applied.
     pub async fn apply_effects(
         &mut self,
         run: RunId,

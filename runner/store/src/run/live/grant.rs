@@ -1,44 +1,44 @@
-//! How much one transaction hands to the node that runs it: the one rule.
+//! How many task runs one transaction may give to the node that runs it.
 //!
-//! What becomes ready goes straight into *running* under the lease of the node whose transaction makes it ready, as far as
-//! a [`Grant`] reaches. A grant is had from a node's [`Room`] only, and a row is handed over by a grant only
-//! ([`ReadyRow::hand`]), so that no transaction can forget one of the three parts of the rule:
+//! Task runs that become ready go directly into *running* under the lease of the node whose transaction makes them
+//! ready, as far as a [`Grant`] allows. A grant comes only from a node's [`Room`], and only a grant gives a row to the
+//! node ([`ReadyRow::hand`]), so that no transaction can forget a part of the rule:
 //!
 //! * no more than the node can begin at once;
-//! * no more than its share while other nodes are alive, so that they do not stand idle beside it;
-//! * nothing while task runs wait in *ready*: what becomes ready now must not overtake what has waited.
+//! * no more than its maximum per transaction while other nodes are alive, so that these are not idle;
+//! * none while task runs wait in *ready*: new ones must not overtake them.
 
 use super::ReadyRow;
 
-/// What a node can take, as it stands when a transaction begins.
+/// What a node can take when a transaction begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     /// How many attempts it could begin at once.
     pub free: usize,
-    /// How many one transaction may give it, for the sake of other nodes.
+    /// How many one transaction may give it at most, because of other nodes.
     pub share: usize,
-    /// Task runs wait in *ready* for room.
+    /// Task runs wait in *ready* for free slots.
     pub backlog: bool,
 }
 
 impl Room {
-    /// How many task runs it may claim of those that wait.
+    /// How many of the waiting task runs it may claim.
     pub fn claimable(self) -> usize {
         self.free.min(self.share)
     }
 
-    /// What one transaction may hand to it of what becomes ready.
+    /// How many new task runs one transaction may give to it.
     pub fn grant(self) -> Grant {
         Grant(if self.backlog { 0 } else { self.claimable() })
     }
 }
 
-/// What one transaction may still hand to this node. It is used up as rows are handed over, and cannot be copied.
+/// How many task runs a transaction may still give to this node. It decreases with each row, and cannot be copied.
 #[derive(Debug)]
 pub struct Grant(usize);
 
 impl Grant {
-    /// Nothing is handed over: everything goes into *ready*.
+    /// Gives nothing to this node: everything goes into *ready*.
     pub fn none() -> Self {
         Self(0)
     }
@@ -51,12 +51,12 @@ impl Grant {
 }
 
 impl ReadyRow {
-    /// Hands it to this node, if the grant reaches that far and it waits for no slots.
+    /// Gives it to this node, if the grant allows that and it waits for no slots.
     pub fn hand(&mut self, grant: &mut Grant) {
         self.handed = self.pools.is_none() && grant.take();
     }
 
-    /// Leaves it to whoever claims it.
+    /// Leaves it in *ready*, for any node to claim.
     pub fn leave(&mut self) {
         self.handed = false;
     }
@@ -88,7 +88,7 @@ mod tests {
     #[track_caller]
     fn check(room: Room, expect: usize) {
         let mut grant = room.grant();
-        // Two loops over rows of one transaction use up one grant.
+        // Two loops over rows of one transaction share one grant.
         let (mut first, mut second) = (rows(3, |_| false), rows(500, |_| false));
         first.iter_mut().chain(&mut second).for_each(|row| row.hand(&mut grant));
         let handed = first.iter().chain(&second).filter(|row| row.is_handed()).count();
@@ -105,7 +105,7 @@ mod tests {
         check(room(0, 128, false), 0);
         check(room(800, usize::MAX, true), 0);
         check(room(800, 128, true), 0);
-        // A backlog is what is claimed.
+        // If there is a backlog, task runs are claimed instead.
         assert_eq!(room(800, 128, true).claimable(), 128);
         assert_eq!(room(5, 128, true).claimable(), 5);
     }

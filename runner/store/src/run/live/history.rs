@@ -1,4 +1,4 @@
-//! The history of attempts, and what they logged.
+//! The history of attempts, and their logs.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -16,7 +16,7 @@ pub struct AttemptRow {
     pub run: RunId,
     pub at: AttemptKey,
     pub state: AttemptState,
-    /// Whether it said that there was nothing to do.
+    /// Whether it reported that there was nothing to do.
     pub skipped: bool,
     pub started_at: Time,
     pub finished_at: Time,

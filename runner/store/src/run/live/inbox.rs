@@ -1,5 +1,5 @@
-//! What other transactions left to be picked up: timers that are due, sub-runs that ended, runs submitted in SQL, dead
-//! nodes' attempts, groups with waiting runs.
+//! What other transactions have left for any node: due timers, ended sub-runs, runs submitted in SQL, attempts of dead
+//! nodes, groups with waiting runs.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ use crate::{Store, StoreError};
 /// Which rows of the inbox to take.
 #[derive(Clone, Copy, Debug)]
 pub enum Take<'a> {
-    /// All, but those of these runs.
+    /// All, except those of these runs.
     AllBut(&'a [RunId]),
     /// Those of these runs.
     Only(&'a [RunId]),
 }
 
 impl Take<'_> {
-    /// The runs, and whether a row has to be of one of them.
+    /// The runs, and whether a row must belong to one of them.
     pub(super) fn parameters(self) -> (Vec<Uuid>, bool) {
         let (runs, among) = match self {
             Self::AllBut(runs) => (runs, false),
@@ -34,13 +34,13 @@ impl Take<'_> {
     }
 }
 
-/// A row that was taken: the run that it is of, and what it says, if that can be read.
+/// A row that was taken: its run, and its content, if that is readable.
 pub type Taken<T> = (RunId, Result<T, StoreError>);
 
 /// A sub-run that ended.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// The parent's attempt, held by lease 0.
+    /// The parent's attempt, under lease 0.
     pub parent: EndedAttempt,
     pub child: RunId,
     pub state: RunState,
@@ -51,20 +51,20 @@ pub struct Settlement {
 #[derive(Clone, Debug)]
 pub struct SqlStart {
     pub run: RunId,
-    /// The script versions that it runs.
+    /// Its script versions.
     pub resolution_id: i64,
-    /// The data that it is for.
+    /// Its data interval.
     pub interval: (Time, Time),
     pub labels: Option<Value>,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
 }
 
-/// An attempt whose node is gone.
+/// An attempt whose node is dead.
 #[derive(Clone, Copy, Debug)]
 pub struct LostAttempt {
     pub ended: EndedAttempt,
-    /// The node that is gone; it may have come back under a new lease.
+    /// The dead node; it may have come back under a new lease.
     pub node: Option<Uuid>,
 }
 
@@ -72,34 +72,34 @@ pub struct LostAttempt {
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveRun {
     pub run: RunId,
-    /// Why it was made.
+    /// Why it was created.
     pub trigger: Trigger,
-    /// Whether a backfill or a run made it.
+    /// Whether a backfill or a run created it.
     pub sourced: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct Gate {
     pub group_id: i64,
-    /// The group's revision of today.
+    /// The group's current revision.
     pub revision_id: i64,
     /// Its runs that have begun.
     pub active: Vec<ActiveRun>,
-    /// Those that wait for their turn, in their order.
+    /// Those that wait for their turn, in order.
     pub waiting: Vec<AtGate>,
-    /// How many wait that a schedule or an upstream made, those beyond what was asked for included.
+    /// How many runs of schedules and upstreams wait, including those beyond the requested number.
     pub timed_waiting: usize,
 }
 
-/// A run before its group's gate.
+/// A run at its group's gate.
 #[derive(Clone, Copy, Debug)]
 pub struct AtGate {
     pub run: RunId,
-    /// It has been active before, and was reopened.
+    /// It was active before, and was reopened.
     pub begun: bool,
 }
 
-/// How many gates one transaction holds: each is a place in the server's table of locks.
+/// How many gates one transaction holds: each is an entry in the server's table of locks.
 const GATES_MAX: i64 = 1_000;
 
 impl Completion {
@@ -155,7 +155,8 @@ impl Completion {
         Ok(rows.into_iter().map(RunId).collect())
     }
 
-    /// Writes what only the engine can tell of runs that were submitted in SQL, and sets their deadlines' timers.
+    /// Completes runs that were submitted in SQL with what only the engine knows, and sets the timers of their
+    /// deadlines.
     pub async fn complete_starts(&mut self, starts: &[SqlStart]) -> Result<(), StoreError> {
         if starts.is_empty() {
             return Ok(());
@@ -191,9 +192,9 @@ impl Completion {
         Ok(())
     }
 
-    /// Takes groups whose waiting runs are to be looked at, and holds each group's gate until the end of the
-    /// transaction: two nodes never admit to one group at once. What begins has its instant behind the gates' locks, for
-    /// a run may end, and make room, while they are waited for.
+    /// Takes groups whose waiting runs are to be checked, and holds each group's gate until the end of the transaction:
+    /// two nodes never admit runs of one group at once. Runs that begin are dated after the gates' locks, because
+    /// another run may end, and make room, during the wait for them.
     pub async fn take_turnstiles(&mut self) -> Result<Vec<i64>, StoreError> {
         let groups = sqlx::query_scalar!(
             r#"WITH taken AS (
@@ -219,9 +220,10 @@ impl Completion {
         Ok(groups)
     }
 
-    /// What stands before the gates of groups that this transaction holds, highest priority and then oldest logical time
-    /// first, and what is active behind them (neither has those that were paused while they wait); of those that wait up to `limit` a group. Gates before which nobody waits
-    /// are left out. Statements of their own after the gates' locks, so that they see what the last holders did.
+    /// The runs that wait at the gates of groups that this transaction holds, highest priority and then oldest logical
+    /// time first, and the active runs behind these gates (runs that were paused while they waited are in neither
+    /// list); of the waiting runs up to `limit` per group. Gates without waiting runs are left out. These statements
+    /// come after the gates' locks, so that they see what the last holders did.
     pub async fn gates(&mut self, groups: &[i64], limit: i64) -> Result<Vec<Gate>, StoreError> {
         if groups.is_empty() {
             return Ok(Vec::new());
@@ -269,7 +271,7 @@ impl Completion {
                 });
             }
         }
-        // Where nobody waits it does not matter what is active.
+        // If nobody waits, it does not matter what is active.
         gates.retain(|_, gate| !gate.waiting.is_empty());
         let asked: Vec<i64> = gates.keys().copied().collect();
         let active = sqlx::query!(
@@ -293,8 +295,8 @@ impl Completion {
         Ok(gates.into_values().collect())
     }
 
-    /// Of the runs that wait for their turn before a gate that this transaction holds, and that a schedule or an upstream
-    /// made: the oldest by logical time, but for `except`, up to `limit`.
+    /// Of the runs that wait for their turn at a gate that this transaction holds, and that a schedule or an upstream
+    /// created: the oldest by logical time, without `except`, up to `limit`.
     pub async fn oldest_waiting(
         &mut self,
         group_id: i64,
@@ -321,7 +323,7 @@ impl Completion {
         .collect())
     }
 
-    /// Has the gates of groups looked at once more.
+    /// Marks the gates of groups to be checked again.
     pub async fn reopen_gates(&mut self, groups: &[i64]) -> Result<(), StoreError> {
         sqlx::query!(
             "INSERT INTO heddle.turnstiles (group_id) SELECT UNNEST($1::bigint[])",
@@ -342,7 +344,7 @@ impl Completion {
     }
 }
 
-/// Rows that a look passes over: those of these runs.
+/// The runs whose rows a tick skips.
 #[derive(Clone, Debug, Default)]
 pub struct PassedOver {
     pub timers: Vec<RunId>,
@@ -352,10 +354,10 @@ pub struct PassedOver {
     pub starts: Vec<RunId>,
 }
 
-/// What there is to be picked up.
+/// What there is in the inbox.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inbox {
-    /// Whether something is ready.
+    /// Whether task runs are ready.
     pub ready: bool,
     /// When the next timer is due.
     pub next_due: Option<Time>,
@@ -363,12 +365,12 @@ pub struct Inbox {
     pub settlements: bool,
     /// Runs were submitted in SQL.
     pub starts: bool,
-    /// Groups have waiting runs to be looked at.
+    /// Groups have waiting runs to be checked.
     pub turnstiles: bool,
 }
 
 impl Store {
-    /// One cheap look at everything that may be waiting to be picked up.
+    /// One cheap query for all kinds of rows in the inbox.
     pub async fn inbox(&self, passed_over: &PassedOver) -> Result<Inbox, StoreError> {
         let ids = |runs: &[RunId]| -> Vec<Uuid> { runs.iter().map(|run| run.0).collect() };
         let row = sqlx::query!(
@@ -420,7 +422,7 @@ impl Store {
 }
 
 impl Completion {
-    /// A waiting run takes its place before its group's gate.
+    /// A waiting run is added at its group's gate.
     pub async fn wait_for_turn(
         &mut self,
         run: RunId,
@@ -442,8 +444,8 @@ impl Completion {
 }
 
 impl Store {
-    /// Has the gates looked at before which runs wait, up to `limit` of them behind the group `after`; answers the last,
-    /// none when all have been. Goes from group to group by the index, however many runs wait in one.
+    /// Marks gates with waiting runs to be checked, up to `limit` of them, after the group `after`; returns the last
+    /// one, or `None` at the end. It goes from group to group by the index, however many runs wait in one.
     pub async fn wake_gates(&self, after: i64, limit: i64) -> Result<Option<i64>, StoreError> {
         let woken = sqlx::query!(
             r#"WITH RECURSIVE waiting AS (
@@ -463,7 +465,7 @@ impl Store {
         Ok(woken.last.filter(|_| woken.count == limit))
     }
 
-    /// Has a group's waiting runs looked at; `false`: it has none.
+    /// Marks a group's waiting runs to be checked; `false`: it has none.
     pub async fn wake_gate(&self, group: &str) -> Result<bool, StoreError> {
         let woken = sqlx::query!(
             "INSERT INTO heddle.turnstiles (group_id)

@@ -1,4 +1,4 @@
-//! Keys of attempts, column by column, as statements take them.
+//! Keys of attempts, column by column, as arguments of statements.
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;

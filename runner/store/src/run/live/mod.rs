@@ -2,15 +2,15 @@
 //!
 //! # The story
 //!
-//! A run is born in one statement: its row in *runs_live* and a row for each task that may start at once, in *ready*
-//! for anybody, or straight in *running* for the node that took the submission and has room. A node moves rows from
-//! *ready* to *running* in batches; a row in *running* carries the node's lease number, and **whoever deletes that row
-//! owns the attempt's outcome**. That is the only fence there is, and everything ends through it: a node that reports
-//! (its lease and the attempt's number must match), a cancel, a reaper that took a dead node's rows away.
+//! A run is created in one statement: its row in *runs_live* and a row for each task that may start at once, in *ready*
+//! for any node, or directly in *running* for the node that took the submission and has free slots. A node moves rows
+//! from *ready* to *running* in batches. A row in *running* has the node's lease number, and **whoever deletes that row
+//! owns the attempt's outcome**. That is the only fence, and every end uses it: a node that reports (its lease and the
+//! attempt's number must match), a cancel, a reaper that took the rows of a dead node.
 //!
-//! Outcomes are gathered while the last transaction is under way and recorded together: lock the runs, delete the rows
-//! in *running*, decide in memory ([`heddle_domain::run::decide`]), insert the history, make successors ready, end
-//! runs, claim what comes next.
+//! Outcomes gather during a transaction, and the next one records them together: lock the runs, delete the rows in
+//! *running*, decide in memory ([`heddle_domain::run::decide`]), insert the history, make successors ready, end runs,
+//! claim further task runs.
 //!
 //! # Order of locks
 //!
@@ -19,18 +19,19 @@
 //! 3. rows of *ready_pooled*, then of *running*, *ready*, *timers* of these runs;
 //! 4. rows of *ready* that are claimed, skipping locked ones: always last.
 //!
-//! *settlements*, *starts*, *turnstiles* and *timers* that are due are taken with SKIP LOCKED before 2; nobody waits
-//! for these. Since the inbox comes to *timers* before it comes to their runs, those who hold a run skip them as well
-//! (`timers.rs`).
+//! Due rows of *settlements*, *starts*, *turnstiles* and *timers* are taken with SKIP LOCKED before 2; nobody waits for
+//! these. The inbox takes *timers* before it locks their runs, so transactions that have locked a run skip locked
+//! timers too (`timers.rs`).
 //!
-//! Last come *notices*, which are only inserted, and *troubles*, in the order of group and task; whoever turns notices into
-//! notifications (`notify/outbox.rs`) locks *troubles* in that order too, and no run.
+//! Last are *notices*, which are only inserted, and *troubles*, in the order of group and task. The transaction that
+//! turns notices into notifications (`notify/outbox.rs`) locks *troubles* in that order too, and no run.
 //!
 //! # Invariants
 //!
 //! * A task run has at most one row in *ready*, *ready_pooled* and *running* together.
-//! * Slots of pools are told by the rows of *ready* and *running* that hold them (`pools.rs`); whoever gives them out
-//!   locks the pools first, and then waits for nobody but a control that takes rows of *ready_pooled* back.
+//! * The rows of *ready* and *running* that hold slots of pools define who has them (`pools.rs`). A transaction that
+//!   gives out slots locks the pools first, and then waits for nobody except a control that takes back rows of
+//!   *ready_pooled*.
 //! * A run has a row in *runs_live* or in *runs_done*, never in both.
 //! * Every change of a run's progress happens under its row's lock.
 //! * No transaction is open while a script runs.

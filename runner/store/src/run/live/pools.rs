@@ -2,25 +2,26 @@
 //!
 //! # The story
 //!
-//! Nobody counts slots up and down: a counter is wrong for ever once a node dies between the two. Who holds slots is
-//! told by the rows that make an attempt ready or running, which every way of ending one removes already.
+//! There are no counters of slots: a counter would stay wrong for ever after a node dies between its two changes. The
+//! rows that make an attempt ready or running also say who holds slots, and every way of ending an attempt deletes
+//! them.
 //!
 //! A task run that needs slots does not become *ready*; it goes to *ready_pooled*. Whenever an attempt of a run with
-//! pools moves, and once in a while, some node *admits*: it locks the pools' rows, deletes the *pool_holds* whose attempt
-//! stands in none of *ready*, *queue_ready* and *running* any more, adds up what the others hold, and moves as many rows
-//! as fit from *ready_pooled* to *ready*, each with its holds. From there on they are claimed like all others; a node
-//! that claims a task of a queue puts it into *queue_ready*, where it keeps its slots until a worker has ended it. A node
-//! that dies keeps its slots until its attempts are taken from it, for so long may they still be at work.
+//! pools changes, and periodically, a node *admits*: it locks the pools' rows, deletes the *pool_holds* whose attempt
+//! is in none of *ready*, *queue_ready* and *running* any more, adds up what the others hold, and moves as many rows as
+//! fit from *ready_pooled* to *ready*, each with its holds. From there they are claimed like all others; a node that
+//! claims a task of a queue puts it into *queue_ready*, where it keeps its slots until a worker has ended it. A dead
+//! node keeps its slots until its attempts are taken over, because they may still be running until then.
 //!
-//! Task runs without pools never come near any of this.
+//! Task runs without pools do none of this.
 //!
 //! # Invariants
 //!
 //! * A task run has at most one row in *ready*, *ready_pooled*, *queue_ready* and *running* together.
-//! * Holds are written with the row in *ready*, under the locks of all pools; so what is added up under these locks is
-//!   never too little, and the sum of holds never exceeds a pool's slots (but where the pool was made smaller).
-//! * Rows that are taken back (cancel, pause, override) are taken out of *ready_pooled* first, in a statement of its own:
-//!   it waits for an admission under way, and the next statement sees the row where that put it.
+//! * Holds are written with the row in *ready*, under the locks of all pools. So the sum under these locks is never too
+//!   small, and the sum of holds never exceeds a pool's slots (unless the pool was made smaller).
+//! * Rows that are taken back (cancel, pause, override) are first deleted from *ready_pooled*, in a separate statement:
+//!   it waits for an admission in progress, and the next statement sees the row where that has put it.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +35,10 @@ use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many rows that wait for one pool are looked at in one admission.
+/// How many waiting rows of one pool an admission reads.
 const READ_MAX: i64 = 500;
 
-/// Puts rows that need slots where they wait for them.
+/// Inserts rows that need slots into the table where they wait.
 async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
     let rows: Vec<(RunId, i16, &ReadyRow, &PoolNeed)> = rows
         .iter()
@@ -46,7 +47,7 @@ async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRo
     if rows.is_empty() {
         return Ok(());
     }
-    // Arrays of arrays have to be rectangular in Postgres: these travel as one array with the length of each part.
+    // Arrays of arrays must be rectangular in Postgres: these are sent as one array, with the length of each part.
     let pools: Vec<String> = rows.iter().flat_map(|row| row.3.pools.iter().cloned()).collect();
     let slots: Vec<i32> = rows.iter().flat_map(|row| row.3.slots.iter().copied()).collect();
     let mut ends: Vec<i32> = Vec::with_capacity(rows.len());
@@ -97,7 +98,7 @@ pub(crate) async fn insert_pooled_of_writes(connection: &mut PgSession, writes: 
     insert_pooled(connection, &rows).await
 }
 
-/// Takes all rows of runs back that wait for slots.
+/// Takes back all rows of runs that wait for slots.
 pub(crate) async fn withdraw_pooled(
     connection: &mut PgSession,
     runs: &[Uuid],
@@ -114,7 +115,7 @@ pub(crate) async fn withdraw_pooled(
         .collect())
 }
 
-/// Takes rows back that wait for slots.
+/// Takes back rows that wait for slots.
 pub(crate) async fn interrupt_pooled(
     connection: &mut PgSession,
     runs: &[Uuid],
@@ -134,7 +135,7 @@ pub(crate) async fn interrupt_pooled(
 }
 
 impl Store {
-    /// Gives free slots to those that wait for them; answers how many were admitted.
+    /// Gives free slots to task runs that wait for them; returns how many were admitted.
     pub async fn admit_pooled(&self) -> Result<u64, StoreError> {
         let waits = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.ready_pooled) AS "waits!""#)
             .fetch_one(&self.pool)
@@ -143,7 +144,8 @@ impl Store {
             return Ok(0);
         }
         transaction!(self, pool, "admit_pooled", |tx| {
-            // All of them, in order: admissions take turns. What was committed before is seen by the next statement.
+            // All of them, in order, so that admissions wait for each other. The next statement sees what was committed
+            // before.
             let mut pools: BTreeMap<String, Pool> =
                 sqlx::query!("SELECT name, slots FROM heddle.pools ORDER BY name FOR NO KEY UPDATE")
                     .fetch_all(&mut *tx)
@@ -190,7 +192,7 @@ impl Store {
                 .collect();
             let admitted = pool::admit(&mut pools, needs.iter());
             if admitted.is_empty() {
-                // The holds that were found to be over are forgotten all the same.
+                // Commits the deletion of ended holds in any case.
                 tx.commit().await?;
                 return Ok(0);
             }

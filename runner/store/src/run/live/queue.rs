@@ -1,7 +1,8 @@
 //! Task runs on queues, from ready to claimed to ended.
 //!
-//! A worker's claim is a lease of its own: a random negative number in *running*, where nodes' attempts carry the
-//! node's. Whoever deletes that row owns the outcome, here as everywhere; *queue_claims* says until when the worker may.
+//! A worker's claim has its own lease: a random negative number in *running*, where attempts of nodes have the node's
+//! lease. Whoever deletes that row owns the outcome, as everywhere; *queue_claims* says how long the worker's lease
+//! holds.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -16,18 +17,18 @@ use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// What joins tags in a text; no tag holds it.
+/// Joins tags in a text; no tag contains it.
 const TAG_JOINT: &str = "\u{1f}";
 
-/// Where a queued task run goes; the same for all runs of a revision.
+/// The queue of a queued task run, and its terms; the same for all runs of a revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueTarget {
     pub queue: String,
-    /// Tags that a worker has to carry, all of them.
+    /// Tags that a worker needs, all of them.
     pub tags: Vec<String>,
     /// The attempt's timeout, from its claim.
     pub timeout_ms: Option<i64>,
-    /// From ready to claimed.
+    /// The longest time from ready to claimed.
     pub queue_timeout_ms: Option<i64>,
 }
 
@@ -35,14 +36,14 @@ pub struct QueueTarget {
 #[derive(Clone, Debug)]
 pub struct QueueRow {
     pub at: AttemptKey,
-    /// How many rows of its run stand before it, from 1.
+    /// The number of its run's rows up to it, from 1.
     pub turn: i64,
-    /// The turn that was claimed last, as far as this node knows: it stands behind that.
+    /// The highest `turn` that was claimed, as far as this node knows: this row gets a higher one.
     pub floor: i64,
     pub target: QueueTarget,
-    /// Rendered; `None`: they can be told from the plan and the run.
+    /// Rendered; `None`: they follow from the plan and the run.
     pub params: Option<String>,
-    /// Since when it is ready, if that is not only now: it was in its queue before, or on the way to it.
+    /// When it became ready, if it was ready earlier: it was in its queue before, or was being prepared.
     pub ready_at: Option<Time>,
 }
 
@@ -52,7 +53,7 @@ pub struct ClaimKey {
     pub id: Uuid,
     pub run: RunId,
     pub at: AttemptKey,
-    /// The fence: whoever ends the claim has to name it.
+    /// The fence: whoever ends the claim must name it.
     pub lease: i64,
 }
 
@@ -61,13 +62,13 @@ pub struct ClaimKey {
 pub struct ClaimTerms<'a> {
     pub queue: &'a str,
     pub worker: &'a str,
-    /// What the worker carries.
+    /// The tags of the worker.
     pub tags: &'a [String],
-    /// Until the first heartbeat, in milliseconds.
+    /// How long the lease holds until the first heartbeat, in milliseconds.
     pub lease_ms: i64,
     /// Ids and leases for as many task runs as are wanted.
     pub fresh: &'a [(Uuid, i64)],
-    /// The bound of their params together; the first is given however large it is.
+    /// The maximum bytes of their params together; the first is given however large it is.
     pub bytes_max: i64,
 }
 
@@ -75,59 +76,61 @@ pub struct ClaimTerms<'a> {
 #[derive(Clone, Debug)]
 pub struct QueueClaimed {
     pub claim: ClaimKey,
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub turn: i64,
     /// Since when it was ready.
     pub ready_at: Time,
+    /// Since when it is the worker's.
+    pub claimed_at: Time,
     /// The rendered params, a JSON object as text.
     pub params: Option<String>,
-    /// When the token becomes old.
+    /// When the token expires.
     pub lease_expires_at: Time,
-    /// When the attempt's timeout strikes.
+    /// When the attempt times out.
     pub deadline_at: Option<Time>,
 }
 
-/// What came of asking for claims.
+/// The result of a claim.
 #[derive(Clone, Debug, Default)]
 pub struct QueueClaims {
-    /// What is the worker's now.
+    /// What the worker has claimed.
     pub claimed: Vec<QueueClaimed>,
-    /// There is more, which would have made too many bytes.
+    /// There is more, which would exceed the maximum of bytes.
     pub cut: bool,
-    /// The rate limit lets nothing through for so many milliseconds.
+    /// The rate limit allows nothing for this many milliseconds.
     pub limited_ms: Option<u64>,
 }
 
-/// A claim whose lease has run out.
+/// A claim whose lease has expired.
 #[derive(Clone, Debug)]
 pub struct ExpiredClaim {
     pub claim: ClaimKey,
     pub worker: String,
-    /// It was the attempt's timeout that struck.
+    /// The attempt has timed out.
     pub timed_out: bool,
 }
 
-/// What is overdue on queues, and when something is next.
+/// What is overdue in queues, and when something is next.
 #[derive(Clone, Debug, Default)]
 pub struct Overdue {
-    /// Claims whose leases have run out.
+    /// Claims whose leases have expired.
     pub claims: Vec<ExpiredClaim>,
     /// Task runs that nobody claimed in time, with their queues.
     pub waiting: Vec<(RunId, AttemptKey, String)>,
-    /// Milliseconds until the next lease runs out or the next task run has waited too long.
+    /// Milliseconds until the next lease expires, or the next task run has waited too long.
     pub next_ms: Option<i64>,
 }
 
-/// Why a token does not hold.
+/// Why a token is not valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimStatus {
     /// The run's state; `None`: there is no such run.
     pub run: Option<RunState>,
     /// How the attempt ended, if it has.
     pub attempt: Option<AttemptState>,
-    /// The claim is there and its lease holds.
+    /// The claim exists and its lease is valid.
     pub holds: bool,
-    /// The claim is there and its lease has run out.
+    /// The claim exists and its lease has expired.
     pub expired_at: Option<Time>,
 }
 
@@ -191,6 +194,7 @@ async fn claim_in(
             },
             turn: row.turn,
             ready_at: row.ready_at,
+            claimed_at: row.claimed_at,
             params: row.params,
             lease_expires_at: row.lease_expires_at,
             deadline_at: row.deadline_at,
@@ -204,12 +208,12 @@ async fn claim_in(
 }
 
 impl Store {
-    /// Claims what comes next on a queue, within its rate limit.
+    /// Claims the next task runs of a queue, within its rate limit.
     pub async fn claim_queued(&self, terms: &ClaimTerms<'_>) -> Result<QueueClaims, StoreError> {
         let mut connection = self.pool.acquire().await?;
         let claims = claim_in(&mut connection, terms, terms.fresh.len() as i64, false).await?;
         if claims.claimed.is_empty() {
-            // There is nothing, or a rate limit.
+            // Nothing was claimed: the queue is empty, or has a rate limit.
             let rated = sqlx::query_scalar!(
                 r#"SELECT true AS "rated!" FROM heddle.queues WHERE name = $1 AND rate_count IS NOT NULL AND NOT paused"#,
                 terms.queue
@@ -264,7 +268,7 @@ impl Store {
         })
     }
 
-    /// Extends leases; answers those that were, with the times at which they run out now.
+    /// Extends leases; returns those that were extended, with the times at which they now expire.
     pub async fn heartbeat_claims(
         &self,
         keys: &[ClaimKey],
@@ -274,7 +278,7 @@ impl Store {
         heartbeat_in(&mut connection, keys, lease_ms).await
     }
 
-    /// What is overdue on queues, by the database's clock.
+    /// What is overdue in queues, by the database's clock.
     pub async fn overdue(&self) -> Result<Overdue, StoreError> {
         let claims = sqlx::query!(
             r#"SELECT run, task, item, attempt, id, lease, worker, coalesce(deadline_at <= lease_expires_at, false) AS "timed_out!"
@@ -320,7 +324,7 @@ impl Store {
         })
     }
 
-    /// What became of a claim whose token was refused.
+    /// The state of a claim whose token was refused.
     pub async fn claim_status(&self, claim: &ClaimKey) -> Result<ClaimStatus, StoreError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT state FROM heddle.runs_live WHERE id = $1
@@ -348,7 +352,7 @@ impl Store {
         })
     }
 
-    /// The queues of claims, where these are held.
+    /// The queues of claims that are held.
     pub async fn queues_of_claims(&self, keys: &[ClaimKey]) -> Result<Vec<(Uuid, String)>, StoreError> {
         let by = Keys::of(keys, |key| (key.run, key.at));
         let rows = sqlx::query!(
@@ -365,7 +369,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.queue)).collect())
     }
 
-    /// Those of the queues that have something to be claimed by somebody.
+    /// Those of the queues with something that somebody can claim.
     pub async fn queues_with_work(&self, names: &[String]) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT n.name AS "name!" FROM UNNEST($1::text[]) AS n (name)
@@ -430,12 +434,12 @@ impl Completion {
         Ok(locked)
     }
 
-    /// Hands task runs to workers. The caller holds the runs' rows.
+    /// Inserts task runs into queues. The caller holds the runs' rows.
     pub async fn put_queued(&mut self, rows: &[(RunId, i16, &QueueRow)]) -> Result<(), StoreError> {
         put_in(self.connection(), rows).await
     }
 
-    /// What was claimed from a queue with a rate limit and goes back unseen goes back into its bucket as well.
+    /// Task runs that were claimed with a rate limit and return unseen are given back to the bucket too.
     pub async fn refund_queue(&mut self, queue: &str, count: usize) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.queues SET allowance = least(rate_count, allowance + $2)

@@ -1,6 +1,6 @@
-//! What keeps a run from being created: its key, its params, its instant, or the attempt that asked for it.
+//! What prevents the creation of a run: its key, its params, its instant, or the attempt that requested it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::timers::{NewTimer, TimerKind, put_timers};
 use super::{Created, NewRun};
 use crate::StoreError;
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 
 pub(super) async fn settle_keys(
     tx: &mut PgSession,
@@ -25,7 +25,8 @@ pub(super) async fn settle_keys(
     if keyed.is_empty() {
         return Ok(());
     }
-    // In order, so that two nodes with overlapping batches do not deadlock, and of two with one key the first wins.
+    // In order, so that two nodes with overlapping batches do not deadlock, and of two runs with one key the first
+    // wins.
     keyed.sort_unstable();
     let groups: Vec<i64> = keyed.iter().map(|entry| entry.0).collect();
     let keys: Vec<String> = keyed.iter().map(|entry| entry.1.to_owned()).collect();
@@ -46,7 +47,7 @@ pub(super) async fn settle_keys(
     if made.len() == keyed.len() {
         return Ok(());
     }
-    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
+    let made: HashSet<Uuid> = made.into_iter().collect();
     let holders = sqlx::query!(
         "SELECT k.group_id, k.key, k.run
            FROM heddle.run_keys k
@@ -69,7 +70,10 @@ pub(super) async fn settle_keys(
     Ok(())
 }
 
-/// A group has one run for an instant, whoever makes it.
+/// A group has one run for an instant, whoever makes it, for as long as that run is kept.
+///
+/// A row whose run is gone is taken over, if it still names that run when it is locked: of those who come for it together one
+/// gets it.
 pub(super) async fn settle_instants(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -105,37 +109,71 @@ pub(super) async fn settle_instants(
     if made.len() == instants.len() {
         return Ok(());
     }
-    let made: std::collections::HashSet<Uuid> = made.into_iter().collect();
-    let holders: HashMap<(i64, Time), Uuid> = sqlx::query!(
-        "SELECT i.group_id, i.logical_time, i.run
-           FROM heddle.run_instants i
-           JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
-             ON i.group_id = g.group_id AND i.logical_time = g.logical_time",
-        &groups,
-        &times
+    let mut made: HashSet<Uuid> = made.into_iter().collect();
+    instants.retain(|(_, _, id, _)| !made.contains(id));
+    let taken = sqlx::query!(
+        r#"SELECT i.group_id, i.logical_time, i.run,
+                  (SELECT l.id FROM heddle.runs_live l WHERE l.id = i.run
+                   UNION ALL SELECT d.id FROM heddle.runs_done d WHERE d.id = i.run LIMIT 1) IS NULL AS "gone!"
+             FROM heddle.run_instants i
+             JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
+               ON i.group_id = g.group_id AND i.logical_time = g.logical_time"#,
+        &column(&instants, |entry| entry.0),
+        &column(&instants, |entry| entry.1)
     )
     .fetch_all(&mut *tx)
-    .await?
-    .into_iter()
-    .map(|row| ((row.group_id, row.logical_time), row.run))
-    .collect();
+    .await?;
+    let holders: HashMap<(i64, Time), (Uuid, bool)> = taken
+        .into_iter()
+        .map(|row| ((row.group_id, row.logical_time), (row.run, row.gone)))
+        .collect();
+    // (Of runs that are to be made with this one there are no rows yet.)
+    let mut left: Vec<(i64, Time, Uuid, Uuid)> = instants
+        .iter()
+        .filter_map(|(group, at, id, _)| match holders.get(&(*group, *at)) {
+            Some((holder, true)) if !made.contains(holder) => Some((*group, *at, *id, *holder)),
+            _ => None,
+        })
+        .collect();
+    left.dedup_by_key(|entry| (entry.0, entry.1));
+    if !left.is_empty() {
+        let got = sqlx::query_scalar!(
+            "INSERT INTO heddle.run_instants AS i (group_id, logical_time, run)
+             SELECT group_id, logical_time, run
+               FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS g (group_id, logical_time, run)
+              ORDER BY group_id, logical_time
+             ON CONFLICT (group_id, logical_time) DO UPDATE SET run = excluded.run, skipped = false
+              WHERE (i.group_id, i.logical_time, i.run) IN (
+                    SELECT s.group_id, s.logical_time, s.run
+                      FROM UNNEST($1::bigint[], $2::timestamptz[], $4::uuid[]) AS s (group_id, logical_time, run))
+             RETURNING i.run",
+            &column(&left, |entry| entry.0),
+            &column(&left, |entry| entry.1),
+            &column(&left, |entry| entry.2),
+            &column(&left, |entry| entry.3)
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        made.extend(got);
+    }
     for (group, at, id, index) in instants {
         if !made.contains(&id) {
-            let holder = holders.get(&(group, at)).copied().unwrap_or(id);
+            let holder = holders.get(&(group, at)).map_or(id, |(holder, _)| *holder);
             refused.insert(index, Created::Exists(RunId(holder)));
         }
     }
     Ok(())
 }
 
-/// How many of a group's newest unfinished runs, and how many of its newest ended ones, are looked at for params that a
-/// deduped run has as well.
+/// How many of a group's newest unfinished runs, and how many of its newest ended ones, are checked for the params of a
+/// deduped run.
 const PLAIN_MAX: i64 = 10_000;
 
-/// Who has a group's params: the run, and whether it is still in the way of those that ask for unfinished ones only.
+/// The holder of a group's params: the run, and whether it still blocks runs that must be unique only among unfinished
+/// ones.
 type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
 
-/// Locks the params that runs are deduped by, and refuses those whose params an earlier run has.
+/// Locks the params by which runs are deduped, and refuses those whose params an earlier run has.
 pub(super) async fn dedupe_holders(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -151,7 +189,7 @@ pub(super) async fn dedupe_holders(
     hashes.sort_unstable();
     hashes.dedup();
     let locks: Vec<i64> = hashes.iter().map(|hash| lock_number(hash)).collect();
-    // A statement of its own: the next one's snapshot is taken when all earlier holders have committed.
+    // A separate statement: the snapshot of the next one is taken when all earlier holders have committed.
     sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks)
         .fetch_all(&mut *tx)
         .await?;
@@ -179,14 +217,14 @@ pub(super) async fn dedupe_holders(
     Ok(holders)
 }
 
-/// Refuses those whose params a run has that was made without `dedupe`, whatever made it: an unfinished run, or for
-/// `params_kept` also an ended one.
+/// Refuses those whose params a run without `dedupe` has, whoever created it: an unfinished run, or for `params_kept`
+/// also an ended one.
 ///
-/// Such runs leave no hash: what most runs never need would cost all of them. Whoever is deduped pays, by a look at the
-/// group's newest unfinished runs, and `params_kept` by a second look at its newest ended ones. Params are compared as they
-/// stand there: as this program writes them, or as `heddle.submit` does. (JSON with a zero character is no `jsonb`, so SQL
-/// cannot have submitted it.) No lock is taken: of a plain run that is made at this very moment one may be the first as well
-/// as the other.
+/// Runs without `dedupe` store no hash: most runs would pay for something that they never need. Deduped runs pay
+/// instead, by reading the group's newest unfinished runs, and for `params_kept` also its newest ended ones. Params are
+/// compared as they are stored: as this program writes them, or as `heddle.submit` does. (JSON with a zero character is
+/// no `jsonb`, so SQL cannot have submitted it.) No lock is taken: a plain run that is created at the same moment may
+/// count as earlier or as later.
 async fn refuse_for_plain(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -206,7 +244,7 @@ async fn refuse_for_plain(
     groups.dedup();
     let params: Vec<String> = asked.iter().map(|(_, run)| run.params.clone()).collect();
     let task_params: Vec<Option<String>> = asked.iter().map(|(_, run)| run.task_params.clone()).collect();
-    // Each in both spellings, in the order of `asked`.
+    // Each in both forms, in the order of `asked`.
     let spelled = sqlx::query!(
         r#"SELECT s.place AS "place!", octet_length(s.params) AS "bytes!",
                   sha256(convert_to(s.params || E'\n' || coalesce(s.task_params, ''), 'UTF8')) AS "digest!"
@@ -225,8 +263,8 @@ async fn refuse_for_plain(
     let mut lengths: Vec<i32> = spelled.iter().map(|row| row.bytes).collect();
     lengths.sort_unstable();
     lengths.dedup();
-    // Two inequalities and this order leave the planner one index; by an equality it would also read the runs of all groups.
-    // Digests are compared here: for a join of two sides that it knows nothing of, it may compare each with each.
+    // Two inequalities and this order leave the planner one index; with an equality it would also read the runs of all
+    // groups. Digests are compared here: to join two sides without statistics, the planner may compare each with each.
     let found = sqlx::query!(
         r#"SELECT g.group_id AS "group_id!", l.id AS "id!",
                   sha256(convert_to(l.params || E'\n' || coalesce(l.task_params, ''), 'UTF8')) AS "digest!"
@@ -273,8 +311,8 @@ fn is_kept(run: &NewRun) -> bool {
 
 /// The digests of params of these lengths, and the oldest ended run that has them.
 ///
-/// Runs with `dedupe` count here too: `run_dedupes` names the newest run of some params only, and that one may have been
-/// deleted.
+/// Runs with `dedupe` count here too: for some params, `run_dedupes` names only the newest run, and that one may have
+/// been deleted.
 async fn ended_params(
     tx: &mut PgSession,
     groups: &[i64],
@@ -302,7 +340,7 @@ async fn ended_params(
     Ok(holders)
 }
 
-/// Whether a run of this batch stands before another, without `dedupe`, and has its params.
+/// Whether an earlier run of this batch, without `dedupe`, has the params of a run.
 fn has_params_of(earlier: &NewRun, run: &NewRun) -> bool {
     earlier.dedupe.is_none()
         && !earlier.instant
@@ -312,7 +350,7 @@ fn has_params_of(earlier: &NewRun, run: &NewRun) -> bool {
         && earlier.task_params == run.task_params
 }
 
-/// Takes the params of those that nothing has refused so far; of two of one batch the first has them.
+/// Reserves the params of those runs that were not refused so far; of two in one batch, the first gets them.
 pub(super) async fn settle_dedupes(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -320,7 +358,7 @@ pub(super) async fn settle_dedupes(
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
     let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    let mut taken = std::collections::HashSet::new();
+    let mut taken = HashSet::new();
     let mut without_keys = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
@@ -336,7 +374,7 @@ pub(super) async fn settle_dedupes(
             without_keys.extend(run.key.is_some().then_some(run.id.0));
             continue;
         }
-        // Earlier runs that were in the way have refused it already.
+        // Holders outside of this batch have been handled before.
         match holders.get(&dedupe_key) {
             Some((holder, _)) if taken.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
@@ -371,7 +409,7 @@ pub(super) async fn settle_dedupes(
     Ok(())
 }
 
-/// The number of the advisory lock of what runs are deduped by.
+/// The number of the advisory lock for a dedupe hash.
 pub(super) fn lock_number(hash: &[u8]) -> i64 {
     let mut eight = [0u8; 8];
     for (to, from) in eight.iter_mut().zip(hash) {
@@ -380,7 +418,7 @@ pub(super) fn lock_number(hash: &[u8]) -> i64 {
     i64::from_be_bytes(eight)
 }
 
-/// Sub-runs take their parent's attempt over from the node (lease 0); whose attempt is gone makes none.
+/// Sub-runs take their parent's attempt over from the node (lease 0); if the attempt is gone, no sub-run is created.
 pub(super) async fn settle_parents(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -408,7 +446,7 @@ pub(super) async fn settle_parents(
             continue;
         }
         if let Some(due) = run.parent_due {
-            // No node watches an attempt that a sub-run holds.
+            // No node watches the timeout of an attempt that a sub-run holds.
             let timer = NewTimer {
                 run: parent,
                 at,

@@ -1,4 +1,4 @@
-//! What workers say of their claims beside that they are alive: how far they have come, lines for the log.
+//! What workers report of their claims besides heartbeats: progress, and lines for the log.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use crate::{Store, StoreError};
 /// What a worker reports of one claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimReport {
-    /// 0 to 1; `None` leaves what it said last.
+    /// 0 to 1; `None` keeps the last value.
     pub progress: Option<f64>,
-    /// In words; `None` leaves what it said last.
+    /// In words; `None` keeps the last value.
     pub note: Option<String>,
     /// For the log, in order.
     pub lines: Vec<ReportLine>,
-    /// How many bytes the log of the attempt may have; beyond, it is cut with a word about it.
+    /// The maximum bytes of the attempt's log; beyond that it is cut, and a line says so.
     pub log_bytes_max: i64,
 }
 
@@ -36,14 +36,14 @@ pub struct ReportLine {
     pub fields: Option<String>,
 }
 
-/// How much of a log there is.
+/// The size of a log so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Written {
     lines: i32,
     bytes: i64,
 }
 
-/// What of the lines goes into the log, and how much of it there is then.
+/// Which of the lines go into the log, and its size afterwards.
 fn bounded(report: &ClaimReport, mut written: Written, now: Time) -> (Vec<ReportLine>, Written) {
     let mut kept = Vec::with_capacity(report.lines.len());
     let bytes_max = report.log_bytes_max;
@@ -74,8 +74,8 @@ fn bounded(report: &ClaimReport, mut written: Written, now: Time) -> (Vec<Report
 }
 
 impl Store {
-    /// Extends claims as [`Store::heartbeat_claims`] does and writes, in the same transaction, what the workers report
-    /// of those that were extended.
+    /// Extends claims as [`Store::heartbeat_claims`] does; stores, in the same transaction, what workers report of
+    /// those that were extended.
     pub async fn report_claims(
         &self,
         keys: &[ClaimKey],
@@ -94,7 +94,7 @@ impl Store {
             let runs: Vec<Uuid> = reported.iter().map(|(key, _)| key.run.0).collect();
             let tasks: Vec<i16> = reported.iter().map(|(key, _)| key.at.key.task as i16).collect();
             let items: Vec<i32> = reported.iter().map(|(key, _)| key.at.key.item_number()).collect();
-            // The rows are this transaction's since it has extended them.
+            // This transaction has locked the rows by extending them.
             let written: HashMap<Uuid, Written> = sqlx::query!(
                 "SELECT c.id, c.log_lines, c.log_bytes
                FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS r (run, task, item)
@@ -179,12 +179,12 @@ mod tests {
         // 5 + 6 bytes fit exactly.
         assert_eq!(said, ["first", "second"]);
         assert_eq!(written.lines, 2);
-        // The next line takes it beyond, and gives its place to the word about it; from then on there is silence.
+        // The next line would exceed the maximum, so a line that says so replaces it; further lines are dropped.
         let (kept, written) = bounded(&report, written, now);
         assert_eq!(kept.len(), 1);
         assert!(kept[0].message.starts_with("log truncated"));
         assert_eq!(bounded(&report, written, now), (Vec::new(), written));
-        // Empty lines come to an end as well.
+        // Empty lines are bounded too.
         let report = ClaimReport {
             lines: vec![line(""); 70_000],
             ..report

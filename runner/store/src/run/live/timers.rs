@@ -1,20 +1,20 @@
 //! Timers: what is due later.
 //!
-//! A timer is a wake-up. Whether there is something to do when it comes is decided under its run's lock, from the run's
-//! progress: a retry whose task has been tried by hand meanwhile, or a timer of a run that has ended, does nothing.
+//! A timer is a wake-up. Whether there is something to do is decided under its run's lock, from the run's progress: if
+//! a task has been retried by an operator meanwhile, or the run has ended, the timer has no effect.
 //!
 //! # Order of locks
 //!
-//! Everybody else locks a run and then comes to its timers. The inbox comes from the other side: it takes what is due, and
-//! then locks the runs. If one waited for a timer there, Postgres would have to end one of the two as a deadlock. So nobody
-//! waits for a timer:
+//! All other transactions lock a run first and then its timers. The inbox does the opposite: it takes due timers, and
+//! then locks the runs. If one of the two waited for a timer, Postgres would have to abort one of them as a deadlock.
+//! So nobody waits for a timer:
 //!
-//! * The inbox skips timers that somebody holds.
-//! * Who holds a run and drops its timers skips those that the inbox has in its hand. Such a timer is due. It goes with the
-//!   inbox's transaction, which finds nothing to do for it. If that transaction is given up, the timer stands there as it was,
-//!   and the next look takes it. So no timer stays for ever.
-//! * Who sets a timer where the inbox has an old one in its hand gives its transaction up, and repeats it: the locks that the
-//!   inbox may be waiting for come free.
+//! * The inbox skips locked timers.
+//! * A transaction that holds a run and deletes its timers skips those that the inbox has locked. Such a timer is due.
+//!   It is deleted with the inbox's transaction, which finds nothing to do for it. If that transaction is rolled back,
+//!   the timer is unchanged, and the next tick takes it. So no timer stays for ever.
+//! * A transaction that sets a timer while the inbox has locked an old one is rolled back and repeated: this releases
+//!   the locks for which the inbox may be waiting.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ use super::{BATCH_MAX, ReadyRow};
 use crate::StoreError;
 use crate::database::PgSession;
 
-/// A timer that is due.
+/// A due timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// A retry.
@@ -38,11 +38,11 @@ pub enum Due {
     Deadline(RunId),
     /// The timeout of an attempt that a sub-run holds.
     Timeout(RunId, AttemptKey),
-    /// The `queue_timeout` of an attempt, and when it struck; whether the attempt still waits is to be seen.
+    /// The `queue_timeout` of an attempt, and when it passed; the attempt may have been claimed since.
     Unclaimed(RunId, AttemptKey, Time),
 }
 
-/// What a timer is for; the number in the table.
+/// The kind of a timer; the number in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerKind {
     Retry = 0,
@@ -59,7 +59,7 @@ pub(super) struct NewTimer {
     pub due: Time,
 }
 
-/// Sets timers; each takes the place of an older one of its task run and kind.
+/// Sets timers; each replaces an older one of its task run and kind.
 pub(super) async fn put_timers(tx: &mut PgSession, timers: &[NewTimer]) -> Result<(), StoreError> {
     if timers.is_empty() {
         return Ok(());
@@ -79,14 +79,15 @@ pub(super) async fn put_timers(tx: &mut PgSession, timers: &[NewTimer]) -> Resul
             return Ok(());
         }
         if is_first {
-            // Older ones stand there. The new ones that were put go with them, and are put once more.
+            // There are older ones. They are deleted, with the new ones that were inserted, and all new ones are
+            // inserted again.
             drop_timers(tx, &old).await?;
         }
     }
     Err(StoreError::contended())
 }
 
-/// The timers of those rows that are to be claimed within a time from `ready_at` on.
+/// The timers of those rows that must be claimed within a time from `ready_at` on.
 pub(super) fn claim_timers<'a>(
     rows: impl Iterator<Item = (RunId, &'a ReadyRow)>,
     ready_at: Time,
@@ -101,7 +102,7 @@ pub(super) fn claim_timers<'a>(
     })
 }
 
-/// Deletes the timers of these task runs, but for those that are being taken.
+/// Deletes the timers of these task runs, except those that the inbox is taking.
 pub(super) async fn drop_timers(tx: &mut PgSession, timers: &[(RunId, TaskKey, TimerKind)]) -> Result<(), StoreError> {
     if timers.is_empty() {
         return Ok(());
@@ -116,7 +117,7 @@ pub(super) async fn drop_timers(tx: &mut PgSession, timers: &[(RunId, TaskKey, T
     Ok(())
 }
 
-/// Deletes all timers of runs that end, but for those that are being taken.
+/// Deletes all timers of runs that end, except those that the inbox is taking.
 pub(super) async fn drop_timers_of(tx: &mut PgSession, runs: &[Uuid]) -> Result<(), StoreError> {
     if runs.is_empty() {
         return Ok(());
@@ -132,7 +133,7 @@ pub(super) async fn drop_timers_of(tx: &mut PgSession, runs: &[Uuid]) -> Result<
 }
 
 impl Completion {
-    /// Takes timers that are due, by the database's clock.
+    /// Takes due timers, by the database's clock.
     pub async fn take_due(&mut self, take: Take<'_>) -> Result<Vec<Taken<Due>>, StoreError> {
         let (runs, among) = take.parameters();
         let rows = sqlx::query_file!("src/sql/take_timers.sql", BATCH_MAX as i64, &runs, among)
@@ -158,8 +159,8 @@ impl Completion {
             .collect())
     }
 
-    /// Those of these runs, which are locked, that have a deadline. One that ended and came back while its deadline's timer was
-    /// in the caller's hand has none any more: whoever brought it back knows that it has passed.
+    /// Those of these locked runs that have a deadline. A run that ended and was reopened while the caller held its
+    /// deadline's timer has none any more: whoever reopened it knows that the deadline has passed.
     pub async fn with_deadline(&mut self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         Ok(sqlx::query_scalar!(

@@ -1,8 +1,8 @@
 //! Attempts that nobody has claimed in time (`queue_timeout`), wherever they wait: for slots of pools, for a node, for a
 //! worker, for a user of their audience.
 //!
-//! The time counts from `ready`, and a timer of the transition that made them ready keeps it. What stands in *queue_ready*
-//! from that transition on has its time there (`queue.rs`), and no timer.
+//! The time counts from `ready`, and a timer of the transition that made them ready keeps it. Task runs that enter
+//! *queue_ready* with that transition have their time there (`queue.rs`), and no timer.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub struct Unclaimed {
     pub at: AttemptKey,
     /// When it became ready.
     pub since: Time,
-    /// A node that has it only hands it on, to workers or to an audience: it is not claimed by that.
+    /// A node only passes it on, to workers or to an audience; this does not count as claimed.
     pub handed_on: bool,
 }
 
@@ -34,10 +34,11 @@ fn key_of(run: Uuid, task: i16, item: i32, attempt: i32) -> (RunId, AttemptKey) 
 }
 
 impl Completion {
-    /// Locks the runs of these attempts, and takes those of them that wait still.
+    /// Locks the runs of these attempts, and takes those that still wait.
     ///
-    /// Each statement waits for whoever moves a row of its table, and the next one sees where that put it: an admission moves
-    /// from *ready_pooled* to *ready*, a claim from *ready* to *running*. What a node hands on it moves under the run's lock.
+    /// Each statement waits for whoever moves a row of its table, and the next one sees where that has put it: an
+    /// admission moves rows from *ready_pooled* to *ready*, a claim from *ready* to *running*. What a node passes on,
+    /// it moves under the run's lock.
     pub async fn take_unclaimed(&mut self, late: &[Unclaimed]) -> Result<Locked, StoreError> {
         let ids = column(late, |one| one.run);
         let mut locked = Locked {
@@ -98,7 +99,7 @@ impl Completion {
         Ok(locked)
     }
 
-    /// Takes those that a node has in hand only to hand them on; it finds that they are not its own any more.
+    /// Takes those that a node only passes on; that node finds that they are not its own any more.
     async fn take_handed_on(&mut self, late: &[Unclaimed]) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
         let late: Vec<&Unclaimed> = late.iter().filter(|one| one.handed_on).collect();
         if late.is_empty() {
@@ -123,11 +124,11 @@ impl Completion {
         .collect())
     }
 
-    /// Closes the offers of those of these attempts that nobody has taken since they became ready, and has the attempts
-    /// settled for this reason; answers how many.
+    /// Closes the offers of those of these attempts that nobody has taken since they became ready, and lets the
+    /// attempts be settled with this reason; returns how many.
     ///
-    /// After the runs' locks, as for whoever hands an attempt to its offer. Who is given such an offer at this very moment is
-    /// no hindrance: what is held of a task run that has ended is taken back.
+    /// After the runs' locks, as for giving an attempt to its offer. A user may get such an offer at this very moment:
+    /// holds of ended task runs are revoked.
     pub async fn close_untaken(&mut self, late: &[Unclaimed], why: &str) -> Result<u64, StoreError> {
         let late: Vec<&Unclaimed> = late.iter().filter(|one| one.handed_on).collect();
         if late.is_empty() {
@@ -161,8 +162,8 @@ impl Completion {
         .rows_affected())
     }
 
-    /// Takes the timers of attempts that go to their queue now, where their time is kept from here on; answers when each
-    /// strikes. The caller holds the runs. One that is being taken (`timers.rs`) is left out: whoever has it in hand waits
+    /// Takes the timers of attempts that enter their queue now, which keeps their time from then on; returns when each
+    /// is due. The caller holds the runs. Timers that the inbox is taking (`timers.rs`) are left out: the inbox waits
     /// for the run, and then finds the attempt in its queue.
     pub async fn take_claim_timers(
         &mut self,
@@ -172,7 +173,7 @@ impl Completion {
             return Ok(HashMap::new());
         }
         let by = Keys::of(keys, |&key| key);
-        // The kind comes with each key: as a condition of its own it would let the planner begin with all timers.
+        // The kind is part of each key: as a separate condition, it would let the planner begin with all timers.
         let kinds = vec![TimerKind::Claim as i16; keys.len()];
         Ok(sqlx::query!(
             "DELETE FROM heddle.timers t

@@ -1,4 +1,4 @@
-//! What was decided of locked runs, written.
+//! Writes decisions about locked runs.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -15,7 +15,7 @@ use crate::StoreError;
 use crate::database::column;
 use crate::notice::NewNotices;
 
-/// What is to be written of one run.
+/// What to write of one run.
 #[derive(Clone, Debug)]
 pub struct RunWrite {
     pub run: RunId,
@@ -25,43 +25,43 @@ pub struct RunWrite {
     /// Its priority, for its ready rows.
     pub priority: i16,
     pub ready: Vec<ReadyRow>,
-    /// What workers may claim from now on.
+    /// Task runs that workers may claim from now on.
     pub queued: Vec<QueueRow>,
     /// Retries that are not due yet.
     pub timers: Vec<(Time, AttemptKey)>,
-    /// Timers to be forgotten.
+    /// Timers to be deleted.
     pub drop_timers: Vec<TaskKey>,
-    /// Attempts and ready rows to be taken back.
+    /// Attempts to be stopped and ready rows to be taken back.
     pub interrupt: Vec<TaskKey>,
     /// Arrays of mapped tasks that were expanded.
     pub maps: Vec<(i16, String)>,
     /// Its error, if it has ended with one.
     pub error: Option<String>,
-    /// It was never begun, and why.
+    /// If it never began: why.
     pub skipped: Option<Skip>,
-    /// Whether its end may let others of its group begin.
+    /// Whether its end may let other runs of its group begin.
     pub gated: bool,
     /// Whether it may have timers.
     pub timed: bool,
-    /// What somebody wants to hear of it.
+    /// The notices about it.
     pub notices: Option<Box<NewNotices>>,
 }
 
-/// What came of writing.
+/// The result of writing.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Attempts that were stopped; nodes that run them have to be told.
+    /// Attempts that were stopped; their nodes must be told.
     pub interrupted: Vec<Interrupted>,
-    /// Whether the rows meant for this node came to it.
+    /// Whether this node got the rows that were meant for it.
     pub handed: bool,
-    /// Whether a run ended that is a sub-run.
+    /// Whether a sub-run ended.
     pub parents_notified: bool,
     /// Whether a run succeeded whose group others follow.
     pub followed: bool,
 }
 
 impl Completion {
-    /// Writes what was decided of locked runs: progress, ready rows, timers, interrupts, ends.
+    /// Writes decisions about locked runs: progress, ready rows, timers, interrupts, ends.
     pub async fn write(&mut self, writes: &[RunWrite]) -> Result<Written, StoreError> {
         let mut written = Written {
             handed: true,
@@ -91,7 +91,7 @@ impl Completion {
             let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
             let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
             let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
-            // What waits, paused or not, keeps what it waits for, and has not begun for it.
+            // A waiting run, paused or not, keeps what it waits for, and has not begun yet.
             sqlx::query!(
                 "WITH moved AS (
                      UPDATE heddle.runs_live l
@@ -126,7 +126,7 @@ impl Completion {
         Ok(written)
     }
 
-    /// Makes attempts ready; whether those that were to be handed to this node are its own.
+    /// Makes attempts ready; returns whether this node got those that were meant for it.
     async fn make_ready(&mut self, rows: &[(&RunWrite, &ReadyRow)]) -> Result<bool, StoreError> {
         let by = Keys::of(rows, |(write, row)| (write.run, row.at));
         Ok(sqlx::query_file_scalar!(
@@ -250,7 +250,7 @@ impl Completion {
         let tasks: Vec<i16> = hit.iter().map(|(_, key)| key.task as i16).collect();
         let items: Vec<i32> = hit.iter().map(|(_, key)| key.item_number()).collect();
         interrupt_pooled(&mut self.tx, &runs, &tasks, &items).await?;
-        // What is being claimed at this moment is waited for; the next statement sees where it went.
+        // Waits for claims in progress; the next statement sees where they have put the rows.
         sqlx::query!(
             "WITH hit AS (
                  SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)

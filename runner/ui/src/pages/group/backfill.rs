@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::calendar::{Day, begins, days_of, month_and_year, month_of};
 use super::{Here, framed, median};
-use crate::elements::{self, legend, parse, time};
+use crate::elements::{self, legend, parse, prose, time};
 use crate::form::{field, object};
 use crate::pages::Answer;
 use crate::words::t;
@@ -25,6 +25,16 @@ const MONTHS: u32 = 24;
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     if !ctx.viewer.operates() {
         return Err(Trouble::new(403, ""));
+    }
+    if !here.group.revision.plan.spec.history {
+        let inside = html! {
+            section.panel {
+                h2 { (t!(ctx, "backfill-title")) }
+                p.params { (prose(&t!(ctx, "backfill-no-history"))) }
+                a.button href={ (here.address("spec")) "?edit=1" } { (t!(ctx, "backfill-edit-spec")) }
+            }
+        };
+        return Answer::page(framed(ctx, here, "backfill", inside));
     }
     let form = ctx.form();
     let mut wrong = None;
@@ -52,7 +62,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let inside = html! {
         section.panel {
             h2 { (t!(ctx, "backfill-title")) }
-            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } }
+            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } }
             form.fields method="post" action=(here.address("backfill")) {
                 div.field-row {
                     label.field { span { (t!(ctx, "from")) } input type="text" name="from" required value=[written("from")] placeholder="2026-01-01"; }

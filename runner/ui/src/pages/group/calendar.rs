@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Datelike, Days, Months, NaiveDate, TimeZone};
 use chrono_tz::Tz;
 use heddle_domain::Time;
+use heddle_domain::schedule::Calendar;
 use heddle_domain::state::RunState;
 use maud::{Markup, html};
 
@@ -17,7 +18,7 @@ use crate::{Ctx, Trouble};
 
 /// Runs of each kind that are read; of a group with more a year, the newest are shown.
 const RUNS_MAX: i64 = 10_000;
-/// Instants to come that are looked at.
+/// Instants to come that are counted; of days behind those it is only told that there is one.
 const INSTANTS_MAX: usize = 3_000;
 /// A day's side, and the step to the next.
 const SIDE: u32 = 20;
@@ -33,6 +34,8 @@ pub(super) struct Day {
     cancelled: usize,
     open: usize,
     to_come: usize,
+    /// There are more to come than were counted.
+    more_to_come: bool,
 }
 
 impl Day {
@@ -44,6 +47,10 @@ impl Day {
             RunState::Succeeded => {}
             RunState::Waiting | RunState::Running | RunState::Paused => self.open += count,
         }
+    }
+
+    fn comes(&self) -> bool {
+        self.to_come > 0 || self.more_to_come
     }
 
     /// The state that the day is drawn as, if it has runs; failures go first, since they are what one looks for.
@@ -105,15 +112,16 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let (Some(first), Some(behind)) = (first_of(year), first_of(year + 1)) else {
         return Err(Trouble::not_found());
     };
-    let (from, to) = (begins(ctx.zone, first), begins(ctx.zone, behind));
+    let to = begins(ctx.zone, behind);
     let dates: Vec<NaiveDate> = first.iter_days().take_while(|day| *day < behind).collect();
     let (mut days, cut) = days_of(ctx, here, &dates, to).await?;
     let calendar = &here.group.revision.calendar;
     if here.group.enabled && to > ctx.now && calendar.has_grid() {
-        for at in calendar.instants(ctx.now.max(from), to).take(INSTANTS_MAX) {
-            let day = at.with_timezone(&ctx.zone).date_naive();
-            days.entry(day).or_default().to_come += 1;
-        }
+        let spans = dates.iter().enumerate().map(|(index, day)| {
+            let next = dates.get(index + 1).map_or(to, |next| begins(ctx.zone, *next));
+            (*day, begins(ctx.zone, *day).max(ctx.now), next)
+        });
+        to_come(calendar, spans.filter(|(_, from, to)| from < to), &mut days);
     }
     let inside = html! {
         section.panel aria-label=(t!(ctx, "tab-calendar")) {
@@ -141,6 +149,24 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         }
     };
     Answer::page(framed(ctx, here, "calendar", inside))
+}
+
+/// Counts what is to come, day by day: a day behind as many as are counted costs one look.
+fn to_come(
+    calendar: &Calendar,
+    spans: impl Iterator<Item = (NaiveDate, Time, Time)>,
+    days: &mut BTreeMap<NaiveDate, Day>,
+) {
+    let mut left = INSTANTS_MAX;
+    for (day, from, to) in spans {
+        let last = to - chrono::TimeDelta::microseconds(1);
+        let found = calendar.instants(from, last).take(left + 1).count();
+        if found > 0 {
+            let day = days.entry(day).or_default();
+            (day.to_come, day.more_to_come) = (found.min(left), found > left);
+        }
+        left -= found.min(left);
+    }
 }
 
 fn month_name(lang: Lang, day: NaiveDate) -> String {
@@ -190,7 +216,7 @@ pub(super) fn month_of(
 fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32, y: u32) -> Markup {
     let state = how.state();
     let drawn = html! {
-        @if how.runs == 0 && how.to_come > 0 { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
+        @if how.runs == 0 && how.comes() { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
         @else if let Some(state) = state { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
         @else { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
         // How much of a day failed is told by how much of it is red.
@@ -203,7 +229,7 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
         @if how.failed > 0 { path.cell-mark d=(format!("M{} {}l6 6m0 -6l-6 6", x + 7, y + 7)) {} }
         @else { text class=(format!("date on-{}", state.map_or("none", RunState::as_str))) x=(x + SIDE / 2) y=(y + 14) text-anchor="middle" { (day.day()) } }
     };
-    if how.runs == 0 && how.to_come == 0 && how.planned == 0 {
+    if how.runs == 0 && !how.comes() && how.planned == 0 {
         return html! { g { title { (said(ctx, day, how)) } (drawn) } };
     }
     if how.runs == 0 {
@@ -228,7 +254,9 @@ fn said(ctx: &Ctx, day: NaiveDate, how: Day) -> String {
     if how.planned > 0 {
         parts.push(t!(ctx, "planned-count", n = how.planned));
     }
-    if how.to_come > 0 {
+    if how.more_to_come {
+        parts.push(t!(ctx, "to-come"));
+    } else if how.to_come > 0 {
         parts.push(t!(ctx, "to-come-count", n = how.to_come));
     }
     if parts.is_empty() {
@@ -252,6 +280,8 @@ fn address(ctx: &Ctx, here: &Here, day: NaiveDate) -> String {
 
 #[cfg(test)]
 mod tests {
+    use heddle_domain::schedule::Schedule;
+
     use super::*;
 
     #[test]
@@ -268,6 +298,24 @@ mod tests {
             assert_eq!(day.state(), Some(shown));
         }
         assert_eq!((day.runs, day.failed), (4, 1));
+    }
+
+    #[test]
+    fn what_is_to_come_is_told_to_the_end_of_the_year() {
+        let spec = serde_json::from_value(serde_json::json!({"cron": "*/10 * * * *"})).unwrap();
+        let calendar = Calendar::new([Schedule::compile(&spec, Tz::UTC, Time::UNIX_EPOCH).unwrap()]);
+        let first = NaiveDate::from_ymd_opt(2027, 1, 1).unwrap();
+        let spans: Vec<_> = first
+            .iter_days()
+            .take(365)
+            .map(|day| (day, begins(Tz::UTC, day), begins(Tz::UTC, day + Days::new(1))))
+            .collect();
+        let mut days = BTreeMap::new();
+        to_come(&calendar, spans.into_iter(), &mut days);
+        assert_eq!(days.len(), 365);
+        assert_eq!((days[&first].to_come, days[&first].more_to_come), (144, false));
+        let last = NaiveDate::from_ymd_opt(2027, 12, 31).unwrap();
+        assert!(days[&last].more_to_come && days[&last].comes());
     }
 
     #[test]

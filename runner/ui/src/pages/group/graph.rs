@@ -15,10 +15,10 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 
 pub(in crate::pages) const HEIGHT: f64 = 34.0;
-/// A box is as wide as the longest name needs, beside its state.
+/// A box is as wide as the longest name needs, next to its state.
 const WIDTH_MIN: f64 = 88.0;
 const STATE_ROOM: f64 = 44.0;
-/// Tasks that are drawn: beyond them a picture tells nobody anything.
+/// The maximum of tasks that are drawn: a larger picture would not help anybody.
 const NODES_MAX: usize = 2_000;
 /// The room that a name has in its box, and what its letters take of it, about.
 const NAME_ROOM: f64 = 134.0;
@@ -149,7 +149,7 @@ pub(in crate::pages) fn zoom_buttons(ctx: &Ctx) -> Markup {
     }
 }
 
-/// Whether a plan's picture is one that people can look at.
+/// Whether a plan's picture is small enough to be useful.
 pub(in crate::pages) fn is_drawn(plan: &Plan) -> bool {
     plan.tasks.len() <= NODES_MAX
 }

@@ -1,10 +1,10 @@
 //! Tasks by runs: which task of which run failed, at a glance, for a thousand tasks and a hundred runs.
 //!
-//! A cell is no element of its own: each row is a path per state, so that a hundred thousand cells are some thousand
-//! paths. Neighbours that ended alike are one bar in it, and the gaps between columns are drawn over all rows at once: a
-//! thousand tasks that went well a hundred times are a thousand bars. Every state has a shape beside its hue. Which cell
-//! the pointer or the keyboard means is reckoned by `picture.js`; without a script, names lead to the graph and bars to the
-//! runs.
+//! A cell is not a separate element: each row is a path per state, so that a hundred thousand cells are some thousand
+//! paths. Neighbours with the same state are one bar in it, and the gaps between columns are drawn over all rows at
+//! once: a thousand tasks that succeeded a hundred times are a thousand bars. Every state has a shape in addition to
+//! its hue. `picture.js` computes the cell under the pointer or the keyboard; without a script, names lead to the graph
+//! and bars to the runs.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -133,7 +133,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         .map(|(value, word)| (value.as_str(), word.clone()))
         .collect();
     let inside = html! {
-        // What is pointed at is told here, beside the pointer.
+        // Shows the details of the cell under the pointer.
         div #tip.tip role="status" hidden { p { b {} } div {} }
         div #grid-view class=(if chosen.is_some() { "grid-view has-detail" } else { "grid-view" }) {
             section.panel aria-label=(t!(ctx, "tab-grid")) {
@@ -167,7 +167,7 @@ fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
     };
 }
 
-/// What is drawn on top of a cell, so that the hue does not stand alone.
+/// The mark on a cell, so that the hue is not the only sign.
 fn mark(path: &mut String, state: TaskState, x: usize, y: usize) {
     let (x, y) = (x + 3, y + 3);
     let _ = match state {
@@ -246,7 +246,7 @@ fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     paths
 }
 
-/// What makes squares of bars: a gap between each two columns, over all rows.
+/// Makes squares of bars: a gap between each two columns, over all rows.
 fn gaps(columns: usize, top: usize, height: usize) -> String {
     let mut path = String::new();
     for column in 1..columns {
@@ -294,7 +294,7 @@ pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Ok(Answer::Piece(detail(ctx, here, run, task).await?))
 }
 
-/// What somebody is told who only points at a cell: state, duration, attempts, the error's first line.
+/// A short text for the cell under the pointer: state, duration, attempts, the error's first line.
 async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     Ok(standing(ctx, &task_of(ctx, run, task).await?))

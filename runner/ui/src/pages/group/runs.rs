@@ -36,7 +36,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     ))
 }
 
-/// Where a run stands in the picture: by the time that it is about, or by when it was made.
+/// The position of a run in the picture: by its logical time, or by its creation.
 fn stands(run: &GroupRunRow, by_start: bool) -> heddle_domain::Time {
     if by_start { run.created_at } else { run.logical_time }
 }
@@ -51,7 +51,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     let axis = crate::chart::Axis {
         from: first,
         to: last,
-        // Places are told in hundredths of the picture: it is as wide as the screen lets it, and its letters stay as large.
+        // Positions are in hundredths of the picture: it is as wide as the screen allows, and its letters keep their
+        // size.
         width: 98.0,
     };
     let middle = median(runs);
@@ -100,7 +101,7 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
                     thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
                     tbody { @for run in runs { (row(ctx, run)) } }
                 }
-                @if runs.len() > 1 { p.row.under { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
+                @if runs.len() > 1 { p.row.under.of-picks { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
                 }
             }
         }
@@ -111,7 +112,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
     html! {
         tr {
             td.pick { input type="checkbox" name="run" value=(run.id) data-pick aria-label=(t!(ctx, "compare-this", at = crate::span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true))); }
-            td.tight { a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } }
+            td.tight { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight.side { (state(ctx, run.state)) }
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
             td.num.side { @if let Some(from) = begun(run) { (took(ctx, from, run.finished_at)) } }

@@ -64,7 +64,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         here,
         "spec",
         html! {
-            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } }
+            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx, field(&form, "spec").unwrap_or_default())) } } }
             @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
             div.two {
                 section.panel {
@@ -102,12 +102,12 @@ async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Revision], number: i32) ->
 async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Result<Answer, Trouble> {
     let text = field(form, "spec").unwrap_or_default().to_owned();
     let answer = ctx
-        .ask_as::<IgnoredAny>(Method::POST, target, "application/yaml", text.into())
+        .ask_as::<IgnoredAny>(Method::POST, target, "application/yaml", text.clone().into())
         .await;
     Ok(Answer::Piece(match answer {
         Ok(_) => html! { p.state.s-succeeded { (glyph("succeeded")) span { (t!(ctx, "spec-valid")) } } },
         Err(trouble) if trouble.status >= 500 => return Err(trouble),
-        Err(trouble) => html! { p.error { (trouble.sentence()) } },
+        Err(trouble) => html! { p.error { (trouble.said_of(ctx, &text)) } },
     }))
 }
 
@@ -118,16 +118,16 @@ const COLOURS: [&str; 3] = [
     "vendor/prism-json-1.30.0.min.js",
 ];
 
-/// The field of a spec; with a script, its words have colours, and what is wrong with it stands below while one types.
+/// The field of a spec; with a script, its words have colours, and what is wrong with it stands above while one types.
 fn text_field(action: &str, rows: usize, text: &str) -> Markup {
     html! {
+        div.verdict-line #verdict role="status" {}
         div.code-field {
             textarea #spec name="spec" rows=(rows) spellcheck="false" autocomplete="off"
                 hx-post=(action) hx-trigger="input changed delay:400ms" hx-include="closest form" hx-target="#verdict" hx-sync="this:replace" { (text) }
         }
         @for script in COLOURS { script src=(assets::address(script)) defer data-manual {} }
         script type="module" src=(assets::address("editor.js")) {}
-        div #verdict role="status" {}
     }
 }
 
@@ -233,7 +233,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "new-group");
     let body = html! {
         div.heading { h1 { (title) } }
-        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.sentence()) } } }
+        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx, field(&form, "spec").unwrap_or_default())) } } }
         @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
         form.panel.stack method="post" action="/groups/new" {
             label.field { span { (t!(ctx, "name")) } input type="text" name="name" required maxlength="63" value=(name) autocomplete="off"; }

@@ -28,12 +28,13 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
     let defaults = defaults(ctx, run).await;
     let outputs = outputs(run);
+    let ended = run.finished_at.is_some();
     let inside = html! {
         div.two {
             div.stack {
                 section.panel {
                     h2 { (t!(ctx, "outputs")) }
-                    @if outputs.is_empty() { (empty(&t!(ctx, "no-outputs"))) }
+                    @if outputs.is_empty() { (empty(&t!(ctx, if ended { "no-outputs-ended" } else { "no-outputs" }))) }
                     @for (task, output) in &outputs { details open { summary { bdi { (task) } } (value(ctx, output)) } }
                 }
                 (by_task(ctx, run, &revision.plan, &defaults, &outputs))
@@ -53,7 +54,12 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                         dt { (t!(ctx, "priority")) } dd { (run.priority) }
                         dt { (t!(ctx, "created")) } dd { (time_exact(ctx, run.created_at)) }
                         @if let Some(source) = &run.source { dt { (t!(ctx, "source")) } dd { @if run.trigger == Trigger::Backfill { a href={ "/backfills/" (source) } { (source) } } @else { code { (source) } } } }
-                        @for (task, script) in &run.scripts { dt.as-written { bdi { (task) } } dd { (script_link(script)) } }
+                    }
+                }
+                @if !run.scripts.is_empty() {
+                    section.panel {
+                        h2 { (t!(ctx, "scripts-by-task")) }
+                        dl.facts { @for (task, script) in &run.scripts { dt.as-written { bdi { (task) } } dd { (script_link(script)) } } }
                     }
                 }
             }
@@ -118,7 +124,7 @@ fn by_task(
                 details open[open] {
                     summary { bdi { (name) } }
                     (one(ctx, &layered(&layers)))
-                    (upstream(ctx, plan, task, outputs))
+                    (upstream(ctx, plan, task, outputs, run.finished_at.is_some()))
                 }
             }
             @if plan.tasks.len() > TASKS_MAX { p.muted { (t!(ctx, "and-more", n = plan.tasks.len() - TASKS_MAX)) } }
@@ -142,7 +148,7 @@ fn one(ctx: &Ctx, params: &BTreeMap<&str, (&'static str, &Value)>) -> Markup {
 }
 
 /// What the tasks before it returned: `upstream` in its templates.
-fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, &Value)]) -> Markup {
+fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, &Value)], ended: bool) -> Markup {
     let needs = task
         .depends_on
         .iter()
@@ -160,7 +166,7 @@ fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, &Value)])
             table.cards.params { tbody { @for (name, output) in &found {
                 tr {
                     td.tight { code { "upstream." bdi { (name) } } }
-                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, "no-output-yet")) } } }
+                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, if ended { "no-output" } else { "no-output-yet" })) } } }
                     td.tight.muted.side { (t!(ctx, "param-upstream")) }
                 }
             } } }

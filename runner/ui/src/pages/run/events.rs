@@ -3,7 +3,7 @@
 use heddle_api::{AuditEntry, List, Run, RunState, TaskState};
 use maud::{Markup, html};
 
-use crate::elements::{Shown, empty, line, state, time_exact, trigger_word};
+use crate::elements::{Shown, audit_action, empty, line, state, time_to_the_milli, trigger_word};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 use heddle_domain::Time;
@@ -86,7 +86,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             at: entry.at.0,
             what: entry.actor,
             state: None,
-            text: entry.action,
+            text: audit_action(ctx, &entry.action),
         });
     }
     // Of what happened at the same moment, the last first, too.
@@ -99,7 +99,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             table.cards.events { tbody {
                 @for event in events.iter().take(LISTED) {
                     tr {
-                        td.tight.muted { (time_exact(ctx, event.at)) }
+                        td.tight.muted { (time_to_the_milli(ctx, event.at)) }
                         td.tight.side { bdi { (event.what) } }
                         td.tight { @if let Some(now) = event.state { (state(ctx, now)) } }
                         td.wide { (line(&event.text)) }

@@ -34,7 +34,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let mut lines: Vec<LogLine> = Vec::new();
     let last = from_its_end(ctx, run);
     let base = base(ctx, run.id, last);
-    // What is filtered away is read over, so that a page is as full as it can be.
+    // Lines that do not match are skipped, so that a page is as full as it can be.
     for _ in 0..SEARCHED_PAGES {
         let target = match &cursor {
             Some(cursor) => format!("{base}&cursor={}", segment(cursor)),
@@ -94,7 +94,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     })
 }
 
-/// Whether the last lines are shown: when they are asked for, and of a run that goes on, whose log is followed.
+/// Whether the last lines are shown: on request, and for a live run, whose log is followed.
 fn from_its_end(ctx: &Ctx, run: &Run) -> bool {
     match ctx.q("last") {
         Some(asked) => asked != "false",

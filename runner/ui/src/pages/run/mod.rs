@@ -1,4 +1,4 @@
-//! A run: where it stands and why, what may be done about it, and what it did.
+//! A run: its state and why, its controls, and what it did.
 
 mod again;
 mod attempts;
@@ -13,6 +13,7 @@ mod why;
 
 use axum::http::Method;
 use heddle_api::{Run, RunState, Trigger};
+use heddle_domain::run::Control;
 use heddle_domain::schedule::Schedule;
 use maud::{Markup, html};
 use serde_json::json;
@@ -221,22 +222,21 @@ fn compare(ctx: &Ctx, id: Uuid) -> Markup {
 
 fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
-    let ended = matches!(run.state.as_str(), "succeeded" | "failed" | "cancelled");
     let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
     let paused = run.state == RunState::Paused;
-    let restarts = matches!(run.state.as_str(), "failed" | "cancelled");
+    let restarts = Control::Restart.is_allowed(run.state);
     let pause = if paused {
         Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
     } else {
         Button {
-            refused: refused(!ended, "refused-ended"),
+            refused: refused(Control::Pause.is_allowed(run.state), "refused-ended"),
             ..Button::new(format!("/runs/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will"))
         }
     };
     html! {
         div.actions {
             (button(pause))
-            (button(Button { kind: "danger", refused: refused(!ended, "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+            (button(Button { kind: "danger", refused: refused(Control::Cancel.is_allowed(run.state), "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
             (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
             (compare(ctx, id))
             a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }

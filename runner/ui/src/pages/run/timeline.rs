@@ -1,4 +1,4 @@
-//! What a run did when: a row for the run, one for each task, with attempts as pieces and pauses between them.
+//! The times of a run: a row for the run, one for each task, with attempts as pieces and pauses between them.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ use crate::{Ctx, Trouble};
 const ROWS_MAX: usize = 400;
 /// Attempts that are drawn in a row.
 const PIECES_MAX: usize = 400;
-/// Stretches of the axis in each of which the items of a map that were under way are counted.
+/// In how many intervals of the axis the running items of a map are counted.
 const STRETCHES: usize = 180;
-/// Places on the axis are told in hundredths of its length, so that letters and lines are as large on each screen.
+/// Positions on the axis are in hundredths of its length, so that letters and lines have the same size on each screen.
 const LENGTH: f64 = 100.0;
 /// The least length of a piece that is seen.
 const PIECE_MIN: f64 = 0.4;

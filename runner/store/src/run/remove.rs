@@ -1,0 +1,172 @@
+//! What belongs to a run, and removing it: one list, whether runs are due one by one, a day of them is dropped, or people
+//! delete one.
+//!
+//! # Instants
+//!
+//! Groups that follow others ask for instants that may lie further back than any run is kept (the last one of a yearly
+//! group). So before a run goes, its success is noted in *successes*; of each group the newest instant stays in
+//! *run_instants*, and so do instants that the overlap left out. A row whose run is gone keeps nobody from making another
+//! one for its instant.
+//!
+//! A run that people delete leaves the same behind if it succeeded, or was never begun. Otherwise its instant is forgotten
+//! ([`forget_instant`]): nobody can restart or override it any more, and who follows its group would wait for it for good.
+
+use heddle_domain::id::RunId;
+use heddle_domain::state::RunState;
+use uuid::Uuid;
+
+use crate::change::{By, Noun};
+use crate::database::{PgSession, Pool};
+use crate::transaction::transaction;
+use crate::{Store, StoreError};
+
+/// The tables with partitions for each day that have rows of runs, beside *runs_done*.
+macro_rules! each_of_days {
+    ($do:ident) => {
+        $do!("attempts", "");
+        $do!("logs", "");
+        $do!("maps", "");
+    };
+}
+
+/// The others, in which rows outlive a day that is dropped. Of some only a part goes with the run: `t` is the row.
+macro_rules! each_without_days {
+    ($do:ident) => {
+        $do!("overrides", "");
+        $do!("told_starts", "");
+        $do!("run_keys", "");
+        $do!("run_dedupes", "");
+        $do!(
+            "run_instants",
+            " AND NOT t.skipped AND EXISTS (SELECT FROM heddle.run_instants n
+                         WHERE n.group_id = t.group_id AND n.logical_time > t.logical_time)"
+        );
+    };
+}
+
+/// Removes ended runs, whose rows the transaction has locked, with all that belongs to them; answers the number of each one's
+/// state.
+pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    sqlx::query!(
+        "INSERT INTO heddle.successes (group_id, logical_time, run)
+         SELECT i.group_id, i.logical_time, i.run
+           FROM heddle.run_instants i JOIN heddle.runs_done d ON d.id = i.run AND d.state = 3
+          WHERE i.run = ANY ($1) AND NOT i.skipped
+          ORDER BY 1, 2
+         ON CONFLICT DO NOTHING",
+        ids
+    )
+    .execute(&mut *tx)
+    .await?;
+    let states = sqlx::query_scalar!("DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING state", ids)
+        .fetch_all(&mut *tx)
+        .await?;
+    macro_rules! remove {
+        ($table:literal, $part:literal) => {
+            sqlx::query!(
+                "DELETE FROM heddle." + $table + " t WHERE t.run = ANY ($1)" + $part,
+                ids
+            )
+            .execute(&mut *tx)
+            .await?;
+        };
+    }
+    each_of_days!(remove);
+    each_without_days!(remove);
+    Ok(states)
+}
+
+/// Removes up to `limit` rows of each table that runs with ids from `first` on, and before `behind`, have left: their day was
+/// dropped, and they are gone. Answers how many it were.
+pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limit: i64) -> Result<u64, StoreError> {
+    let mut gone = 0;
+    macro_rules! remove {
+        ($table:literal, $part:literal) => {
+            let removed = sqlx::query!(
+                "DELETE FROM heddle."
+                    + $table
+                    + " WHERE ctid = ANY (ARRAY(
+                 SELECT t.ctid FROM heddle."
+                    + $table
+                    + " t WHERE t.run >= $1 AND t.run < $2"
+                    + $part
+                    + " LIMIT $3))",
+                first,
+                behind,
+                limit
+            )
+            .execute(pool)
+            .await?;
+            gone += removed.rows_affected();
+        };
+    }
+    each_without_days!(remove);
+    Ok(gone)
+}
+
+/// Forgets that a run which is gone was made for an instant, unless that was left out; who waits for it looks again.
+async fn forget_instant(tx: &mut PgSession, run: RunId) -> Result<(), StoreError> {
+    let group = sqlx::query_scalar!(
+        "DELETE FROM heddle.run_instants WHERE run = $1 AND NOT skipped RETURNING group_id",
+        run.0
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    match group {
+        Some(group) => crate::upstream::changed(tx, group).await,
+        None => Ok(()),
+    }
+}
+
+impl Store {
+    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
+    ///
+    /// Locking: the run's row first, as those lock it who restart the run, set its state or remove what is due. They are waited
+    /// for; after that its state is what its instant is kept or forgotten by.
+    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
+        transaction!(self, pool, "delete_run", |tx| {
+            let found = sqlx::query!(
+                r#"SELECT g.name AS "group", d.state
+                     FROM heddle.runs_done d JOIN heddle.groups g ON g.id = d.group_id
+                    WHERE d.id = $1 FOR UPDATE OF d"#,
+                run.0
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            let Some(found) = found else { return Ok(false) };
+            let state = StoreError::known(RunState::from_number, found.state, ("runs_done", "state"), run)?;
+            let before = serde_json::json!({"group": found.group, "state": state});
+            let name = run.to_string();
+            crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
+            remove_runs(&mut tx, &[run.0]).await?;
+            if state != RunState::Succeeded {
+                forget_instant(&mut tx, run).await?;
+            }
+            tx.commit().await?;
+            Ok(true)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::retention::OF_RUNS;
+
+    #[test]
+    fn a_day_is_dropped_with_all_that_its_runs_have_in_it() {
+        let mut tables = vec!["runs_done"];
+        macro_rules! name {
+            ($table:literal, $part:literal) => {
+                tables.push($table);
+            };
+        }
+        each_of_days!(name);
+        let mut dropped: Vec<&str> = OF_RUNS.iter().map(|table| table.name()).collect();
+        tables.sort_unstable();
+        dropped.sort_unstable();
+        assert_eq!(dropped, tables);
+    }
+}
