@@ -166,7 +166,7 @@ async fn the_graph_of_a_group_says_what_its_run_says() {
 async fn an_item_that_failed_has_its_log_and_runs_again() {
     let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    let text = "export default function run(p) { console.log(`item ${p.n}`); if (p.n === 2) throw new Error('two'); }";
+    let text = "export default function run(p) { console.log(`took ${p.n}`); if (p.n === 2) throw new Error('two'); }";
     node.put_bytes("/v1/scripts/picky", "text/javascript", text)
         .await
         .expect_status(201);
@@ -180,7 +180,7 @@ async fn an_item_that_failed_has_its_log_and_runs_again() {
     );
     assert!(page.contains(&log) && page.contains(&clear), "{page}");
     let lines = read(&visitor, &log.replace("&amp;", "&")).await;
-    assert!(lines.contains("item 2") && !lines.contains("item 1"), "{lines}");
+    assert!(lines.contains("took 2") && !lines.contains("took 1"), "{lines}");
     let attempts = read(&visitor, &format!("/runs/{run}/attempts?task=t&item=1")).await;
     assert!(attempts.contains("t[1]") && !attempts.contains("t[0]"), "{attempts}");
     let cell = read(&visitor, &format!("/groups/picky?run={run}&task=t")).await;
