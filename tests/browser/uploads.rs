@@ -133,7 +133,7 @@ async fn a_file_is_dropped_and_tried() {
         .await;
     chrome.click("main form.fields button.primary").await;
     chrome
-        .until(&format!("!window.isLeft && {result}.includes('/params/name')"))
+        .until(&format!("!window.isLeft && {result}.includes('name: ')"))
         .await;
     assert_eq!(
         chrome.value("document.querySelector('[name=params]').value").await,
