@@ -10,9 +10,9 @@ use heddle_store::StoreError;
 use crate::words::Lang;
 use crate::{Ctx, yaml};
 
-/// A problem: the API's, or one of the pages.
+/// A problem: the API's, or one of the pages. Boxed, because each answer of a page has room for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble(Problem);
+pub(crate) struct Trouble(Box<Problem>);
 
 impl Deref for Trouble {
     type Target = Problem;
@@ -23,16 +23,16 @@ impl Deref for Trouble {
 
 impl Trouble {
     pub(crate) fn new(status: u16, detail: impl Into<String>) -> Self {
-        Self(Problem {
+        Self(Box::new(Problem {
             status,
             detail: detail.into(),
             ..Problem::default()
-        })
+        }))
     }
 
     /// Something that was written in a form is not valid: where, and why.
     pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self(Problem {
+        Self(Box::new(Problem {
             status: 422,
             errors: vec![ProblemFault {
                 pointer: pointer.into(),
@@ -40,7 +40,7 @@ impl Trouble {
                 ..ProblemFault::default()
             }],
             ..Problem::default()
-        })
+        }))
     }
 
     pub(crate) fn not_found() -> Self {
@@ -49,7 +49,7 @@ impl Trouble {
 
     /// What the API answered in place of what was asked for.
     pub(crate) fn of_problem(status: u16, problem: Problem) -> Self {
-        Self(Problem { status, ..problem })
+        Self(Box::new(Problem { status, ..problem }))
     }
 
     /// All of it in a line or more, as the API says it.
@@ -173,12 +173,12 @@ mod tests {
             detail: (*detail).into(),
             ..ProblemFault::default()
         });
-        Trouble(Problem {
+        Trouble(Box::new(Problem {
             status: 422,
             detail: detail.into(),
             errors: errors.collect(),
             ..Problem::default()
-        })
+        }))
     }
 
     #[test]
