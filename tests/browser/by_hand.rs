@@ -65,7 +65,7 @@ async fn a_state_is_set_by_hand_with_a_reason() {
         .await;
     assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
-        wrong.text.contains("/reason") && wrong.text.contains("{&quot;n&quot;: 1}") && wrong.text.contains("checked"),
+        wrong.text.contains("Reason: ") && wrong.text.contains("{&quot;n&quot;: 1}") && wrong.text.contains("checked"),
         "{}",
         wrong.text
     );
