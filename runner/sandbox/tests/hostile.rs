@@ -25,12 +25,9 @@ pub async fn endless_loop(mut bench: Bench) {
     let result = bench.run(&script).await;
     assert_eq!(failure(&result).0, ErrorKind::Timeout);
     assert!(result.duration >= Duration::from_millis(200));
-    // Its processor time, however long it had to wait for a processor on a busy machine.
+    // Its processor time, however little of a processor it got on a busy machine.
     let cpu = result.cpu;
-    assert!(
-        cpu > Duration::from_millis(50) && cpu < Duration::from_millis(500),
-        "{cpu:?}"
-    );
+    assert!(cpu > Duration::ZERO && cpu < Duration::from_millis(500), "{cpu:?}");
 }
 
 pub async fn loop_in_start(mut bench: Bench) {

@@ -212,6 +212,10 @@ def _fit_zoneinfo(module):
         return io.BytesIO(base64.b64decode(found))
 
     module.load_tzdata = load_tzdata
+
+
+def _fit_tzpath(module):
+    """The names of zones come from the host, too."""
     module.available_timezones = lambda: set(_ask("zones", {}))
 
 
@@ -296,7 +300,12 @@ def _fit_asyncio(module):
     module.events.new_event_loop = module.new_event_loop = module.runners.events.new_event_loop = Loop
 
 
-_FITS = {"zoneinfo._common": _fit_zoneinfo, "urllib.request": _fit_urllib, "asyncio": _fit_asyncio}
+_FITS = {
+    "zoneinfo._common": _fit_zoneinfo,
+    "zoneinfo._tzpath": _fit_tzpath,
+    "urllib.request": _fit_urllib,
+    "asyncio": _fit_asyncio,
+}
 
 
 # ---- The context -------------------------------------------------------------------------------------------------------
