@@ -26,9 +26,11 @@ const SAID: &str = "[...document.querySelectorAll('main time[data-ago]')].every(
 /// There is such a time.
 const HAS_TIMES: &str = "!!document.querySelector('main time[data-ago]')";
 
-/// What goes on has gone on by a second or more.
+/// What goes on has gone on by a second or more. Before a page's scripts have begun, it says since when instead.
 const GOES_ON: &str = "(() => { const took = document.querySelector('main .took[data-since]'); if (!took) return true; \
-    const now = parseFloat(took.textContent); window.first ??= now; return now >= window.first + 1; })()";
+    const now = took.textContent; if (Number.isNaN(parseFloat(now))) return false; \
+    window.first ??= { text: now, at: performance.now() }; \
+    return now !== window.first.text && performance.now() >= window.first.at + 1000; })()";
 
 /// Nothing is wider than the page, and no cell of a table whose columns are fixed has more than it shows.
 const FITS: &str = "document.documentElement.scrollWidth <= document.documentElement.clientWidth \
