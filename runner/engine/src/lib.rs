@@ -339,7 +339,7 @@ impl Engine {
         ]);
         node.register().await?;
         runs.queue.has_come_to(node.store.first_turn().await?);
-        // Before anything is written: if the node slept for long, there may be no partition for now.
+        // Before anything is written: if the node slept for long, there may be no partition for the present day.
         retention.make_partitions().await;
         gathering_runs.start(&runs);
         gathering_enqueues.start(Enqueues(attempts.clone()));

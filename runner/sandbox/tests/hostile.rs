@@ -20,14 +20,17 @@ async fn until(bench: &Bench, what: &str, is_so: impl Fn(&Load) -> bool) {
 }
 
 pub async fn endless_loop(mut bench: Bench) {
-    bench.limits.timeout = Some(Duration::from_millis(200));
+    bench.limits.timeout = Some(Duration::from_secs(1));
     let script = bench.script(command(FOREVER)).await;
     let result = bench.run(&script).await;
     assert_eq!(failure(&result).0, ErrorKind::Timeout);
-    assert!(result.duration >= Duration::from_millis(200));
-    // Its processor time, however little of a processor it got on a busy machine.
+    assert!(result.duration >= Duration::from_secs(1));
+    // Its processor time: on a busy machine, it gets a part of a processor for a second.
     let cpu = result.cpu;
-    assert!(cpu > Duration::ZERO && cpu < Duration::from_millis(500), "{cpu:?}");
+    assert!(
+        cpu > Duration::from_millis(50) && cpu < Duration::from_millis(1_300),
+        "{cpu:?}"
+    );
 }
 
 pub async fn loop_in_start(mut bench: Bench) {

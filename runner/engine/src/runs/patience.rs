@@ -27,7 +27,7 @@ const SHARE_OF_TIMEOUT: u32 = 80;
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long an attempt that began at `began` waits for an answer that it asks for now.
+/// How long an attempt that began at `began` waits for an answer, from the moment at which it asks.
 pub(crate) fn until(began: Instant, timeout: Option<Duration>) -> Instant {
     let patience = Instant::now() + PATIENCE;
     match timeout {
