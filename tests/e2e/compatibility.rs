@@ -54,6 +54,14 @@ async fn a_tree_becomes_a_group() {
     assert_eq!((ids.len(), ids[0]), (4, root));
     let path = format!("/v1/groups/timer-task-{root}");
     let group = node.get(&path).await.expect_status(200);
+    // HEAD changes nothing (RFC 9110, 9.2.1), also where GET does.
+    let start = format!("/task-scheduler/task/execTaskImmediately?taskId={root}");
+    let reply = node.send(node.request(reqwest::Method::HEAD, &start)).await;
+    assert_eq!(
+        reply.headers.get("allow").map(|allow| allow.to_str().unwrap()),
+        Some("GET, POST")
+    );
+    assert_eq!(node.all(&format!("/v1/runs?group=timer-task-{root}")).await.len(), 0);
     let task = |place: usize| &group["tasks"][format!("task-{}", ids[place])];
     let after = |place: usize| json!([format!("task-{}", ids[place])]);
     assert_eq!(

@@ -453,3 +453,27 @@ async fn missing_fields_are_named() {
         .await
         .expect_problem(422, &["/tasks/t/http/url"]);
 }
+
+/// A number in a query that is out of bounds is 422 at its parameter, however far out; what is no number is 400.
+#[tokio::test]
+async fn numbers_of_queries_have_bounds() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "echo"}))).await;
+    let far = "9".repeat(30);
+    for (path, key) in [
+        ("/v1/events", "limit"),
+        ("/v1/groups", "limit"),
+        ("/v1/groups/g/next", "count"),
+    ] {
+        for number in ["-1", "0", &far] {
+            let pointer = format!("/{key}");
+            node.get(&format!("{path}?{key}={number}"))
+                .await
+                .expect_problem(422, &[&pointer]);
+        }
+        for text in ["x", "1.5", "-"] {
+            let problem = node.get(&format!("{path}?{key}={text}")).await.expect_problem(400, &[]);
+            assert_eq!(problem["errors"], json!([]), "{problem:#}");
+        }
+    }
+}
