@@ -397,6 +397,7 @@ impl Bare {
             parent: None,
             parent_due: None,
             source: None,
+            created_by: None,
             waiting_for: None,
             progress: self.progress.0.clone(),
             ready: vec![ready],

@@ -428,6 +428,59 @@ async fn restarts_are_deduped() {
     control(&last, "restart").await.expect_status(200);
 }
 
+/// Who submits or repeats a run is kept with it: while it lives, when it has ended, and when it lives again. What a schedule
+/// or another run makes names nobody.
+#[tokio::test]
+async fn who_submits() {
+    let (_world, node) = World::with_node().await;
+    let who = async |name: &str| {
+        let made = node.post("/v1/tokens", json!({"name": name, "role": "operator"})).await;
+        node.with_token(made.expect_status(201)["token"].as_str())
+    };
+    let (night, day) = (who("night").await, who("day").await);
+    node.put_group("g", one(json!({"script": "echo"}))).await;
+    node.put_group("long", one(crate::sleeps(600.0))).await;
+    node.put_group("outer", one(json!({"group": "g"}))).await;
+
+    let run = night.start("long", json!({})).await;
+    assert_eq!(node.get(&format!("/v1/runs/{run}")).await.body["created_by"], "night");
+    day.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&run).await["created_by"], "night");
+    day.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    let again = node.get(&format!("/v1/runs/{run}")).await.body;
+    assert_eq!(
+        (&again["state"], &again["created_by"]),
+        (&json!("running"), &json!("night"))
+    );
+
+    let short = night.start("g", json!({})).await;
+    assert_eq!(
+        node.ended(&short).await["created_by"],
+        "night",
+        "a run of one task run, too"
+    );
+    let repeated = day
+        .post(&format!("/v1/runs/{short}/rerun"), json!({}))
+        .await
+        .expect_status(202);
+    assert_eq!(node.ended(&id(&repeated)).await["created_by"], "day");
+    let batch = json!({"runs": [{"key": "a"}, {"key": "b"}]});
+    day.post("/v1/groups/g/runs/batch", batch).await;
+    for key in ["a", "b"] {
+        let listed = node.all(&format!("/v1/runs?group=g&key={key}")).await;
+        assert_eq!(listed[0]["created_by"], "day", "{listed:#?}");
+    }
+
+    let outer = night.start("outer", json!({})).await;
+    node.ended(&outer).await;
+    let inner = node.all("/v1/runs?group=g&trigger=task").await;
+    assert_eq!((inner.len(), inner[0].get("created_by")), (1, None), "{inner:#?}");
+}
+
 /// `heddle.submit` in SQL submits within the caller's own transaction.
 #[tokio::test]
 async fn in_sql() {
@@ -448,6 +501,8 @@ async fn in_sql() {
     let ended = node.ended(&run).await;
     assert_eq!(ended["state"], "succeeded", "{ended:#}");
     assert_eq!((&ended["key"], &ended["params"]), (&json!("sql-1"), &json!({"a": 1})));
+    let role: String = sql.query_one("SELECT session_user::text", &[]).await.unwrap().get(0);
+    assert_eq!(ended["created_by"], format!("database:{role}"));
     assert_eq!(heddle_tests::task(&ended, "t")["output"]["params"], json!({"a": 1}));
     node.get(&format!("/v1/runs/{rolled_back}"))
         .await

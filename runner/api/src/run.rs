@@ -80,6 +80,10 @@ pub struct Run {
     /// The id of the backfill, the run or the schedule that created the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Who submitted or repeated the run: the name of a token, `person:` and an address, `uid:` and a user, `dev`, or
+    /// `database:` and the role that called `heddle.submit`. Missing: no person did, or the run is older than this field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
     /// The state that somebody set by hand, while it is in effect. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#override: Option<Override>,

@@ -157,6 +157,7 @@ fn new_run(number: u128, group_id: i64) -> NewRun {
         parent: None,
         parent_due: None,
         source: None,
+        created_by: None,
         waiting_for: None,
         progress: Vec::new(),
         ready: Vec::new(),

@@ -263,6 +263,7 @@ impl Attempts {
             spec,
             trigger: heddle_domain::state::Trigger::Task,
             source: None,
+            by: None,
             parent: Some((context.facts.id, at, due)),
         };
         // The sub-run may exist although the answer was lost. It then holds the attempt, and the second try is refused

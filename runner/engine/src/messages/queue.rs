@@ -94,6 +94,7 @@ async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Re
         },
         trigger: Trigger::Task,
         source: None,
+        by: None,
         parent: None,
     };
     match messages.runs.submit(submission).await {

@@ -364,6 +364,7 @@ impl Runs {
                         spec,
                         trigger: heddle_domain::state::Trigger::Task,
                         source: Some(context.facts.id.0),
+                        by: None,
                         parent: None,
                     };
                     match self.layout(submission).await {

@@ -235,13 +235,13 @@ impl Engine {
             dedupe: None,
             callback: row.callback.clone(),
             source: Some(row.id),
+            created_by: Some(actor.to_owned()),
             parent: None,
         };
         let now = self.runs.now();
         let (mut run, context) = self.runs.lay_out(&revision, &resolution, layout, now);
         let id = run.id;
         run.audited = Some(Audited {
-            actor: actor.to_owned(),
             action: "rerun",
             after: json!({"rerun_of": row.id}),
         });
@@ -255,7 +255,10 @@ impl Engine {
 
     /// Whether a submission would be accepted; creates no run.
     pub async fn check(&self, group: &str, spec: SubmissionSpec) -> Result<(), SubmitError> {
-        self.runs.layout(crate::Submission::manual(group, spec)).await.map(drop)
+        self.runs
+            .layout(crate::Submission::manual(group, spec, None))
+            .await
+            .map(drop)
     }
 }
 

@@ -89,6 +89,7 @@ mod tests {
             parent: None,
             parent_due: None,
             source: None,
+            created_by: None,
             waiting_for: None,
             progress: Vec::new(),
             ready: Vec::new(),

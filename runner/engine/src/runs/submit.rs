@@ -68,17 +68,20 @@ pub struct Submission {
     pub trigger: Trigger,
     /// The backfill or run that creates it.
     pub source: Option<Uuid>,
+    /// Who submits it, as the audit names people; `None`: no person does.
+    pub by: Option<String>,
     /// The attempt of which it is a sub-run, and when that attempt must have ended.
     pub parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
 impl Submission {
-    pub fn manual(group: impl Into<String>, spec: SubmissionSpec) -> Self {
+    pub fn manual(group: impl Into<String>, spec: SubmissionSpec, by: Option<&str>) -> Self {
         Self {
             group: group.into(),
             spec,
             trigger: Trigger::Manual,
             source: None,
+            by: by.map(str::to_owned),
             parent: None,
         }
     }
@@ -143,6 +146,7 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         deadline_at: run.deadline_at,
         parent_run: run.parent.map(|parent| parent.0.0),
         source: run.source,
+        created_by: run.created_by.clone(),
         waiting_for: run.waiting_for.clone(),
         skipped: None,
         progress: run.progress.clone(),
@@ -274,6 +278,7 @@ impl Runs {
             mut spec,
             trigger,
             source,
+            by,
             parent,
         } = submission;
         let group = self
@@ -311,6 +316,7 @@ impl Runs {
             dedupe,
             callback,
             source,
+            created_by: by,
             parent,
         };
         Ok(self.lay_out(&revision, &group.resolution, request, now))
@@ -389,6 +395,7 @@ impl Runs {
             parent: request.parent.map(|(run, at, _)| (run, at)),
             parent_due: request.parent.and_then(|(_, _, due)| due),
             source: request.source,
+            created_by: request.created_by,
             waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
             progress: if gated {
                 revision.waiting.clone()
@@ -429,6 +436,7 @@ pub(crate) struct Layout {
     pub(crate) dedupe: Option<(Vec<u8>, bool)>,
     pub(crate) callback: Option<String>,
     pub(crate) source: Option<Uuid>,
+    pub(crate) created_by: Option<String>,
     pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
@@ -447,6 +455,7 @@ impl Layout {
             dedupe: None,
             callback: None,
             source: None,
+            created_by: None,
             parent: None,
         }
     }

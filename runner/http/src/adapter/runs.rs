@@ -103,12 +103,12 @@ const BULK_AT_ONCE: usize = 8;
 /// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
 const BULK_MAX: i64 = 100_000;
 
-fn by_hand(group: &Name, submission: Submission) -> heddle_engine::Submission {
-    heddle_engine::Submission::manual(group.as_str(), submission)
+fn by_hand(group: &Name, submission: Submission, actor: &str) -> heddle_engine::Submission {
+    heddle_engine::Submission::manual(group.as_str(), submission, Some(actor))
 }
 
-pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission) -> Result<Run, Refusal> {
-    let submitted = engine.submit(by_hand(&group, given)).await?;
+pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission, actor: &str) -> Result<Run, Refusal> {
+    let submitted = engine.submit(by_hand(&group, given, actor)).await?;
     views::new(engine, submitted)
 }
 
@@ -116,8 +116,9 @@ pub(crate) async fn submit_batch(
     engine: &Engine,
     group: Name,
     given: Vec<Submission>,
+    actor: &str,
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
-    let submissions = given.into_iter().map(|given| by_hand(&group, given)).collect();
+    let submissions = given.into_iter().map(|given| by_hand(&group, given, actor)).collect();
     let answers = engine.submit_all(submissions).await;
     Ok(answers
         .into_iter()

@@ -77,6 +77,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
             Some(one) => vec![one],
         },
         source: row.source.map(|source| source.to_string()),
+        created_by: row.created_by,
         r#override: None,
         scripts,
         tasks: None,

@@ -359,6 +359,7 @@ async fn execute(mut request: Request) -> Result<Well, Problem> {
         &request.app.engine,
         timer_task::group_name(root)?,
         Submission::default(),
+        request.by().actor,
     )
     .await?;
     Ok(json!({"taskId": id, "run": run.id}).into())

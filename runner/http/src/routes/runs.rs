@@ -344,7 +344,7 @@ async fn submit(mut request: Request) -> Outcome {
         parse_submission(&value)?
     };
     submission.force |= force;
-    let run = adapter::runs::submit(&request.app.engine, name, submission).await?;
+    let run = adapter::runs::submit(&request.app.engine, name, submission, request.by().actor).await?;
     located(StatusCode::ACCEPTED, &run)
 }
 
@@ -424,7 +424,7 @@ async fn batch(mut request: Request) -> Outcome {
     drop(runs);
     let results = match submissions.is_empty() {
         true => Vec::new(),
-        false => adapter::runs::submit_batch(&request.app.engine, name, submissions).await?,
+        false => adapter::runs::submit_batch(&request.app.engine, name, submissions, request.by().actor).await?,
     };
     let mut results = results.into_iter().zip(keys);
     let items = wrong.into_iter().map(|item| {

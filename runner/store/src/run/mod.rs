@@ -61,6 +61,8 @@ pub struct RunRow {
     pub parent_run: Option<Uuid>,
     /// The backfill or run that created it.
     pub source: Option<Uuid>,
+    /// Who submitted or repeated it, as the audit names people.
+    pub created_by: Option<String>,
     /// What it waits for.
     pub waiting_for: Option<Value>,
     /// Its progress as bytes.
@@ -103,6 +105,7 @@ impl RunRow {
             deadline_at: row.try_get("deadline_at")?,
             parent_run: row.try_get("parent_run")?,
             source: row.try_get("source")?,
+            created_by: row.try_get("created_by")?,
             waiting_for: row.try_get("waiting_for")?,
             progress: row.try_get("progress")?,
             finished_at: row.try_get("finished_at")?,
@@ -118,7 +121,7 @@ macro_rules! columns_and {
         concat!(
             "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
              l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, \
-             l.started_at, l.deadline_at, l.parent_run, l.source, l.progress, ",
+             l.started_at, l.deadline_at, l.parent_run, l.source, l.created_by, l.progress, ",
             $own
         )
     };

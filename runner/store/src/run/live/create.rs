@@ -99,6 +99,8 @@ pub struct NewRun {
     pub parent_due: Option<Time>,
     /// The backfill or run that creates it.
     pub source: Option<Uuid>,
+    /// Who submitted or repeated it, as the audit names people.
+    pub created_by: Option<String>,
     /// Why it waits, as JSON; `None`: it does not wait.
     pub waiting_for: Option<Value>,
     pub progress: Vec<u8>,
@@ -121,7 +123,6 @@ pub struct NewRun {
 /// The audit entry of a run that people create.
 #[derive(Clone, Debug)]
 pub struct Audited {
-    pub actor: String,
     pub action: &'static str,
     /// Its state after that.
     pub after: Value,
@@ -241,7 +242,7 @@ pub(crate) async fn create_in(
     for run in &accepted {
         let Some(audited) = &run.audited else { continue };
         let by = By {
-            actor: &audited.actor,
+            actor: run.created_by.as_deref().unwrap_or_default(),
             at: now,
         };
         let (name, after) = (run.id.to_string(), Some(&audited.after));
@@ -339,7 +340,8 @@ async fn insert_runs(
         &column(&rows, |(_run, row)| row.turn),
         &column(&rows, |(_run, row)| row.handed),
         lease,
-        now
+        now,
+        &column(runs, |run| run.created_by.as_deref()) as &[Option<&str>]
     )
     .fetch_one(&mut *connection)
     .await?;

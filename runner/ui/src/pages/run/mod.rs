@@ -178,7 +178,7 @@ async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, 
     })
 }
 
-/// Why a run was made, and by whom or what as far as that is kept: a schedule, a backfill, another run, a person.
+/// Why a run was made, and by whom or what: a schedule, a backfill, another run, a person.
 async fn maker(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let word = trigger_word(ctx, run.trigger);
@@ -192,15 +192,13 @@ async fn maker(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
         Trigger::Schedule => schedule_of(ctx, whole).await?,
         _ => None,
     };
-    // Who submits a run stands in no table; who repeats one does.
-    let by = whole.deeds(ctx).await.iter().find(|deed| deed.action == "rerun");
     Ok(html! {
         @match of {
             Some(of) => a href=(of) title=(t!(ctx, "source")) { (word) },
             None => (word),
         }
         @if let Some(schedule) = schedule { " " a href={ "/groups/" (segment(&run.group)) "/schedules" } { bdi { (schedule) } } }
-        @if let Some(by) = by { " " (t!(ctx, "made-by", name = &by.actor)) }
+        @if let Some(by) = &run.created_by { " " (t!(ctx, "made-by", name = by)) }
     })
 }
 
