@@ -40,7 +40,7 @@ pub struct Connection {
         value_name = "TOKEN"
     )]
     pub token: Option<String>,
-    /// The output format
+    /// How answers are printed
     #[arg(
         short,
         long,

@@ -41,7 +41,7 @@ pub enum BackfillCommand {
         #[arg(long)]
         group: Option<String>,
     },
-    /// Show a backfill
+    /// Show a backfill and its progress
     Show {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: BackfillRef,

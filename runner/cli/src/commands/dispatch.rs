@@ -108,7 +108,7 @@ pub enum AudienceCommand {
         /// The users, `x` or `uid_x`
         members: Vec<String>,
     },
-    /// Add members
+    /// Add members to an audience
     Add {
         /// The user group, for example gid_team
         audience: String,
@@ -116,7 +116,7 @@ pub enum AudienceCommand {
         #[arg(required = true)]
         members: Vec<String>,
     },
-    /// Remove members
+    /// Remove members from an audience
     Remove {
         /// The user group, for example gid_team
         audience: String,

@@ -120,7 +120,7 @@ pub enum ConnectionCommand {
     Set {
         /// The name, as `list` shows it
         name: String,
-        /// The URL: postgres://user:password@host/database
+        /// The URL of the database: postgres://user:password@host/database
         database: Option<String>,
         /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
         #[arg(long = "group", value_name = "GROUP")]

@@ -128,7 +128,7 @@ pub enum RunCommand {
         id: RunRef,
         /// The name of the task
         task: String,
-        /// The new state
+        /// The new state. It settles the tasks that depend on the task
         #[arg(value_parser = words(&TaskState::OVERRIDES, TaskState::as_str))]
         state: String,
         /// The reason, shown on the run and in the audit
@@ -172,7 +172,7 @@ pub enum RunCommand {
     SetState {
         /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The new state
+        /// The new state. The run ends with it
         #[arg(value_parser = words(&RunState::OVERRIDES, RunState::as_str))]
         state: String,
         /// The reason, shown on the run and in the audit
@@ -227,7 +227,7 @@ pub struct Start {
 /// The options of `heddle run bulk`.
 #[derive(Args, Debug)]
 pub struct BulkOptions {
-    /// The action
+    /// The action, applied to each run
     #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
     pub(super) action: String,
     #[command(flatten)]

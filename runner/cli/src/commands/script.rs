@@ -55,13 +55,13 @@ pub enum ScriptCommand {
     Check(versions::Check),
     /// Print the log of a script in its last runs, in all groups, the oldest run first
     Logs {
-        /// `name` or `name@version`
+        /// The script: `name` or `name@version`
         name: String,
         /// The number of runs, 1 to 100
         #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
         runs: u16,
     },
-    /// Activate a version
+    /// Activate a version: new runs use it, unless they name another
     Activate {
         /// The name of the script
         name: String,
@@ -70,7 +70,7 @@ pub enum ScriptCommand {
     },
     /// Download the wasm or the source text of a version
     Download {
-        /// `name` or `name@version`
+        /// The script: `name` or `name@version`
         name: String,
         /// The file to write [default: NAME.wasm, NAME.js and so on]
         file: Option<PathBuf>,
@@ -114,7 +114,7 @@ pub(crate) fn bare(script: &str) -> String {
 pub struct New {
     /// The name of the script
     pub name: String,
-    /// The language
+    /// The language of the new script
     #[arg(short, long, default_value = "rust", value_parser = languages())]
     pub lang: String,
     /// The directory to create [default: the name of the script]

@@ -24,7 +24,7 @@ pub enum TokenCommand {
     /// List tokens
     #[command(alias = "ls")]
     List,
-    /// Revoke a token
+    /// Revoke a token: nobody can use it any more
     #[command(alias = "revoke")]
     Rm {
         /// The name of the token
@@ -41,7 +41,7 @@ pub struct Create {
     /// The name of the token
     #[arg(long)]
     pub name: String,
-    /// The role
+    /// The role, which says what the token may do
     #[arg(long, value_parser = ["viewer", "operator", "author", "worker", "admin"])]
     pub role: String,
     /// For the role worker: a queue from which it may claim [default: all queues]. Can be repeated

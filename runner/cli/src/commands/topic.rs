@@ -66,7 +66,7 @@ pub enum TopicCommand {
     },
     /// Schedule generated messages, for tests
     Fill(Fill),
-    /// List messages
+    /// List the messages of a topic
     Messages {
         /// The name of the topic
         name: String,
