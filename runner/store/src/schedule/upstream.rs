@@ -72,7 +72,7 @@ pub enum LinkEvent {
 pub struct LeftEvent {
     /// The number under which it was taken, and which it keeps.
     pub id: i64,
-    /// The followed group.
+    /// The group that is followed, in which it happened.
     pub group_id: i64,
     /// The instant that succeeded, or was skipped.
     pub logical_time: Time,
@@ -100,7 +100,7 @@ pub struct Success {
 #[derive(Clone, Debug)]
 pub struct Follower {
     pub upstream_id: i64,
-    /// The follower.
+    /// The group that follows.
     pub group_id: i64,
     pub name: String,
     /// Whether it is enabled.
@@ -114,7 +114,7 @@ pub struct Follower {
 /// A link, seen from the group that follows.
 #[derive(Clone, Debug)]
 pub struct Above {
-    /// The follower.
+    /// The group that follows.
     pub group_id: i64,
     pub upstream_id: i64,
     pub name: String,
