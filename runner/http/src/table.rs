@@ -70,7 +70,7 @@ pub enum Pace {
     Free,
 }
 
-/// Writes a problem.
+/// How a route writes a problem: some callers expect another shape than a problem body.
 pub(crate) type Tell = fn(Problem) -> Response;
 
 type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
@@ -99,13 +99,13 @@ pub struct Route {
     pub tag: &'static str,
     /// What it does, in a line.
     pub summary: &'static str,
-    /// Further explanations.
+    /// What the summary leaves out, for the description of the API; may be empty.
     pub detail: &'static str,
     /// The allowed query parameters; below `/v1`, any other is refused.
     pub query: Vec<QueryParam>,
     /// The bodies that it accepts, by media type.
     pub takes: Vec<Media>,
-    /// Its successful answers.
+    /// Its successful answers: status, body, and when it is given.
     pub answers: Vec<(u16, Option<Media>, &'static str)>,
     /// Its possible problems, in addition to those of all routes.
     pub problems: Vec<(u16, &'static str)>,

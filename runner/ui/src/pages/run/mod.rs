@@ -215,7 +215,7 @@ async fn schedule_of(ctx: &Ctx, whole: &Whole) -> Result<Option<String>, Trouble
     })
 }
 
-/// What everybody may.
+/// The button that compares the run with another one. It is for everybody: it changes nothing.
 fn compare(ctx: &Ctx, id: Uuid) -> Markup {
     html! { a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) } }
 }

@@ -160,7 +160,7 @@ enum Reason<'r> {
     Node,
     /// Its items are taken so many at a time.
     Turn,
-    /// The next attempt.
+    /// The instant of its next attempt, after a failure.
     Retry,
     /// A worker, a queue, slots.
     Wait(&'r TaskWait),
