@@ -122,7 +122,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("queues", title, body))
 }
 
-fn standing(ctx: &Ctx, one: &Queue) -> Markup {
+fn queue_state(ctx: &Ctx, one: &Queue) -> Markup {
     let stuck = one.depth > 0 && one.workers == 0;
     state(
         ctx,
@@ -160,7 +160,7 @@ fn row(ctx: &Ctx, one: &Queue, ended: i64) -> Markup {
     html! {
         tr {
             td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } }
-            td.tight.side { (standing(ctx, one)) }
+            td.tight.side { (queue_state(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
             td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one.oldest { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(one.claimed)) }
@@ -189,7 +189,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     let shown = html! {
         div.stack {
             div.heading {
-                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
+                div.grow { h1 { bdi { (queue) } (queue_state(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
                 @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {

@@ -297,7 +297,7 @@ pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
 /// A short text for the cell under the pointer: state, duration, attempts, the error's first line.
 async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
-    Ok(standing(ctx, &task_of(ctx, run, task).await?))
+    Ok(summary(ctx, &task_of(ctx, run, task).await?))
 }
 
 async fn task_of(ctx: &Ctx, run: Uuid, task: &str) -> Result<TaskDetail, Trouble> {
@@ -305,7 +305,7 @@ async fn task_of(ctx: &Ctx, run: Uuid, task: &str) -> Result<TaskDetail, Trouble
 }
 
 /// How a task stands, how long it took, how often it was tried, and what it failed with.
-fn standing(ctx: &Ctx, one: &TaskDetail) -> Markup {
+fn summary(ctx: &Ctx, one: &TaskDetail) -> Markup {
     let (task, attempts) = (&one.task, one.attempts.len());
     html! {
         p.row {
@@ -337,7 +337,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                 a.button.plain.small href=(here.address("")) data-close title={ (t!(ctx, "close")) " (Esc)" } aria-label=(t!(ctx, "close")) { (glyph("close")) }
             }
             p { (t!(ctx, "run")) " " a href={ "/runs/" (run) } title=(t!(ctx, "open-run")) { @if let Some(whole) = &whole { (time(ctx, whole.logical_time)) } @else { (t!(ctx, "open-run")) } } }
-            (standing(ctx, &one))
+            (summary(ctx, &one))
             @if let Some(failed) = failed_items.filter(|failed| *failed > 0) {
                 p { a href={ "/runs/" (run) "#items-" (segment(task)) } { (t!(ctx, "items-failed", n = number(failed as i64), all = number(items as i64))) } }
             }
