@@ -273,9 +273,9 @@ async fn write_token_uses(app: App, closing: CancellationToken) {
     }
 }
 
-/// Refuses to serve on an address that others reach while nobody could call: a node that is open by mistake is found
-/// before its owner has made a token, and then it is too late to wonder who made the first one.
-/// `others`: those who need none may call, devices or people whom a provider vouches for.
+/// If there is no token, refuses to serve on an address that other machines can reach. Such an address is a mistake:
+/// strangers could find the node before its owner creates the first token. On a loopback address, it only warns.
+/// `others`: some callers need no stored token, because they are devices, or people whom a provider vouches for.
 async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: Time) -> Result<()> {
     if config.dev || others || store.has_tokens(now).await.context("cannot read tokens")? {
         return Ok(());

@@ -53,16 +53,18 @@ const BATCH_MAX: usize = 512;
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a collector may take for a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a batch is tried, how long after the first failure again, and how long all of it may take.
+/// How often a batch is sent at most, if the collector does not accept it.
 const TRIES_MAX: usize = 4;
+/// How long after the first failure a batch is sent again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long all tries of a batch may take together.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(27);
 /// How long the end of a node waits for what is left.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How often a collector that takes nothing is complained of.
+/// At most so often, the log says that the collector does not accept spans.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Where spans go in.
+/// Takes the spans of a node, and decides which traces are kept.
 pub(crate) struct Traces {
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
@@ -72,7 +74,7 @@ pub(crate) struct Traces {
     counts: Arc<Counts>,
 }
 
-/// What came of spans.
+/// How many spans are waiting, were sent, and were dropped.
 #[derive(Debug, Default)]
 struct Counts {
     /// With the SDK, neither sent nor dropped yet.
@@ -81,7 +83,7 @@ struct Counts {
     dropped: AtomicU64,
 }
 
-/// The exporter, and what it was through with.
+/// The exporter, with a count of what it has sent and dropped.
 #[derive(Debug)]
 struct Counting {
     exporter: SpanExporter,

@@ -48,23 +48,24 @@ use crate::{Ctx, Role, Ui, Viewer, answer, pages};
 
 /// How many pages one node keeps up to date; further ones are told to come back, and do not change.
 const PAGES_MAX: usize = 5_000;
-/// The least between two updates of a page.
+/// The minimum time between two updates of a page.
 const GAP: Duration = Duration::from_millis(250);
-/// The most, however large the first of them was.
+/// The maximum of that time, however large the first of the two updates was.
 const GAP_MAX: Duration = Duration::from_secs(2);
-/// In so much time, in microseconds, a page may be sent a kibibyte.
+/// The time after an update for each KiB of it, in microseconds: a page is sent at most 64 KiB per second, between the
+/// two limits above.
 const MICROS_FOR_KIB: u64 = 1_000_000 / 64;
 /// How often the fingerprint is read while a page is open.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a page is made again although nothing seems to have changed.
 const ANYWAY_EVERY: Duration = Duration::from_secs(60);
-/// A page that is made again anyway may be one that somebody else was just given.
+/// Instead of making a page again without a change, a node may send what it has made for another viewer within this time.
 const ANYWAY_AGE: Duration = Duration::from_secs(10);
 /// How many checks pass between two checks of runs.
 const RUNS_EVERY: u64 = 2;
 /// How soon a page that could not be made is tried again.
 const AWAY_EVERY: Duration = Duration::from_secs(2);
-/// A comment, so that proxies and browsers know that the connection is alive.
+/// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Tells pages that something may have changed.
