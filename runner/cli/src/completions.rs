@@ -108,7 +108,7 @@ fn command() -> Command {
     dressed(Cli::command(), &[])
 }
 
-/// If a shell asks what may stand at a place: answers it, and ends the program.
+/// If a shell asks how a word may be completed, answers it and ends the program.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(command)
         .var(VARIABLE)

@@ -284,7 +284,7 @@ pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()
 }
 
-/// How long something took; `None`: it goes on, and the script counts, in place of since when that is.
+/// How long something took. `None`: it still goes on, and the page's script counts the time since it began.
 pub(crate) fn took(ctx: &Ctx, from: impl Into<Time>, to: Option<impl Into<Time>>) -> Markup {
     let (from, to): (Time, Option<Time>) = (from.into(), to.map(Into::into));
     match to {

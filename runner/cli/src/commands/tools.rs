@@ -73,7 +73,7 @@ impl Pinned {
         self.within(&dir.join(".venv"))
     }
 
-    /// Its program in our own place. It is installed there, if that has not been done.
+    /// Its program, in our own cache directory. If it is not there, it is installed first.
     pub fn program(&self) -> Result<PathBuf> {
         let Self { package, version, .. } = self;
         let tools = cache_dir()

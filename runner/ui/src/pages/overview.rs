@@ -19,11 +19,11 @@ use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Lanes that are drawn.
+/// How many groups the timeline draws, each on a line of its own.
 const LANES_MAX: i64 = 40;
-/// Runs that are read for each lane.
+/// How many runs are read for each group of the timeline.
 const BARS_EACH: i64 = 150;
-/// Instants that are drawn for each lane; more are a line.
+/// How many future instants are drawn for each group of the timeline; if there are more, one line is drawn.
 const INSTANTS_EACH: usize = 60;
 /// Failed runs that are read.
 const FAILURES_MAX: i64 = 300;
@@ -477,7 +477,7 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
 const NOW_ROOM: f64 = 45.0;
 const NOW_ROOM_PHONE: f64 = 115.0;
 
-/// The hours under the lanes: words, which a stretched picture cannot have.
+/// The hours under the timeline. They are HTML, because the picture is stretched, and text in it would be too.
 fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     html! {
         div.lanes aria-hidden="true" {
@@ -518,7 +518,7 @@ fn is_narrow(bar: &BarRow, width: f64) -> bool {
     ended_well && width < LINK_WIDTH_MIN
 }
 
-/// A lane's bars that lead nowhere: a path for each state.
+/// The bars of a group that are no links: one path for each state.
 fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for bar in lane.bars.iter().rev() {
