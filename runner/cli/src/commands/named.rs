@@ -390,7 +390,7 @@ pub(crate) fn singular(kind: &str) -> &str {
     }
 }
 
-/// Reads a value that must not stand on the command line, without the line's end.
+/// Reads a value from stdin that must not be on the command line, and removes the line end.
 fn read_stdin(what: &str) -> Result<String> {
     let mut stdin = std::io::stdin();
     if stdin.is_terminal() {
