@@ -136,7 +136,7 @@ impl HttpClient for OnRuntime {
     }
 }
 
-/// What has to be told when the node ends.
+/// Sends the last spans when the node ends.
 pub(crate) struct Sender(Arc<Traces>);
 
 impl Sender {
@@ -240,7 +240,7 @@ fn traces_url(text: &str) -> Result<reqwest::Url> {
     Ok(url)
 }
 
-/// The part of all traces that is kept, as a bound on the lower half of their ids.
+/// The fraction of traces that is kept, as an upper bound for the lower half of their ids.
 fn below(sample: Option<f64>) -> Result<u64> {
     let part = sample.unwrap_or(1.0);
     if !(0.0..=1.0).contains(&part) {
@@ -266,7 +266,7 @@ impl Traces {
         self.below == u64::MAX || (trace as u64) < self.below
     }
 
-    /// Who hears of the API's answers.
+    /// The observer of the API's answers.
     pub(crate) fn of_requests(self: &Arc<Self>) -> RequestTracer {
         let traces = self.clone();
         Arc::new(move |answered| traces.answered(answered))
@@ -436,7 +436,7 @@ impl Traces {
         }
     }
 
-    /// What `/metrics` says of it.
+    /// The counts of spans, as text for `/metrics`.
     pub(crate) fn tell(&self, page: &Page) {
         page.counter(
             "heddle_trace_spans_sent_total",
@@ -465,7 +465,7 @@ impl Tracer for Traces {
     }
 }
 
-/// What a caller's `traceparent` says.
+/// The contents of a caller's `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parent {
     trace: u128,
@@ -473,7 +473,7 @@ struct Parent {
     sampled: bool,
 }
 
-/// Reads version 00 of W3C Trace Context; later versions begin alike. What is not right is as if it were not there.
+/// Reads version 00 of W3C Trace Context; later versions begin in the same way. An invalid value is ignored.
 fn parse_parent(text: &str) -> Option<Parent> {
     let lower_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let mut parts = text.split('-');
