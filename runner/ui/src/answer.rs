@@ -79,7 +79,7 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         if path == "/live" {
             return plain(StatusCode::UNAUTHORIZED, "signed out");
         }
-        // People choose the language before they sign in.
+        // Which language is chosen before one signs in.
         let answer = if ctx.posts() && path == "/preferences" {
             pages::page(&ctx).await
         } else {

@@ -111,7 +111,7 @@ type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
 #[derive(Debug)]
 pub(crate) struct TokenCache {
     memory: Mutex<Memory>,
-    /// Announces when the remembered answers are forgotten.
+    /// The memory's age, for those who wait for the next.
     changes: watch::Sender<u64>,
     rechecks: Semaphore,
     /// The open look-ups, by hash and age; one entry for each token for which a request waits.

@@ -200,7 +200,7 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
                     kind: t!(ctx, "action"),
                     address,
                 };
-                // If the viewer names an action, it comes first; otherwise, the things come first.
+                // Who names an action wants it first, who names a thing the thing.
                 let index = found.len() - usize::from(asked);
                 found.insert(index, action);
             }

@@ -183,8 +183,7 @@ pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
     if !is_drawn(plan) {
         return html! { p.empty { (t!(ctx, "graph-too-large", n = crate::span::number(plan.tasks.len() as i64))) } };
     }
-    // In topological order, so that equal tasks are drawn in the order in which they begin. The boxes around them come
-    // last.
+    // In topological order, so that what is equal stands in the order in which it begins; what is around, last.
     let order = plan.topological();
     let mut index_of = vec![0; plan.tasks.len()];
     for (index, task) in order.iter().enumerate() {
@@ -219,7 +218,7 @@ pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
             .map_or("", |task| plan.tasks[*task as usize].name.as_str())
     };
     let state_of = |index: usize| shown.states.get(name_of(index)).copied();
-    // The chain begins with its last task.
+    // The chain is written from its end.
     let follows = |from: usize, to: usize| {
         let pair = |pair: &[String]| pair[1] == name_of(from) && pair[0] == name_of(to);
         shown.critical.windows(2).any(pair)
