@@ -179,7 +179,7 @@ async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, 
     })
 }
 
-/// Why a run was created, and by which schedule, backfill, run or person, as far as that is stored.
+/// Why a run was made, and by whom or what as far as that is kept: a schedule, a backfill, another run, a person.
 async fn maker(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let word = trigger_word(ctx, run.trigger);
