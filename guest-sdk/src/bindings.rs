@@ -10,7 +10,7 @@ wit_bindgen::generate!({
 
 pub use self::heddle::task as imports;
 
-/// The world `task`.
+/// Bindings of the world `task`: the script runs once for each attempt.
 pub mod task {
     wit_bindgen::generate!({
         path: "wit",
@@ -32,7 +32,7 @@ pub mod task {
     });
 }
 
-/// The world `consumer`.
+/// Bindings of the world `consumer`: the script gets batches of messages.
 pub mod consumer {
     wit_bindgen::generate!({
         path: "wit",

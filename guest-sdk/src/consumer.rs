@@ -9,9 +9,9 @@ use crate::Failure;
 pub struct Message {
     /// The same when the message is sent again: it makes the handling repeatable.
     pub id: String,
-    /// The sender's id.
+    /// The id of the sender, as its message named it: from 0 to 2^63-1.
     pub sender: u64,
-    /// The receiver's id.
+    /// The id of the receiver, as its message named it: from 0 to 2^63-1.
     pub receiver: u64,
     /// The day (`2013-07-01`) or the instant (RFC 3339) at which it is due.
     pub due: String,

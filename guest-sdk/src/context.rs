@@ -16,11 +16,11 @@ pub type Time = DateTime<Utc>;
 pub struct Context {
     /// The run's id, a UUID.
     pub run: String,
-    /// The group.
+    /// The name of the group that the run belongs to.
     pub group: String,
-    /// The task.
+    /// The name of the task within its group.
     pub task: String,
-    /// From 1.
+    /// The number of this attempt of the task run, counted from 1.
     pub attempt: u32,
     /// Why the run was made: `manual`, `schedule`, `backfill`, `upstream`, `task`, `rerun`.
     pub trigger: String,
@@ -39,7 +39,7 @@ pub struct Context {
 /// A span of time; `start` belongs to it, `end` does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// Where it begins.
+    /// The first instant that belongs to it.
     pub start: Time,
     /// Where the next one begins.
     pub end: Time,
@@ -48,9 +48,9 @@ pub struct Interval {
 /// One item of a mapped task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MapItem {
-    /// The item's value.
+    /// The value of the item: an element of `for_each`, or the number of the shard.
     pub value: Value,
-    /// From 0.
+    /// The position of the item among those of the task, counted from 0.
     pub index: u32,
     /// How many items the mapped task has.
     pub count: u32,

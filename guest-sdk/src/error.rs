@@ -51,7 +51,7 @@ impl Error {
         self.call
     }
 
-    /// The host's message.
+    /// What the host says about the error, for people to read.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -47,7 +47,7 @@ impl Failure {
         Self::Skip(message.into())
     }
 
-    /// The message.
+    /// Why it failed, as it is recorded and shown to people.
     pub fn message(&self) -> &str {
         match self {
             Self::Retryable(message) | Self::RetryAfter(_, message) | Self::Fatal(message) | Self::Skip(message) => {

@@ -43,7 +43,7 @@ pub struct Request {
     pub url: String,
     /// In the order in which they were given.
     pub headers: Vec<(String, String)>,
-    /// Empty for none.
+    /// The bytes to be sent; empty if the request has no body.
     pub body: Vec<u8>,
     /// To connect, for the first byte, and between bytes: each may take so long.
     pub timeout: Duration,
@@ -51,12 +51,12 @@ pub struct Request {
     pub max_body_bytes: usize,
 }
 
-/// A `GET` request.
+/// Begins a `GET` request, without headers and body.
 pub fn get(url: impl Into<String>) -> Request {
     Request::new("GET", url)
 }
 
-/// A `POST` request.
+/// Begins a `POST` request, without headers and with an empty body.
 pub fn post(url: impl Into<String>) -> Request {
     Request::new("POST", url)
 }
@@ -74,13 +74,13 @@ impl Request {
         }
     }
 
-    /// Adds a header.
+    /// Adds a header behind those that were given before, even if one of these has its name.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Sets the body.
+    /// Sets the bytes of the body, and no content type.
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         self
@@ -113,11 +113,11 @@ impl Request {
 /// A response with its whole body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status code.
+    /// The HTTP status; 404 and 500 are answers as well, not errors.
     pub status: u16,
     /// In the order in which they came, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body's bytes.
+    /// The whole body, at most as long as the request allows.
     pub body: Vec<u8>,
 }
 

@@ -18,15 +18,15 @@ pub use crate::{debug, error, info, trace, warn};
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Every step.
+    /// Single steps, for finding out how something happened.
     Trace,
     /// What helps to find a mistake.
     Debug,
-    /// What happened.
+    /// What happened, as far as it interests operators.
     Info,
     /// What somebody should look at.
     Warn,
-    /// What went wrong.
+    /// What went wrong and needs somebody.
     Error,
 }
 

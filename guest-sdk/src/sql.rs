@@ -27,7 +27,7 @@ pub fn connection(name: &str) -> Connection<'_> {
     Connection { name }
 }
 
-/// A named connection.
+/// A connection that operators have configured under a name, and that the task is granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection<'a> {
     name: &'a str,

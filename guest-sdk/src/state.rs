@@ -22,7 +22,7 @@ use crate::{Error, host};
 /// A value, and which of its writes it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<T> {
-    /// The value.
+    /// The value as it was read, in the type that the caller asks for.
     pub value: T,
     /// Grows with each write of the key.
     pub version: u64,

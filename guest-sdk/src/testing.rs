@@ -39,40 +39,40 @@ use crate::{Context, Error, Interval, MapItem, Time};
 pub struct Line {
     /// How much it matters.
     pub level: Level,
-    /// The text.
+    /// The text of the line, without its fields.
     pub message: String,
-    /// The fields.
+    /// The named values that were logged with the text.
     pub fields: Map<String, Value>,
 }
 
 /// A run that was asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Enqueued {
-    /// Of this group.
+    /// The name of the group whose run it is.
     pub group: String,
-    /// With these params.
+    /// The run's params, as the script gave them.
     pub params: Value,
-    /// Under this key.
+    /// The key of the run, unique within the group; `None` if the script gave none.
     pub key: Option<String>,
 }
 
 /// A notification that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notified {
-    /// Through this channel.
+    /// The name of the channel.
     pub channel: String,
-    /// Its subject.
+    /// The subject, for channels that have one.
     pub subject: String,
-    /// Its body.
+    /// The text for people.
     pub body: String,
 }
 
 /// An SQL statement that was executed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statement {
-    /// On this connection.
+    /// The name of the connection that executed it.
     pub connection: String,
-    /// Its text.
+    /// The SQL text, with `$1`, `$2`, … in the place of values.
     pub text: String,
     /// For `$1`, `$2`, ….
     pub params: Vec<Value>,
@@ -192,7 +192,7 @@ impl Host {
         self.context(|context| context.item = Some(MapItem { value, index, count }))
     }
 
-    /// Sets the clock.
+    /// Sets the time that the script reads; only `sleep` advances it.
     pub fn now(self, now: Time) -> Self {
         self.with(|double| double.now = now)
     }
@@ -202,7 +202,7 @@ impl Host {
         self.with(|double| drop(double.upstream.insert(task.to_owned(), output)))
     }
 
-    /// Grants a secret.
+    /// Grants the task a secret, which it reads by this name.
     pub fn secret(self, name: &str, value: &str) -> Self {
         self.with(|double| drop(double.secrets.insert(name.to_owned(), value.to_owned())))
     }
@@ -231,7 +231,7 @@ impl Host {
         self.with(|double| double.http = Some(Box::new(answer)))
     }
 
-    /// What was logged.
+    /// The lines that were logged so far, in their order.
     pub fn logs(&self) -> Vec<Line> {
         self.double.borrow().logs.clone()
     }

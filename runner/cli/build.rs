@@ -36,7 +36,7 @@ fn works(option: &str) -> bool {
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         command.arg(format!("-Clinker={linker}"));
     }
-    // What else the user has rustc do: it may name another linker.
+    // The user's own flags for rustc, which may name another linker.
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     command.args(flags.split('\x1f').filter(|flag| !flag.is_empty()));
     command.arg(format!("-Clink-arg={option}"));

@@ -100,19 +100,19 @@ async fn a_node_that_stops_ends_what_it_sends() {
 #[tokio::test]
 async fn tests_that_nobody_waits_for_end_all_the_same() {
     /// As many as a node sends through a channel at once.
-    const LANE: usize = 4;
+    const AT_ONCE: usize = 4;
     let (_world, node) = World::with_node().await;
     let receiver = Receiver::start(Answer::Held).await;
     webhook(&node, "hook", &receiver.url, json!({})).await;
-    let tests = futures::future::join_all((0..LANE).map(|_| node.post("/v1/channels/hook/test", json!({}))));
+    let tests = futures::future::join_all((0..AT_ONCE).map(|_| node.post("/v1/channels/hook/test", json!({}))));
     tokio::select! {
         _ = tests => panic!("nobody has answered yet"),
-        _ = requests(&receiver, LANE) => {}
+        _ = requests(&receiver, AT_ONCE) => {}
     }
     // The connections are closed, and the node goes on with those of others.
     node.get("/v1/channels/hook").await.expect_status(200);
     receiver.answers(Answer::Status(200));
-    for told in settled(&node, "channel=hook", LANE).await {
+    for told in settled(&node, "channel=hook", AT_ONCE).await {
         assert_eq!(
             (&told["state"], &told["attempts"]),
             (&json!("sent"), &json!(1)),
@@ -123,7 +123,7 @@ async fn tests_that_nobody_waits_for_end_all_the_same() {
     node.put_group("g", with(one(fails()), rules)).await;
     node.run("g", json!({})).await;
     becomes(&node, "group=g", |item| item["state"] == "sent").await;
-    assert_eq!(receiver.requests().len(), LANE + 1);
+    assert_eq!(receiver.requests().len(), AT_ONCE + 1);
 }
 
 /// Who resends what is just being sent waits for nobody who waits for them.

@@ -133,7 +133,7 @@ pub enum LogLevel {
     Info,
     /// Something may be wrong.
     Warn,
-    /// Something is wrong.
+    /// Something is wrong, and somebody has to look at it.
     Error,
 }
 

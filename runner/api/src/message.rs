@@ -56,7 +56,7 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Messages {
-    /// A single message.
+    /// A single message. If it is refused, the answer is 422.
     One(Message),
     /// An array of messages.
     Many(Vec<Message>),

@@ -66,7 +66,7 @@ pub struct Timers {
     pub timer_list: Vec<Timer>,
 }
 
-/// A timer.
+/// A timer: what starts the tree, and when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timer {

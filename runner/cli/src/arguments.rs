@@ -113,7 +113,7 @@ pub enum Command {
 zsh:  source <(heddle completions zsh)       in ~/.zshrc
 fish: heddle completions fish | source       in ~/.config/fish/config.fish")]
     Completions {
-        /// The shell
+        /// The shell to print completions for
         shell: clap_complete::Shell,
     },
     /// Compile wasm from stdin (internal)

@@ -1,9 +1,7 @@
-//! What a shell offers while somebody types: commands and options, which clap knows, and names of things, which the server
-//! knows.
-//!
-//! What a shell is given ([`write`]) is a few lines that call this program with what has been typed so far
-//! ([`answer`]). The server asked is the one that the typed command would talk to; one that is away or says no makes for
-//! no names, and for no message either: somebody is in the middle of a line.
+//! Completions in a shell: commands and options, which clap knows, and names of objects, which the server knows. A
+//! shell executes a few lines ([`write`]) that call this program with the text so far ([`answer`]). It asks the server
+//! that the typed command would talk to. If that server cannot be reached or refuses, there are no names and no
+//! message, because the person is in the middle of a line.
 
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -19,17 +17,17 @@ use crate::arguments::Cli;
 use crate::commands::run_ref::RunRef;
 use crate::session::URL_DEFAULT;
 
-/// Set by what shells are given.
+/// The environment variable that the lines for shells set.
 const VARIABLE: &str = "HEDDLE_COMPLETE";
 
-/// Longer than this nobody waits for a name in the middle of a line.
+/// How long to wait for the server. Nobody waits longer for a name in the middle of a line.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// How many names are looked through, and how many runs are offered.
+/// How many names are searched, and how many runs are offered.
 const NAMES_MAX: u32 = 500;
 const RUNS_MAX: u32 = 20;
 
-/// A list of things, and which of their fields names them.
+/// A list of the API, and the field with the names of its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Named {
     list: &'static str,
@@ -40,7 +38,7 @@ const fn by(list: &'static str, field: &'static str) -> Named {
     Named { list, field }
 }
 
-/// What the commands below a noun name.
+/// Which objects the commands of a noun name.
 const NOUNS: [(&str, Named); 19] = [
     ("group", by("groups", "name")),
     ("script", by("scripts", "name")),
@@ -81,10 +79,11 @@ fn named(nouns: &[&str], arg: &Arg) -> Option<Named> {
     NOUNS.iter().find(|(known, _)| known == noun).map(|(_, named)| *named)
 }
 
-/// The command line, with completers where names stand.
+/// The command line, with completers for arguments that are names.
 fn command() -> Command {
     fn dressed(mut command: Command, nouns: &[&str]) -> Command {
-        // All of them in their order, since one that is changed becomes the last, and positional ones go by their order.
+        // All arguments are set again in their order: a changed argument becomes the last one, and the order of
+        // positional arguments matters.
         let all: Vec<(clap::Id, Option<Named>)> = command
             .get_arguments()
             .map(|arg| (arg.get_id().clone(), named(nouns, arg)))
@@ -108,7 +107,7 @@ fn command() -> Command {
     dressed(Cli::command(), &[])
 }
 
-/// If a shell asks what may stand at a place: answers it, and ends the program.
+/// If a shell asks how a word may be completed, answers it and ends the program.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(command)
         .var(VARIABLE)
@@ -117,7 +116,7 @@ pub(crate) fn answer() {
         .complete();
 }
 
-/// What a shell has to be given so that it asks.
+/// The lines that a shell has to execute so that it asks for completions.
 pub(crate) fn write(shell: Shell, out: &mut dyn std::io::Write) -> std::io::Result<()> {
     let shells = Shells::builtins();
     let known = shells.completer(&shell.to_string());
@@ -125,7 +124,7 @@ pub(crate) fn write(shell: Shell, out: &mut dyn std::io::Write) -> std::io::Resu
     known.write_registration(VARIABLE, "heddle", "heddle", "heddle", out)
 }
 
-/// The value of an option among what has been typed.
+/// The value of an option in the typed text.
 fn typed_option(words: &[OsString], option: &str) -> Option<String> {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     let apart = words.windows(2).find(|pair| pair[0] == option).map(|pair| pair[1]);
@@ -159,7 +158,7 @@ async fn ask(url: &str, token: Option<&str>, named: Named) -> Option<Vec<Value>>
     page["items"].as_array().cloned()
 }
 
-/// What goes on with what was typed, and a few words to each.
+/// The candidates that begin with the typed text, each with a short description.
 fn offered(named: Named, found: Vec<Value>, typed: &str) -> Vec<CompletionCandidate> {
     let text = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
     let latest = match named.list {

@@ -18,7 +18,7 @@ use crate::logging::LogFormat;
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 /// Where a node keeps its files unless told otherwise.
 const DEFAULT_DATA_DIR: &str = ".heddle";
-/// Above the options of sign-ins, in the help.
+/// The heading of the sign-in options in the help.
 const SIGN_IN: &str = "Sign-in with OpenID Connect";
 
 macro_rules! options {
@@ -29,7 +29,7 @@ macro_rules! options {
         pub struct $name { $($(#[$field_doc])* pub $field: Option<$type>),+ }
 
         impl $name {
-            /// These, and where they say nothing, what others say.
+            /// These options; those that are not set are taken from others.
             #[must_use]
             pub fn or(self, others: Self) -> Self {
                 Self { $($field: self.$field.or(others.$field)),+ }
@@ -39,7 +39,7 @@ macro_rules! options {
 }
 
 options! {
-    /// What can be said of a node on the command line, in the environment (`HEDDLE_` and the name) and in the file.
+    /// The options of a node: on the command line, in the environment (`HEDDLE_` and the name), and in the file.
     NodeOptions {
         /// The address and port to listen on [default: 127.0.0.1:8080]
         #[arg(long, env = "HEDDLE_LISTEN", value_name = "ADDR")]
@@ -113,7 +113,7 @@ options! {
 }
 
 options! {
-    /// What `serve` takes besides.
+    /// Further options of `serve`.
     ServeOptions {
         /// The Postgres of the cluster: postgres://user:password@host/database
         #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
@@ -158,7 +158,7 @@ options! {
     }
 }
 
-/// Which values of a claim make which role: `value=role,…`, or a table.
+/// Which value of a claim gives which role: `value=role,…`, or a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "RolesGiven")]
 pub struct RoleMap(BTreeMap<String, Role>);
@@ -201,7 +201,7 @@ impl std::str::FromStr for RoleMap {
     }
 }
 
-/// The provider that people sign in with, if one is configured; `public_url`: of the pages.
+/// The provider with which people sign in, if one is configured. `public_url`: the URL of the pages.
 pub(crate) fn provider(options: &ServeOptions, public_url: Option<&str>) -> Result<Option<Arc<Provider>>> {
     let Some(issuer) = options.oidc_issuer.clone().filter(|issuer| !issuer.is_empty()) else {
         return Ok(None);

@@ -41,14 +41,14 @@ const SCRIPTS: [&str; 10] = [
 /// The database that the demo's scripts read and write.
 const WAREHOUSE: &str = "warehouse";
 
-/// The groups, each after those that it follows.
+/// The groups, each after its upstream groups.
 const GROUPS: [(&str, &str); 3] = [
     ("seattle-weather", include_str!("../demo/seattle-weather.yaml")),
     ("yearly-summary", include_str!("../demo/yearly-summary.yaml")),
     ("hello", include_str!("../demo/hello.yaml")),
 ];
 
-/// The groups that work in the present, and have a past of a day.
+/// The groups with schedules in the present, which also get runs for the last day.
 const LIVELY: [(&str, &str); 5] = [
     ("weather-hourly", include_str!("../demo/weather-hourly.yaml")),
     ("price-import", include_str!("../demo/price-import.yaml")),
@@ -57,13 +57,13 @@ const LIVELY: [(&str, &str); 5] = [
     (SURVEY, include_str!("../demo/reader-survey.yaml")),
 ];
 
-/// What they need besides.
+/// The other objects that these groups need.
 const LIVELY_SCRIPTS: [&str; 1] = ["sum"];
 
-/// The group whose tasks a worker does, and its queue.
+/// The group whose tasks a worker executes, and its queue.
 const PRINTS: &str = "photo-prints";
 
-/// The group that asks readers, who they are, and those whom the demo answers for.
+/// The group that asks readers, its audience, and the users for whom the demo answers.
 const SURVEY: &str = "reader-survey";
 const READERS: &str = "gid_readers";
 const ALL_READERS: [&str; 3] = ["reader-1", "reader-2", "reader-3"];
@@ -74,17 +74,17 @@ const TEXT: &str = "what-to-wear";
 const TEXT_SOURCE: &str = include_str!("../demo/what-to-wear.ts");
 const TEXT_SPEC: &str = include_str!("../demo/what-to-wear.yaml");
 
-/// How far back the past goes that the demo makes.
+/// For how far back the demo creates runs.
 const PAST: TimeDelta = TimeDelta::hours(24);
 
 /// The maximum of active backfilled runs, per group: a visitor's own runs must not wait for them.
 const PAST_ACTIVE_MAX: u32 = 2;
 
-/// How long a print or an answer takes.
+/// How long the worker takes for a print, and a user for an answer.
 const PRINT_FOR: Duration = Duration::from_millis(300);
 const ANSWER_AFTER: Duration = Duration::from_millis(700);
 
-/// How long a poll of a user waits, and how soon one that failed is repeated.
+/// How long a poll of a user waits, and after how long a failed one is repeated.
 const POLL_FOR: Duration = Duration::from_secs(50);
 const POLL_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -94,7 +94,7 @@ const TOPICS: [(&str, &str); 2] = [
     ("greetings-now", include_str!("../demo/greetings-now.yaml")),
 ];
 
-/// What was put in already, by kind and name, in a file that is written anew after each thing.
+/// What was created already, by kind and name. The file is written again after each object.
 struct Known {
     file: PathBuf,
     things: BTreeSet<String>,
@@ -104,7 +104,7 @@ impl Known {
     fn read(data_dir: &Path) -> Result<Self> {
         let file = data_dir.join("demo.json");
         let things = match std::fs::read(&file) {
-            // A file that a crash cut short costs no more than a demo group that comes back.
+            // If a crash has cut the file, a deleted demo group may come back, and nothing worse.
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
@@ -112,7 +112,7 @@ impl Known {
         Ok(Self { file, things })
     }
 
-    /// Whether to put a thing in: it is not there, and never was.
+    /// Whether to create an object: it does not exist, and was never created by the demo.
     fn lacks(&self, kind: &str, name: &str) -> bool {
         !self.things.contains(&format!("{kind}/{name}"))
     }
@@ -126,7 +126,7 @@ impl Known {
     }
 }
 
-/// Puts the demo in.
+/// Creates the demo.
 pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> Result<()> {
     let mut known = Known::read(data_dir)?;
     let warehouse = fill_warehouse(database_url)
@@ -168,8 +168,8 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
     Ok(())
 }
 
-/// Adds the present part, makes its past, and then does the work of people and workers, until the node stops. Nothing
-/// waits for it; its own errors are only logged.
+/// Adds the groups of the present with their past runs, and then does the work of people and workers until the node
+/// stops. Nothing waits for it, and its errors are only logged.
 pub(crate) async fn live(url: String, data_dir: PathBuf, now: Time, shutdown: CancellationToken) {
     let work = async {
         let client = Client::new(&url, None)?;
@@ -218,7 +218,8 @@ async fn put_lively(client: &Client, known: &mut Known) -> Result<()> {
     Ok(())
 }
 
-/// The script that is text, and its group: last, since a node that never had one makes the interpreter ready for it.
+/// The script that is text, and its group. They come last, because a node compiles the interpreter for its first such
+/// script.
 async fn put_text(client: &Client, known: &mut Known) -> Result<()> {
     if known.lacks("script", TEXT) && client.script(TEXT).await.is_err() {
         client
@@ -230,12 +231,13 @@ async fn put_text(client: &Client, known: &mut Known) -> Result<()> {
     put_group(client, known, TEXT, TEXT_SPEC).await
 }
 
-/// The last day of each, once: who deletes runs, or was away for a night, does not get them anew.
+/// Backfills the last day of each group, once. So deleted runs do not come back, nor does a night without the node get
+/// runs.
 async fn make_past(client: &Client, known: &mut Known, now: Time) -> Result<()> {
     let text = |at: Time| at.to_rfc3339_opts(SecondsFormat::Secs, true);
     for (name, _) in LIVELY {
         if known.lacks("past", name) && client.group(name).await.is_ok() {
-            // Backwards, so that a glance at the overview finds the newest hours first.
+            // Backwards, so that the overview shows the newest hours first.
             let request: BackfillRequest = serde_json::from_value(json!({
                 "from": text(now - PAST), "to": text(now), "order": "desc", "max_active": PAST_ACTIVE_MAX,
             }))?;
@@ -257,13 +259,13 @@ async fn print(client: Client) {
         tokio::time::sleep(PRINT_FOR).await;
         Outcome::Done(json!({"printed": claim.params["copies"], "of": claim.params["what"]}))
     };
-    // It ends with its process: another worker gets what it has claimed when the lease has expired.
+    // It ends with its process. When the leases have expired, another worker gets what it had claimed.
     if let Err(error) = worker.run(std::future::pending(), work).await {
         tracing::warn!(error = error.to_string(), "the worker of the demo has ended");
     }
 }
 
-/// Polls for a user, and answers what they are asked, while the group that asks is there.
+/// Polls for a user, and completes the assignments, while the group that asks exists.
 async fn answer(client: Client, uid: &str) {
     if client.group(SURVEY).await.is_err() {
         return;
@@ -309,7 +311,7 @@ async fn put_group(client: &Client, known: &mut Known, name: &str, spec: &str) -
     known.add("group", name)
 }
 
-/// Makes the database and loads the CSV, unless that has been done; answers its URL.
+/// Creates the database and loads the CSV, unless that has been done. Returns its URL.
 async fn fill_warehouse(database_url: &str) -> Result<String> {
     let mut url = Url::parse(database_url).context("the database's URL")?;
     let (client, connection) = tokio_postgres::connect(database_url, NoTls).await?;
@@ -318,7 +320,8 @@ async fn fill_warehouse(database_url: &str) -> Result<String> {
         .query_opt("SELECT 1 FROM pg_database WHERE datname = $1", &[&WAREHOUSE])
         .await?;
     if exists.is_none() {
-        // A role of its own: what scripts may do in the warehouse must not reach the server's files or Heddle's tables.
+        // The warehouse has its own role, so that scripts cannot reach the server's files or Heddle's tables through
+        // it.
         client
             .batch_execute(
                 "DO $$ BEGIN
@@ -373,7 +376,7 @@ async fn fill_warehouse(database_url: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Tests build the program with all scripts, so only this test sees that a user's program lacks one.
+    /// Tests build the program with all scripts. Only this test notices that a user's program lacks one.
     #[test]
     fn the_program_carries_every_script_of_the_demo() {
         let groups = GROUPS.iter().chain(&LIVELY);

@@ -20,14 +20,14 @@ use serde_json::{Map, Value};
 
 use crate::exit::usage;
 
-/// The longest file that is read.
+/// The maximum size of a file in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// How deep directories are searched.
 const MAX_DEPTH: usize = 16;
 /// How many files are read at most.
 const MAX_FILES: usize = 10_000;
 
-/// What a document describes, in the order in which things are put: each may refer to those before it.
+/// The kinds of documents, in the order in which objects are put: each may refer to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Category,
@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// Where the API keeps them.
+    /// The path of this kind in the API.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Category => "categories",
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// The kind of document that a word stands for, and whether the word belongs to the spec as well.
+    /// The kind of document that a word means, and whether the word is also part of the spec.
     fn of_word(word: &str) -> Option<(Self, bool)> {
         match word {
             _ if ChannelKind::parse(word).is_some() => Some((Self::Channel, true)),
@@ -96,7 +96,7 @@ impl Kind {
     }
 }
 
-/// One thing to put.
+/// One object to be put.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Document {
     pub(crate) kind: Kind,
@@ -112,7 +112,8 @@ impl std::fmt::Display for Document {
     }
 }
 
-/// Reads files, all YAML and JSON below directories, and stdin for `-`; in the order in which things are to be put.
+/// Reads files, all YAML and JSON files below directories, and stdin for `-`. Returns the objects in the order in which
+/// they must be put.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
     let mut files = Vec::new();
     for path in paths {
@@ -226,14 +227,14 @@ pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
     Ok(documents)
 }
 
-/// What the parser says, without its advice to programmers.
+/// The message of the parser, without its advice for programmers.
 fn said(error: &serde_saphyr::Error) -> String {
     error
         .to_string()
         .replace(", set DuplicateKeyPolicy in Options if acceptable", "")
 }
 
-/// The things of a list: of an array, or of what `export -o json` prints.
+/// The objects of a list: an array, or the output of `export -o json`.
 fn listed(value: Value) -> Vec<Value> {
     match value {
         Value::Array(items) => items,
@@ -265,7 +266,7 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         return Err(usage(format!("/kind: `{word}` is not one of {}", known.join(", "))));
     };
     let name = match fields.remove("name") {
-        // As the server shows an offer.
+        // This is the form in which the server shows an offer.
         None if kind == Kind::Offer => fields.remove("id"),
         name => name,
     };
@@ -303,7 +304,8 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
     })
 }
 
-/// The schema of a template as the server shows it; what is put is the schema alone. (`schema` is no word of JSON Schema.)
+/// The schema within a template as the server shows it. A PUT takes the schema alone. (`schema` is no keyword of JSON
+/// Schema.)
 fn bare_schema(mut spec: Value) -> Value {
     const SHOWN: [&str; 3] = ["schema", "created_at", "updated_at"];
     let is_shown = |fields: &Map<String, Value>| fields.keys().all(|field| SHOWN.contains(&field.as_str()));
@@ -314,7 +316,7 @@ fn bare_schema(mut spec: Value) -> Value {
     }
 }
 
-/// `from_env: NAME` instead of `value`, so that secrets need not stand in files.
+/// Reads `from_env: NAME` in place of `value`, so that files need not contain secrets.
 fn fill_from_env(spec: &mut Value) -> Result<()> {
     let Some(variable) = spec.as_object_mut().and_then(|spec| spec.remove("from_env")) else {
         return Ok(());
@@ -326,7 +328,7 @@ fn fill_from_env(spec: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// By kind, and groups after those that they refer to; else as written.
+/// Orders objects by kind, and groups after those that they refer to; otherwise, the order of the files stays.
 fn in_order(mut documents: Vec<Document>) -> Vec<Document> {
     documents.sort_by_key(|document| document.kind);
     let first = documents
@@ -346,7 +348,7 @@ fn in_order(mut documents: Vec<Document>) -> Vec<Document> {
                 .iter()
                 .all(|name| *name == document.name || !names.iter().any(|n| n == name))
         });
-        // In a cycle the first goes first; the server names the cycle.
+        // In a cycle, the first one stays first; the server then reports the cycle.
         sorted.push(waiting.remove(ready.unwrap_or(0)));
     }
     documents.splice(first..first, sorted);

@@ -1,4 +1,4 @@
-//! How the program ends.
+//! Exit codes, and the errors that lead to them.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use heddle_domain::Span;
 use heddle_postgres::{InUse, NoServer};
 use serde::de::DeserializeOwned;
 
-/// What the help says about exit codes.
+/// The text about exit codes in the help.
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for a watched run: the run succeeded
   1    the server refused the request, the run failed or was cancelled, or the diff is not empty
@@ -24,10 +24,10 @@ pub(crate) const NO: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
 /// The server cannot be reached.
 pub(crate) const UNREACHABLE: u8 = 3;
-/// By SIGINT: what shells say of a program that it ends.
+/// The command was interrupted: the code that shells use for a program that SIGINT ended.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// An error in what the user wrote, as opposed to what became of it.
+/// An error in the user's input, not in its execution.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The outermost context of an error: no part of what went wrong, but what the user may do about it.
+/// The outermost context of an error that is advice for the user, and no part of the cause.
 #[derive(Debug)]
 pub(crate) struct Hint(pub(crate) String);
 
@@ -60,7 +60,7 @@ pub(crate) fn duration(text: Option<&str>, option: &str) -> anyhow::Result<Optio
     text.map(read).transpose()
 }
 
-/// The word of the API that an option names; left out, what stands there by default.
+/// The value of the API that an option names, or the default if it is left out.
 pub(crate) fn word<T: DeserializeOwned + Default>(text: Option<String>, option: &str) -> anyhow::Result<T> {
     let read = |text: String| {
         serde_json::from_value(serde_json::Value::String(text)).map_err(|error| usage(format!("{option}: {error}")))
@@ -68,7 +68,7 @@ pub(crate) fn word<T: DeserializeOwned + Default>(text: Option<String>, option: 
     text.map_or_else(|| Ok(T::default()), read)
 }
 
-/// Tells the user what went wrong and gives the exit code for it.
+/// Prints an error for the user, and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         // `heddle ... | head` is no failure.

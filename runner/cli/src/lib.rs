@@ -23,15 +23,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The system's allocator (glibc's) lets threads wait for each other where one frees what another made, which is what a
-/// server's threads do all day: docs/benchmarks.md, empty polls. It stands here and not in `main.rs` so that every
-/// program made of this crate has it.
+/// With the allocator of glibc, threads wait for each other when one frees memory that another allocated, which a
+/// server's threads do all the time (docs/benchmarks.md, empty polls). This is here and not in `main.rs`, so that every
+/// program with this crate has it.
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What the allocator is told: an arena for each core instead of four, which is 2.5 MB less of an idle node and no
-/// slower. `_RJEM_MALLOC_CONF` in the environment goes before it (jemalloc(3), TUNING).
+/// The options of the allocator: one arena for each core instead of four, which saves 2.5 MB of an idle node and is not
+/// slower. The environment variable `_RJEM_MALLOC_CONF` overrides them (jemalloc(3), TUNING).
 #[cfg(not(target_env = "msvc"))]
 #[used]
 #[unsafe(export_name = "_rjem_malloc_conf")]

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -16,8 +16,9 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged unless somebody says otherwise. The drivers tell each notice of each server, as harmless as that there was
-/// no transaction to be rolled back: a line for each batch of messages.
+/// The default log level. The database drivers log each notice of a server, even harmless ones (such as that no
+/// transaction was open at a rollback), which would be a line for each batch of messages. So they are set to a higher
+/// level.
 const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn";
 
 /// Starts logging. `level` is a level or a list of directives (`info,heddle_engine=debug`); RUST_LOG wins over it.

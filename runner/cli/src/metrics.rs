@@ -1,4 +1,4 @@
-//! What a node counts. What the API counts, and what the whole cluster has, `heddle_http` adds.
+//! The metrics of a node. `heddle_http` adds those of the API and of the whole cluster.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use heddle_http::metrics::Page;
 
 use crate::traces::Traces;
 
-/// What `/metrics` says of this node.
+/// The metrics of this node, as text for `/metrics`.
 pub(crate) fn of(engine: Engine, traces: Option<Arc<Traces>>) -> NodeMetrics {
     Arc::new(move |page| {
         runs(page, &engine.counters());

@@ -1,4 +1,4 @@
-//! A node: what it is given, and its run from the first connection to the last task drained.
+//! A node: its configuration, and its life from the first connection to the last drained task.
 
 mod keys;
 mod settings;
@@ -41,34 +41,34 @@ const LEASE_FOR: Duration = Duration::from_secs(8);
 const DRAIN_FOR: Duration = Duration::from_secs(20);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
-/// How long writing down which tokens were used may take at the end.
+/// How long the node may take at its end to write which tokens were used.
 const LAST_WRITES_MAX: Duration = Duration::from_secs(1);
 
-/// What a node is given.
+/// The configuration of a node.
 #[derive(Debug)]
 pub struct NodeConfig {
     /// The Postgres that all nodes share.
     pub database_url: String,
-    /// The address that it listens on.
+    /// The address on which it listens.
     pub listen: SocketAddr,
-    /// For compiled scripts and the node's identity.
+    /// The directory for compiled scripts and the identity of the node.
     pub data_dir: PathBuf,
     /// Loopback only, without tokens.
     pub dev: bool,
-    /// Puts the demo in.
+    /// Creates the demo.
     pub demo: bool,
     /// This node's name; `None`: kept in the data directory.
     pub node_id: Option<String>,
-    /// Who vouches for people; `None`: they sign in with tokens.
+    /// The provider with which people sign in; `None`: they sign in with tokens.
     pub provider: Option<Arc<Provider>>,
-    /// The rest of what can be configured.
+    /// The other options.
     pub options: NodeOptions,
     /// Cancelled when the node is to drain and end.
     pub shutdown: CancellationToken,
 }
 
-/// Runs a node on a bound address until `shutdown` is cancelled; tells `ready` the address once migrations and the demo
-/// are in.
+/// Runs a node on a bound address until `shutdown` is cancelled. When migrations are applied and the demo is created,
+/// it sends the address to `ready`.
 pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot::Sender<SocketAddr>) -> Result<()> {
     let address = listener.local_addr().context("the listener has no address")?;
     allow_open_files();
@@ -148,8 +148,9 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     Ok(())
 }
 
-/// The database, with a schema and keys that fit this program, and somebody who may call. `others`: those who may without
-/// a token, devices or people whom a provider vouches for.
+/// Connects to the database, applies migrations, and checks that the keys fit the stored secrets and that somebody may
+/// call the API. `others`: some callers need no stored token, because they are devices, or people whom a provider
+/// vouches for.
 async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: Time) -> Result<Store> {
     let store = connect(&config.database_url).await?;
     store.migrate().await.context("cannot migrate the database schema")?;
@@ -158,7 +159,7 @@ async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: T
     Ok(store)
 }
 
-/// What the engine is given.
+/// The configuration of the engine.
 fn engine_config(
     config: &NodeConfig,
     sandbox: &SandboxConfig,
@@ -216,8 +217,8 @@ async fn be_ready(
     Ok(())
 }
 
-/// Does something at the start; `None`: the node was told to stop meanwhile. It does not wait for a database that does
-/// not answer.
+/// Does something at the start. `None`: the node was told to stop in the meantime; then it does not wait for a database
+/// that does not answer.
 async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
     tokio::select! {
         biased;
@@ -229,8 +230,8 @@ async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Outpu
     }
 }
 
-/// Takes as many file descriptors as the system allows: many systems allow a process 1,024 unless it asks, and thousands
-/// of polls may hang on a node, each on a connection.
+/// Raises the limit of file descriptors to the maximum. Many systems allow a process 1,024 unless it asks for more, and
+/// thousands of polls may wait on a node, each with a connection.
 fn allow_open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -243,7 +244,7 @@ fn allow_open_files() {
     }
 }
 
-/// How many connections there may be, by how many files this process may have open.
+/// The maximum of connections, from the number of files that this process may open.
 fn serve_limits() -> ServeLimits {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Nofile)
@@ -251,7 +252,7 @@ fn serve_limits() -> ServeLimits {
         .map_or_else(ServeLimits::default, ServeLimits::of_files)
 }
 
-/// Has the API ask anew for tokens when one has changed.
+/// Lets the API forget known tokens when one has changed.
 fn forget_changed_tokens(engine: &Engine, app: App) {
     engine.on_change(move |change| {
         if change.noun == Some(Noun::Token) {
@@ -260,7 +261,7 @@ fn forget_changed_tokens(engine: &Engine, app: App) {
     });
 }
 
-/// Notes which tokens are used, many in one statement.
+/// Writes which tokens were used, many in one statement.
 async fn write_token_uses(app: App, closing: CancellationToken) {
     loop {
         let ended = tokio::time::timeout(USES_WRITTEN_EVERY, closing.cancelled())
@@ -273,9 +274,9 @@ async fn write_token_uses(app: App, closing: CancellationToken) {
     }
 }
 
-/// Refuses to serve on an address that others reach while nobody could call: a node that is open by mistake is found
-/// before its owner has made a token, and then it is too late to wonder who made the first one.
-/// `others`: those who need none may call, devices or people whom a provider vouches for.
+/// If there is no token, refuses to serve on an address that other machines can reach. Such an address is a mistake:
+/// strangers could find the node before its owner creates the first token. On a loopback address, it only warns.
+/// `others`: some callers need no stored token, because they are devices, or people whom a provider vouches for.
 async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: Time) -> Result<()> {
     if config.dev || others || store.has_tokens(now).await.context("cannot read tokens")? {
         return Ok(());
@@ -291,7 +292,7 @@ async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: T
     )))
 }
 
-/// Connects, waiting a while for a database that is still starting; says what hurts in it.
+/// Connects, and waits for some time for a database that is still starting. Logs problems of the server.
 async fn connect(url: &str) -> Result<Store> {
     let until = tokio::time::Instant::now() + DATABASE_WAIT;
     let store = loop {
@@ -324,9 +325,9 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Has bounded work done by children of this program, and says how it is called to compile.
+/// Installs the bounds that let children of this program do bounded work. Returns the command with which it compiles.
 pub(crate) fn start_children() -> Result<CompilerCommand> {
-    // The file of this process, even if an upgrade has replaced it meanwhile: a child of another build would compile
+    // The executable of this process, even if an upgrade has replaced the file: a child of another build would compile
     // for another runtime.
     let own = Path::new("/proc/self/exe");
     let program = match own.exists() {
@@ -352,8 +353,8 @@ pub async fn migrate(database_url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a token directly in the database; how the first one comes to be. Checked as the API checks it. Answers the
-/// token.
+/// Creates a token directly in the database: the way to create the first one. It is checked as the API checks it.
+/// Returns the token.
 pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -> Result<String> {
     let now = NodeClock::default().own();
     let spec = TokenSpec::read(&serde_json::to_value(token)?, now)

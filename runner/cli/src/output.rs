@@ -56,14 +56,15 @@ impl Format {
     }
 }
 
-/// Says, to whoever looks at a table, how to get the next page. Beside the table: a program that reads it wants rows.
+/// Tells people how to get the next page. This is printed on stderr, because a program that reads a table wants only
+/// rows.
 pub(crate) fn more(format: Format, page: &Value) {
     if let (Format::Table, Some(cursor)) = (format, page.get("next_cursor").and_then(Value::as_str)) {
         eprintln!("there are more; continue with --cursor {cursor}");
     }
 }
 
-/// What an answer tells besides, in brackets: its fields that are numbers other than 0, words and lists.
+/// Further fields of an answer, in brackets: numbers other than 0, texts and lists.
 pub(crate) fn details(answer: &Value) -> String {
     let told: Vec<String> = answer
         .as_object()
@@ -100,7 +101,7 @@ pub(crate) fn yaml(value: &Value) -> Result<String> {
     serde_saphyr::to_string(value).context("cannot write YAML")
 }
 
-/// The value at a JSON pointer as a table shows it; several pointers, separated by `|`, are tried in turn.
+/// The value at a JSON pointer as a table shows it. Several pointers, separated by `|`, are tried one after the other.
 pub(crate) fn cell(value: &Value, pointers: &str) -> String {
     pointers
         .split('|')
@@ -158,18 +159,19 @@ fn indent(text: &str, by: usize) -> String {
     text.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect()
 }
 
-/// A table for people: columns, no lines between them. On a terminal that is too narrow ids are shortened, long cells cut,
-/// and then the last columns are left out, so that each row stays a line; elsewhere there is all of it.
+/// A table for people: columns without lines between them. On a terminal that is too narrow, ids are shortened, long
+/// cells are cut, and then the last columns are left out, so that each row is one line. Elsewhere, everything is
+/// printed.
 pub(crate) struct Rows {
     titles: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// The first column has ids, of things that commands also know by the beginnings of their ids.
+    /// The first column has ids of objects that commands also find by the beginning of the id.
     ids: bool,
 }
 
-/// How much of an id a narrow terminal shows: its time, which no two runs of a node are likely to share.
+/// How many characters of an id a narrow terminal shows: its time, which is hardly ever the same for two runs.
 const ID_CHARS: usize = 13;
-/// No cell of a narrow terminal is cut to less: an id, a name of this length and a state fit into forty columns.
+/// The minimum length of a cut cell: an id, a name of this length and a state fit into forty columns.
 const CELL_MIN: usize = 12;
 
 /// Spaces between two columns.
@@ -201,7 +203,7 @@ impl Rows {
         );
     }
 
-    /// Whether the beginnings of the ids tell the rows apart.
+    /// Whether the shortened ids of the rows differ.
     fn beginnings_differ(&self) -> bool {
         let ids: std::collections::BTreeSet<&str> = self
             .rows
@@ -212,7 +214,7 @@ impl Rows {
         ids.len() == self.rows.len()
     }
 
-    /// The table on a terminal of so many columns (none: as wide as it is), with states in colour or not.
+    /// The table for a terminal with this number of columns (`None`: unlimited), with states in colour or not.
     fn draw(&self, room: Option<usize>, colours: bool) -> String {
         let widths_of = |rows: &[Vec<String>]| -> Vec<usize> {
             let width_of = |column: usize| {
@@ -238,7 +240,7 @@ impl Rows {
             for row in rows.to_mut() {
                 for (column, cell) in row.iter_mut().enumerate() {
                     match column {
-                        // An id that is cut names nothing; a name that commands take may have more room than others.
+                        // A cut id or name is useless for commands, so these cells may be wider than others.
                         0 if self.ids => {}
                         0 => *cell = terminal::cut(cell, (room / 2).max(CELL_MIN)),
                         _ => *cell = terminal::cut(cell, most),
@@ -369,10 +371,10 @@ mod tests {
         assert!(
             rows.draw(None, false).contains("-00000000000b") && rows.draw(Some(200), false).contains("-00000000000b")
         );
-        // Forty columns are enough for what one looks for first.
+        // Forty columns are enough for the most important columns.
         let narrow = rows.draw(Some(40), false);
         assert!(narrow.starts_with("ID             GROUP          STATE\n"), "{narrow}");
-        // Where beginnings are alike, or of something else, they are of no use.
+        // Shortened ids are not used if they are equal, or if the column has no ids of runs or backfills.
         rows.add(["0199f5a0-0001-7000-8000-00000000000c", "x", "failed"].map(str::to_owned));
         assert!(rows.draw(Some(44), false).contains("-00000000000c"));
     }

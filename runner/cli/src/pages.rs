@@ -16,7 +16,7 @@ use heddle_http::problem::Problem;
 use heddle_ui::{Astray, Host, Onward, Turned, Ui, Viewer};
 use tower::ServiceExt;
 
-/// What pages need of this process.
+/// The parts of this process that pages need.
 struct Beside {
     app: App,
     api: Router,
@@ -130,7 +130,7 @@ impl Host for Beside {
     }
 }
 
-/// The API with the pages beside it.
+/// The router of the API and the pages.
 pub(crate) fn router(app: App, engine: Engine, clock: Arc<dyn Clock>, dev: bool) -> Router {
     let beside = Beside {
         api: heddle_http::router(app.clone()),

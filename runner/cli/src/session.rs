@@ -1,4 +1,4 @@
-//! A server to talk to and a way to print.
+//! The server that commands talk to, and the format of their output.
 
 use anyhow::Result;
 use clap::Args;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::exit::Hint;
 use crate::output::Format;
 
-/// Where the help lists the options that all commands share: apart from each command's own, and after them.
+/// The heading in the help for the options that all commands share. They come after the command's own options.
 const HEADING: &str = "Server and output";
 const ORDER: usize = 900;
 
@@ -40,7 +40,7 @@ pub struct Connection {
         value_name = "TOKEN"
     )]
     pub token: Option<String>,
-    /// The output format
+    /// How answers are printed
     #[arg(
         short,
         long,
@@ -54,14 +54,14 @@ pub struct Connection {
     pub output: Format,
 }
 
-/// What a command works with.
+/// The client and the output format of a command.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) output: Format,
 }
 
-/// What a command names of the things that the server has.
+/// An object on the server that a command names.
 pub(crate) struct Named {
     /// The word for it: group, ...
     pub(crate) kind: &'static str,
@@ -81,7 +81,7 @@ impl Session {
         })
     }
 
-    /// If the server knows no such group: the error, and the name of a group that is much like it.
+    /// Adds to an error about an unknown group the name of a similar group.
     pub(crate) async fn with_group_meant(&self, error: anyhow::Error, group: &str) -> anyhow::Error {
         let named = Named {
             kind: "group",
@@ -91,7 +91,7 @@ impl Session {
         self.with_meant(error, &named).await
     }
 
-    /// If the server knows nothing of that name: the error, and a name of the same kind that is much like it.
+    /// Adds to an error about an unknown object a similar name of the same kind.
     pub(crate) async fn with_meant(&self, error: anyhow::Error, named: &Named) -> anyhow::Error {
         let unknown = error
             .downcast_ref::<heddle_client::Error>()
@@ -106,7 +106,7 @@ impl Session {
         };
         let names = things.iter().filter_map(|thing| thing["name"].as_str());
         if names.clone().any(|name| name == named.name) {
-            // It is there; something of it is not.
+            // The object exists; the error is about a part of it.
             return error;
         }
         match nearest(names, &named.name) {
@@ -124,7 +124,7 @@ impl Session {
         url.into()
     }
 
-    /// Gets and prints one thing.
+    /// Gets and prints one object.
     pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
         let value: Value = self.client.get(path).send().await?;
         self.output.print_thing(&value)
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// Deletes a thing and says so.
+    /// Deletes an object, and prints that it did.
     pub(crate) async fn remove(&self, kind: &str, name: &str, path: &[&str], force: bool) -> Result<()> {
         let request = self.client.delete(path);
         let request = if force { request.query("force", true) } else { request };
@@ -160,7 +160,7 @@ impl Session {
     }
 }
 
-/// An answer without its empty lists; nothing if it has nothing else.
+/// An answer without its empty lists; `None` if nothing is left.
 fn that_says_something(answer: &Value) -> Option<Value> {
     let kept: serde_json::Map<String, Value> = answer
         .as_object()?
@@ -171,7 +171,7 @@ fn that_says_something(answer: &Value) -> Option<Value> {
     (!kept.is_empty()).then_some(Value::Object(kept))
 }
 
-/// The one of these names that differs least from what was typed, if that is little: a slip in each three letters.
+/// The name that differs least from the typed one, if it differs in at most one of three letters.
 fn nearest<'a>(names: impl Iterator<Item = &'a str>, typed: &str) -> Option<String> {
     names
         .map(|name| (strsim::damerau_levenshtein(name, typed), name))
@@ -180,7 +180,7 @@ fn nearest<'a>(names: impl Iterator<Item = &'a str>, typed: &str) -> Option<Stri
         .map(|(_, name)| name.to_owned())
 }
 
-/// How many things of a list are printed at most, unless a command has its own paging.
+/// The maximum of items of a list that are printed, unless a command has its own paging.
 pub(crate) const MAX_LISTED: usize = 100_000;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! What kind of terminal there is, and drawing on it.
+//! Properties of the terminal, and drawing on it.
 
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The size that is assumed where none can be found out.
+/// The assumed size of a terminal, if it cannot be determined.
 const DEFAULT_SIZE: (usize, usize) = (80, 24);
 
-/// Whether stdout is looked at by a person.
+/// Whether stdout is a terminal.
 pub(crate) fn is_interactive() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
@@ -26,7 +26,7 @@ pub(crate) fn size() -> (usize, usize) {
     }
 }
 
-/// A block of lines at the end of the output that is drawn over.
+/// A block of lines at the end of the output that is drawn again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Canvas {
     drawn: usize,
@@ -52,7 +52,7 @@ impl Canvas {
     }
 }
 
-/// Text in an ANSI colour, if there are any.
+/// Text in an ANSI colour, if colours are used.
 pub(crate) fn coloured(text: &str, colour: &str, on: bool) -> String {
     if on {
         format!("\x1b[{colour}m{text}\x1b[0m")

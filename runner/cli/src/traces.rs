@@ -53,16 +53,18 @@ const BATCH_MAX: usize = 512;
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a collector may take for a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a batch is tried, how long after the first failure again, and how long all of it may take.
+/// How often a batch is sent at most, if the collector does not accept it.
 const TRIES_MAX: usize = 4;
+/// How long after the first failure a batch is sent again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long all tries of a batch may take together.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(27);
 /// How long the end of a node waits for what is left.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How often a collector that takes nothing is complained of.
+/// At most so often, the log says that the collector does not accept spans.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Where spans go in.
+/// Takes the spans of a node, and decides which traces are kept.
 pub(crate) struct Traces {
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
@@ -72,7 +74,7 @@ pub(crate) struct Traces {
     counts: Arc<Counts>,
 }
 
-/// What came of spans.
+/// How many spans are waiting, were sent, and were dropped.
 #[derive(Debug, Default)]
 struct Counts {
     /// With the SDK, neither sent nor dropped yet.
@@ -81,7 +83,7 @@ struct Counts {
     dropped: AtomicU64,
 }
 
-/// The exporter, and what it was through with.
+/// The exporter, with a count of what it has sent and dropped.
 #[derive(Debug)]
 struct Counting {
     exporter: SpanExporter,
@@ -134,7 +136,7 @@ impl HttpClient for OnRuntime {
     }
 }
 
-/// What has to be told when the node ends.
+/// Sends the last spans when the node ends.
 pub(crate) struct Sender(Arc<Traces>);
 
 impl Sender {
@@ -238,7 +240,7 @@ fn traces_url(text: &str) -> Result<reqwest::Url> {
     Ok(url)
 }
 
-/// The part of all traces that is kept, as a bound on the lower half of their ids.
+/// The fraction of traces that is kept, as an upper bound for the lower half of their ids.
 fn below(sample: Option<f64>) -> Result<u64> {
     let part = sample.unwrap_or(1.0);
     if !(0.0..=1.0).contains(&part) {
@@ -264,7 +266,7 @@ impl Traces {
         self.below == u64::MAX || (trace as u64) < self.below
     }
 
-    /// Who hears of the API's answers.
+    /// The observer of the API's answers.
     pub(crate) fn of_requests(self: &Arc<Self>) -> RequestTracer {
         let traces = self.clone();
         Arc::new(move |answered| traces.answered(answered))
@@ -434,7 +436,7 @@ impl Traces {
         }
     }
 
-    /// What `/metrics` says of it.
+    /// The counts of spans, as text for `/metrics`.
     pub(crate) fn tell(&self, page: &Page) {
         page.counter(
             "heddle_trace_spans_sent_total",
@@ -463,7 +465,7 @@ impl Tracer for Traces {
     }
 }
 
-/// What a caller's `traceparent` says.
+/// The contents of a caller's `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parent {
     trace: u128,
@@ -471,7 +473,7 @@ struct Parent {
     sampled: bool,
 }
 
-/// Reads version 00 of W3C Trace Context; later versions begin alike. What is not right is as if it were not there.
+/// Reads version 00 of W3C Trace Context; later versions begin in the same way. An invalid value is ignored.
 fn parse_parent(text: &str) -> Option<Parent> {
     let lower_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let mut parts = text.split('-');

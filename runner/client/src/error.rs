@@ -13,7 +13,7 @@ pub enum Error {
     Unreachable {
         /// The address that was called.
         url: String,
-        /// The network's error.
+        /// Why the network did not reach it.
         #[source]
         source: reqwest::Error,
     },

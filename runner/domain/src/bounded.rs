@@ -7,7 +7,7 @@
 //! memory the kernel limits and whose processor time its parent watches (`heddle-sandbox`, `bounded`). The child is the
 //! same program and calls [`answer`], so the result is the same as it would be here.
 //!
-//! If nothing was installed (tests of this crate, small tools), the work is done in place.
+//! If nothing was installed (tests of this crate, small tools), the work is done in this process.
 //!
 //! If work was stopped, its input was too expensive. If nobody could do it, that says nothing about the input: a caller
 //! that acts on the result for a schema or a template asks within [`or_trouble`], and tries again when it was our own

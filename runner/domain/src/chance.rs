@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The source of random bits: the operating system in a node, a seed in a test.
 pub trait Chance: Debug + Send + Sync + 'static {
-    /// 128 random bits.
+    /// 128 bits, new ones with each call: unpredictable in a node, repeatable in a test.
     fn bits(&self) -> u128;
 }
 

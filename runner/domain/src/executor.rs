@@ -58,7 +58,7 @@ pub(crate) struct Surroundings<'a> {
     /// The group that the task is of, and its category.
     pub(crate) group: &'a Name,
     pub(crate) category: Option<&'a Name>,
-    /// The existing objects.
+    /// The objects that exist now, which a spec may name.
     pub(crate) catalog: &'a dyn Catalog,
     /// Templates, and the tasks that they may name.
     pub(crate) templates: &'a Checker<'a>,

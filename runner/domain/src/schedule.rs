@@ -305,7 +305,6 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Its kind.
     pub fn kind(&self) -> Kind {
         match self.rule {
             Rule::Cron(_) => Kind::Cron,
@@ -326,7 +325,7 @@ impl Schedule {
         self.enabled
     }
 
-    /// Its time zone.
+    /// The time zone in which its fields and dates are read.
     pub fn zone(&self) -> Tz {
         self.zone
     }

@@ -2,8 +2,8 @@
 //!
 //! Wraps the `jsonschema` crate. Nothing outside a schema is ever fetched: a `$ref` that leads out of it is an error.
 //! Patterns have a bound on backtracking. A schema is a program by strangers, so only schemas with a few harmless
-//! keywords (`light`) are compiled and checked in place. All others are computed with bounds on time and memory from
-//! outside ([`crate::bounded`]), at each use.
+//! keywords (`light`) are compiled and checked in this process. All others are computed with bounds on time and memory
+//! from outside ([`crate::bounded`]), at each use.
 
 pub mod changes;
 mod light;
@@ -46,7 +46,7 @@ struct Inner {
 }
 
 enum Kind {
-    /// Checked in place, if the value is not too large.
+    /// Checked in this process, if the value is not too large.
     Light { validator: Box<Validator>, weight: u64 },
     /// Checked with bounds; an error names this owner if the schema turns out to be unusable.
     Heavy { whose: String },
@@ -170,7 +170,7 @@ impl Inner {
         }
     }
 
-    /// Whether this value can be checked in place.
+    /// Whether this value can be checked in this process.
     fn in_place(&self, value: &Value, unknown: usize) -> Option<&Validator> {
         match &self.kind {
             // Each error is compared with each unknown part.

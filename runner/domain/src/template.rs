@@ -5,8 +5,8 @@
 //! writes into its source where minijinja has no other hook. There are expressions, `if`, `for` and plain `set`; no
 //! macros, includes or blocks. An undefined name is an error that says so.
 //!
-//! Only short templates with a few harmless words (`light`) are rendered in place; all others are rendered with bounds
-//! on time and memory from outside ([`crate::bounded`]).
+//! Only short templates with a few harmless words (`light`) are rendered in this process; all others are rendered with
+//! bounds on time and memory from outside ([`crate::bounded`]).
 
 pub(crate) mod apart;
 mod budget;
@@ -199,7 +199,7 @@ impl Templates {
         apart::render(template, false, scope)
     }
 
-    /// Renders a template in place.
+    /// Renders a template in this process.
     fn render_here(&self, template: &str, scope: &Scope, budget: Arc<budget::Budget>) -> Result<Value, TemplateError> {
         let codes = guard::check(template).map_err(TemplateError)?;
         self.render_codes(template, &codes, scope, budget)
@@ -293,7 +293,7 @@ impl Templates {
         Ok(apart::render(expression, true, scope)? == Value::Bool(true))
     }
 
-    /// Evaluates a condition in place.
+    /// Evaluates a condition in this process.
     fn condition_here(
         &self,
         expression: &str,

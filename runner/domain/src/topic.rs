@@ -175,7 +175,7 @@ pub struct Topic {
     send_at: NaiveTime,
 }
 
-/// Checks all bounds.
+/// Checks that the numbers and durations of a topic lie within their bounds.
 fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
     let mut between = |pointer: &str, value: u64, most: u64| {
         if !(1..=most).contains(&value) {

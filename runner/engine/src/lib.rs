@@ -165,7 +165,7 @@ pub struct EngineConfig {
     /// The identity of the node. It stays the same after a restart, so that the node takes over its former work at
     /// once.
     pub node: Uuid,
-    /// Only for people.
+    /// Shown to people; nothing is decided by it.
     pub name: String,
     /// The address at which it listens, for other nodes and people.
     pub address: String,

@@ -81,7 +81,7 @@ async fn client(url: &str) -> Client {
     client
 }
 
-/// Chance without randomness.
+/// Chance that gives the same bits in each test run, and different ones with each call.
 #[derive(Debug, Default)]
 struct Counting(AtomicU64);
 

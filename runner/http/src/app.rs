@@ -46,7 +46,7 @@ pub struct HttpConfig {
     /// The keys of short-lived tokens signed for one uid, at least 32 bytes each; none: there are no such tokens. The
     /// first one signs.
     pub device_keys: Vec<Vec<u8>>,
-    /// Who vouches for people; `None`: they sign in with tokens.
+    /// The provider with which people sign in; `None`: they sign in with tokens.
     pub provider: Option<Arc<Provider>>,
     /// How many requests a second one token may make on this node; `None`: any number.
     pub rate_max: Option<u32>,
@@ -90,7 +90,7 @@ impl Counts {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is answered (of a stream, it has begun).
+    /// The request was answered (for a stream: the answer has begun).
     pub(crate) fn answered(&self, status: u16) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let class = usize::from(status / 100).clamp(1, 5) - 1;
@@ -114,7 +114,7 @@ impl Counts {
     }
 }
 
-/// Tells what a node counts, for `/metrics`.
+/// Writes the metrics of a node, for `/metrics`.
 pub type NodeMetrics = Arc<dyn Fn(&Page) + Send + Sync>;
 
 /// A request that has been answered (of a stream: its answer has begun), for a tracer.
@@ -132,10 +132,10 @@ pub struct Answered {
     pub traceparent: Option<String>,
 }
 
-/// Hears of requests that have been answered. Called on threads that serve: it must neither wait nor fail.
+/// Is called for each answered request, on threads that serve. It must neither wait nor fail.
 pub type RequestTracer = Arc<dyn Fn(Answered) + Send + Sync>;
 
-/// What a node gives its API.
+/// The parts of a node that its API needs.
 pub struct AppParts {
     pub store: Store,
     pub engine: Engine,
@@ -194,7 +194,7 @@ fn most_of(all: usize) -> usize {
 }
 
 impl App {
-    /// Puts the parts together.
+    /// Creates the app from the parts of a node.
     pub fn new(parts: AppParts) -> Self {
         let config = parts.config;
         Self(Arc::new(Shared {

@@ -33,7 +33,7 @@ use crate::serve::ServeLimits;
 /// all.
 const MAKE_ROOM_SHARE: usize = 16;
 
-/// What one connection is about.
+/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// Where it comes from.
@@ -41,12 +41,12 @@ pub(crate) struct Connection {
     crowd: Arc<Crowd>,
     number: u64,
     began: Instant,
-    /// Since when it waits for a head, or is about a request, in milliseconds from its beginning, shifted by one bit: the
-    /// last one says that a request is under way.
+    /// Since when it has been waiting for a head, or handling a request: milliseconds since its beginning, shifted left
+    /// by one bit. The lowest bit means that a request is open.
     since: AtomicU64,
-    /// Somebody known has asked something.
+    /// Its caller is known.
     known: AtomicBool,
-    /// It is to make room when it is silent.
+    /// It has to close as soon as it is silent, to make room.
     unwanted: AtomicBool,
     check: Notify,
 }
@@ -59,7 +59,7 @@ impl Connection {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or_default() << 1
     }
 
-    /// A head has come.
+    /// The head of a request has arrived.
     pub(crate) fn begins(&self) {
         self.since.store(self.now() | BUSY, Ordering::Release);
     }
@@ -81,7 +81,7 @@ impl Connection {
         (since & BUSY != 0, self.began + Duration::from_millis(since >> 1))
     }
 
-    /// Notes when an answer has been handed over to its end.
+    /// Notes that an answer was sent completely.
     pub(crate) fn after(self: Arc<Self>, answer: Response) -> Response {
         if http_body::Body::is_end_stream(answer.body()) {
             self.ends();
@@ -90,7 +90,7 @@ impl Connection {
         answer.map(|body| Body::new(Noted { body, connection: self }))
     }
 
-    /// Returns when it has taken more time than it gets, or is to make room.
+    /// Returns when it has exceeded its time, or must make room.
     pub(crate) async fn is_over(&self, limits: &ServeLimits) {
         loop {
             let (busy, since) = self.stands();
@@ -102,7 +102,7 @@ impl Connection {
                 (false, false) => since + limits.stranger_head_timeout,
                 (true, false) => since + limits.stranger_request_timeout,
                 (false, true) => since + limits.header_timeout,
-                // How long that may take is for the request's route to say.
+                // The route limits the time of a known caller's request.
                 (true, true) => now + limits.header_timeout,
             };
             if until <= now {
@@ -125,7 +125,7 @@ struct Members {
     next: u64,
     all: HashMap<u64, Seat>,
     strangers: usize,
-    /// Strangers by where they come from.
+    /// The number of strangers from each address.
     from: HashMap<Peer, usize>,
 }
 
@@ -136,7 +136,7 @@ struct Seat {
     is_stranger: bool,
 }
 
-/// A connection among the others, until it is dropped.
+/// The entry of a connection, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Member(pub(crate) Arc<Connection>);
 
@@ -149,7 +149,7 @@ impl Drop for Member {
 }
 
 impl Crowd {
-    /// Lets one in that has just been made. `None`: there are as many strangers as may be, and none is silent.
+    /// Registers a new connection. `None`: there is the maximum of strangers, and none of them is silent.
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer, limits: &ServeLimits) -> Option<Member> {
         let mut members = self.0.lock();
         if members.from.get(&peer).copied().unwrap_or_default() >= limits.strangers_of_one_max
@@ -192,7 +192,7 @@ impl Crowd {
 }
 
 impl Members {
-    /// Has some of those make room who have been silent for longest; answers how many.
+    /// Lets the connections make room that have been silent for longest; returns how many these are.
     fn make_room(&mut self, of: impl Fn(&Seat) -> bool) -> usize {
         let mut silent: Vec<(Instant, u64)> = self
             .all

@@ -1,5 +1,5 @@
-//! How bodies are described: by the types that they are. A type that goes in and comes out may have two schemas, since
-//! what may be left out on the way in is always there on the way out.
+//! How bodies are described: by their types. A type of requests and answers may have two schemas, because a field that
+//! a request may omit is always in the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 
 /// Where schemas are kept in an OpenAPI document.
 const COMPONENTS: &str = "#/components/schemas/";
-/// What the name of a type ends with where it is taken in another shape than it is answered in.
+/// The suffix of the name of a type in requests, if its schema differs from that in answers.
 const TAKEN: &str = "Input";
 
 /// What a body is.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// Something that no type of the wire stands for, such as wasm, by its name among [`crate::schemas`].
+    /// A body without a type of the wire, such as wasm, by its name in [`crate::schemas`].
     Named(&'static str),
     /// A type of the wire.
     Of(fn(&mut SchemaGenerator) -> Schema),
@@ -39,7 +39,7 @@ pub struct Schemas {
     answered: Kind,
 }
 
-/// Those of what goes in, or of what comes out.
+/// The schemas of requests, or those of answers.
 struct Kind {
     generator: SchemaGenerator,
     /// The names that bodies refer to.
@@ -63,7 +63,8 @@ impl Kind {
         schema
     }
 
-    /// What bodies refer to, and what that refers to. (A type that another took the place of is left out.)
+    /// The schemas to which bodies refer, and those to which these refer. (A type that another one replaces is left
+    /// out.)
     fn finish(mut self) -> Map<String, Value> {
         let mut all = self.generator.take_definitions(true);
         let mut reached = Map::new();
@@ -101,8 +102,8 @@ impl Schemas {
         self.answered.schema(shape)
     }
 
-    /// All that was referred to, by name, with those written by hand; and the names that what goes in has another
-    /// schema for, whose references [`rename`] changes.
+    /// All referenced schemas by name, including those written by hand; and the names whose schema differs in requests,
+    /// so that [`rename`] changes the references to them.
     pub fn finish(self, by_hand: BTreeMap<&'static str, Value>) -> (Map<String, Value>, BTreeSet<String>) {
         let (taken, answered) = (self.taken.finish(), self.answered.finish());
         let differ = differing(&taken, &answered);
@@ -120,7 +121,7 @@ impl Schemas {
     }
 }
 
-/// The names under which one thing goes in and another comes out, be it only deeper within.
+/// The names whose schemas in requests and answers differ, perhaps only within a referenced schema.
 fn differing(taken: &Map<String, Value>, answered: &Map<String, Value>) -> BTreeSet<String> {
     let both = || {
         taken
@@ -163,7 +164,7 @@ fn references(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Makes references to what has another schema on the way in lead to that.
+/// Changes references in requests to schemas that differ there.
 pub fn rename(schema: &mut Value, differ: &BTreeSet<String>) {
     match schema {
         Value::Object(entries) => {
@@ -186,8 +187,8 @@ pub fn rename(schema: &mut Value, differ: &BTreeSet<String>) {
     }
 }
 
-/// Says nothing of fields beside those that are named: an answer may be sent back as it is, with what only answers have,
-/// and a newer server may answer more.
+/// Schemas do not forbid unknown fields: an answer may be sent back as a request, with fields that only answers have,
+/// and a newer server may answer with more fields.
 fn open(schema: &mut Schema) {
     for word in ["additionalProperties", "unevaluatedProperties"] {
         if schema.get(word).is_some_and(|more| *more == Value::Bool(false)) {
@@ -196,8 +197,8 @@ fn open(schema: &mut Schema) {
     }
 }
 
-/// Words that are told one by one, each with what it means, become an `enum`, which more tools understand; what they
-/// mean goes into the description.
+/// Alternatives that are single words with a description each become an `enum`, which more tools understand. Their
+/// descriptions go into the description of the type.
 fn words_as_enum(schema: &mut Schema) {
     fn words(schema: &Schema) -> Option<(Vec<Value>, String)> {
         let mut words = Vec::new();

@@ -18,13 +18,13 @@ pub struct Problem {
     pub status: StatusCode,
     /// One sentence about this occurrence.
     pub detail: String,
-    /// Each thing that is wrong with what was sent.
+    /// All errors in the request.
     pub errors: Vec<Fault>,
     /// The id of the thing that is there already (409).
     pub existing: Option<String>,
     /// Seconds, for the header `Retry-After`.
     pub retry_after: Option<u64>,
-    /// Where in a text that was sent the first of `errors` is.
+    /// The position of the first of `errors` in the sent text.
     pub position: Option<Box<Position>>,
     /// The value of `Allow` (405) or `WWW-Authenticate` (401).
     pub header: Option<Box<(header::HeaderName, HeaderValue)>>,
@@ -62,7 +62,7 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// 401: no token, or none that is in force.
+    /// 401: no token, or no valid one.
     pub fn unauthenticated(detail: impl Into<String>) -> Self {
         let mut problem = Self::new(StatusCode::UNAUTHORIZED, detail);
         problem.header = Some(Box::new((
@@ -119,7 +119,7 @@ impl Problem {
         Self::invalid(Fault::at(pointer, detail))
     }
 
-    /// The same problem seen from a document that holds what was judged below `prefix`.
+    /// The same problem for a document that contains the checked value below `prefix`.
     pub(crate) fn below(self, prefix: &str) -> Self {
         if self.errors.is_empty() {
             return self;
@@ -205,7 +205,7 @@ impl IntoResponse for Problem {
 /// Seconds after which to try again when Postgres is away, or two transactions were in each other's way.
 const STORE_RETRY_SECONDS: u64 = 1;
 
-/// The same where the server takes no writes: until it was promoted, or somebody made room.
+/// The same if the server accepts no writes, until it is promoted or has free disk space again.
 const READ_ONLY_RETRY_SECONDS: u64 = 5;
 
 impl From<StoreError> for Problem {

@@ -44,7 +44,7 @@ pub struct Request {
     /// What all routes share.
     pub app: App,
     pub caller: Arc<Caller>,
-    /// For how long what the caller has shown stays in force; `None`: for ever.
+    /// Waits for the end of the caller's token or session; `None`: it has no end.
     pub(crate) standing: Option<Standing>,
     /// Where the connection comes from.
     pub(crate) peer: Peer,
@@ -76,18 +76,18 @@ impl Request {
             .map_or("", |(_, value)| value)
     }
 
-    /// A name in the path of something that has to be there: what can be no name is not there.
+    /// A name in the path of an existing object. A text that cannot be a name is 404.
     pub fn name(&self, key: &str, what: &str) -> Result<Name, Problem> {
         let text = self.part(key);
         Name::new(text).map_err(|_| Problem::not_found(what, text))
     }
 
-    /// A name in the path of something that is to be made: what can be no name is 422.
+    /// A name in the path of an object that may be created. A text that cannot be a name is 422.
     pub fn new_name(&self, key: &str) -> Result<Name, Problem> {
         Name::new(self.part(key)).map_err(|error| Problem::invalid_at("", error.to_string()))
     }
 
-    /// A part of the path that is a number or an id of something that has to be there.
+    /// A number or an id in the path of an existing object.
     pub fn id<T: FromStr>(&self, key: &str, what: &str) -> Result<T, Problem> {
         let text = self.part(key);
         text.parse().map_err(|_| Problem::not_found(what, text))
@@ -278,7 +278,7 @@ impl Request {
         }
     }
 
-    /// Waits until what the caller has shown is in force no more.
+    /// Waits until the caller's token or session is not valid any more.
     pub(crate) async fn fallen(&self) {
         match &self.standing {
             Some(standing) => standing.end(&self.app).await,

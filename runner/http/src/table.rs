@@ -63,14 +63,14 @@ impl Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     Quick,
-    /// May wait or follow.
+    /// The request may wait or follow.
     Waits,
     Uploads,
-    /// Is never refused for load: health.
+    /// The request is never refused because of load: health.
     Free,
 }
 
-/// Writes a problem.
+/// How a route writes a problem: some callers expect another shape than a problem body.
 pub(crate) type Tell = fn(Problem) -> Response;
 
 type Handler = Arc<dyn Fn(Request) -> BoxFuture<'static, Outcome> + Send + Sync>;
@@ -99,19 +99,20 @@ pub struct Route {
     pub tag: &'static str,
     /// What it does, in a line.
     pub summary: &'static str,
-    /// Further explanations.
+    /// What the summary leaves out, for the description of the API; may be empty.
     pub detail: &'static str,
     /// The allowed query parameters; below `/v1`, any other is refused.
     pub query: Vec<QueryParam>,
     /// The bodies that it accepts, by media type.
     pub takes: Vec<Media>,
-    /// Its successful answers.
+    /// Its successful answers: the status, and the body (`None`: there is none).
     pub answers: Vec<(u16, Option<Media>, &'static str)>,
     /// Its possible problems, in addition to those of all routes.
     pub problems: Vec<(u16, &'static str)>,
     /// How long it may take.
     pub pace: Pace,
-    /// It changes something: all methods but GET, and a GET that says so. A cookie is then checked more strictly.
+    /// Whether it changes something: all methods except GET, and a GET that says so. Then a cookie is checked more
+    /// strictly.
     pub acts: bool,
     /// Writes problems that arise before the handler, such as a missing token.
     tell: Tell,
@@ -143,7 +144,7 @@ impl Route {
         }
     }
 
-    /// What is good to know besides.
+    /// Sets what the summary leaves out.
     pub fn detail(mut self, detail: &'static str) -> Self {
         self.detail = detail;
         self
@@ -237,7 +238,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Puts the routes of all nouns together.
+    /// Creates the table from the routes of all nouns.
     pub fn new(nouns: Vec<(&'static str, Vec<Route>)>) -> Self {
         let routes = nouns
             .into_iter()
@@ -370,7 +371,8 @@ async fn upload_slot(app: &App, actor: &str) -> Result<FairSlot, Problem> {
     }
 }
 
-/// A slot at what a route's pace counts against. Whose request it is has to be known first: nobody takes all.
+/// A slot of the bound against which a route counts. The caller has to be known before, so that no caller takes all
+/// slots.
 async fn slot(app: &App, pace: Pace, actor: &str) -> Result<Option<FairSlot>, Problem> {
     let slots = match pace {
         Pace::Quick => &app.requests,

@@ -16,10 +16,10 @@ use http_body::{Frame, SizeHint};
 /// How many bytes of one body are thrown away before the connection is closed after all.
 const DISCARD_BYTES_MAX: usize = 128 << 20;
 
-/// How long that may take.
+/// How long discarding may take altogether.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long it may pause.
+/// How long the client may pause meanwhile.
 const DISCARD_IDLE_MAX: Duration = Duration::from_secs(2);
 
 /// A request's body, whose rest is discarded when it is dropped.

@@ -28,7 +28,7 @@ const MEASURED: Duration = Duration::from_secs(2);
 /// How many attempts run at once in the sandbox.
 const IN_FLIGHT: usize = 64;
 
-/// Returns its params.
+/// A component that returns its params: what remains is the cost of an attempt itself.
 const ECHO: &str = r#"(component
   (import "heddle:task/types@1.0.0" (instance $types
     (type $f (variant (case "retryable" string) (case "retry-after" (tuple u64 string))

@@ -19,7 +19,7 @@ pub struct AttemptRequest {
     pub params: String,
     /// The messages for a script of the world `consumer`.
     pub batch: Option<Batch>,
-    /// Its limits.
+    /// Bounds on its memory, time, output and log.
     pub limits: Limits,
     /// What it may reach.
     pub grants: Grants,

@@ -19,7 +19,7 @@ pub struct Batch {
     pub messages: Vec<Message>,
 }
 
-/// A due message.
+/// A message as its script gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The same in every attempt.

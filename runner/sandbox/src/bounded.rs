@@ -459,11 +459,11 @@ fn serve_works() -> std::io::Result<()> {
         limit(libc::RLIMIT_AS, own + (memory_max_mib(length) << 20))?;
         let mut work = vec![0; length];
         stdin.read_exact(&mut work)?;
-        let mut told = Ok(());
+        let mut sent = Ok(());
         let answer = heddle_domain::bounded::answer(&work, &mut || {
-            told = stdout.write_all(&[BEGUN]).and_then(|()| stdout.flush());
+            sent = stdout.write_all(&[BEGUN]).and_then(|()| stdout.flush());
         });
-        told?;
+        sent?;
         let mut head = vec![ANSWER];
         head.extend((answer.len() as u32).to_le_bytes());
         stdout.write_all(&head)?;

@@ -299,12 +299,12 @@ pub fn compile_child_main() -> ExitCode {
 }
 
 fn serve_order() -> Result<(), String> {
-    let told = |error: std::io::Error| error.to_string();
+    let text = |error: std::io::Error| error.to_string();
     let mut stdin = std::io::stdin().lock();
     let mut line = Vec::new();
     loop {
         let mut byte = [0];
-        stdin.read_exact(&mut byte).map_err(told)?;
+        stdin.read_exact(&mut byte).map_err(text)?;
         if byte[0] == b'\n' {
             break;
         }
@@ -314,12 +314,12 @@ fn serve_order() -> Result<(), String> {
         line.push(byte[0]);
     }
     let order: Order = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
-    limit_self(&order).map_err(told)?;
+    limit_self(&order).map_err(text)?;
     let mut wasm = Vec::new();
     stdin
         .take(order.max_wasm_bytes as u64 + 1)
         .read_to_end(&mut wasm)
-        .map_err(told)?;
+        .map_err(text)?;
     let (answer, code) = match compile(&wasm, &order) {
         Ok((kind, code)) => (Answer::Compiled(kind), code),
         Err(why) => (
@@ -333,7 +333,7 @@ fn serve_order() -> Result<(), String> {
         .write_all(b"\n")
         .and_then(|()| stdout.write_all(&code))
         .and_then(|()| stdout.flush())
-        .map_err(told)
+        .map_err(text)
 }
 
 fn compile(wasm: &[u8], order: &Order) -> Result<(Kind, Vec<u8>), String> {

@@ -58,7 +58,7 @@ pub struct WebRequest {
     pub body: Bytes,
 }
 
-/// A server's answer.
+/// The answer of a server, or that of a test case in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebAnswer {
     pub status: u16,
@@ -79,7 +79,7 @@ pub struct SqlStatement {
     pub rows: bool,
 }
 
-/// A database's answer.
+/// The answer of a database, or that of a test case in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SqlAnswer {
     /// A JSON array of objects.

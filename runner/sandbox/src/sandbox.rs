@@ -113,7 +113,7 @@ pub enum SandboxError {
 pub struct Compiled {
     /// `sha256:` and the digest of the uploaded bytes.
     pub digest: String,
-    /// Its kind.
+    /// What it exports, and so how Heddle calls it.
     pub world: World,
     /// The runtime with which a text was checked.
     pub runtime: Option<RuntimeId>,
@@ -122,7 +122,7 @@ pub struct Compiled {
     /// The JSON Schema of its params: an object, not yet checked to be a valid schema.
     pub params_schema: Option<Value>,
     pub defaults: Map<String, Value>,
-    /// Its own description.
+    /// What the script says about itself, for people.
     pub description: Option<String>,
     /// The bytes that were uploaded.
     pub size: usize,

@@ -105,7 +105,6 @@ impl LogLevel {
 pub struct LogLine {
     /// When it was written.
     pub at: Time,
-    /// Its importance.
     pub level: LogLevel,
     /// The text: one line or several, at most 64 KiB.
     pub message: String,

@@ -25,7 +25,7 @@ pub enum StoreError {
     /// A statement failed: our fault.
     #[error("an SQL statement failed")]
     Database(#[source] Failed),
-    /// The migrations failed.
+    /// The schema could not be updated to that of this version.
     #[error("migration failed")]
     Migration(#[source] Arc<MigrateError>),
     /// A row contains what this version cannot read: our fault, or written by a newer node.

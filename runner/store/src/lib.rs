@@ -1,4 +1,4 @@
-//! The only SQL of Heddle: what is stored in Postgres, in folders by subject, one file per noun.
+//! All SQL on the schema of Heddle: what is stored in Postgres, in folders by subject, one file per noun.
 //!
 //! Statements whose correctness depends on locks are separate files in `src/sql/`, each beginning with a locking note.
 //! All others are inline `query!`s, checked against the schema at compile time.

@@ -13,7 +13,7 @@ pub struct NodeRow {
     pub id: Uuid,
     /// The number that fences what it holds; a new one after a restart.
     pub lease: i64,
-    /// Only for people.
+    /// Shown to people; nothing is decided by it.
     pub name: String,
     /// The address at which it listens, for other nodes and people.
     pub address: String,

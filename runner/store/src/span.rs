@@ -87,7 +87,7 @@ pub(crate) fn made(id: Uuid) -> Option<Time> {
     DateTime::from_timestamp_millis(i64::try_from(id.as_u128() >> 80).ok()?)
 }
 
-/// The database's time.
+/// The time at which the current transaction began, by the database's clock.
 pub(crate) async fn now(session: &mut PgSession) -> Result<Time, StoreError> {
     Ok(sqlx::query_scalar!(r#"SELECT now() AS "now!""#)
         .fetch_one(session)

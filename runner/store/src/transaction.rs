@@ -42,7 +42,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// The upper bounds of the histogram's buckets, in seconds.
 const BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// The counts of a store's transactions. There are as many names as places in the source.
+/// The counts of a store's transactions. Each name is written in the source, so their number is bounded.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     seconds: HistogramVec,

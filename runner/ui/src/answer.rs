@@ -115,7 +115,7 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     }
 }
 
-/// Nobody has come in yet.
+/// The viewer before anybody has signed in, who may see no page.
 fn nobody() -> Viewer {
     Viewer {
         actor: String::new(),
@@ -165,7 +165,7 @@ fn finish(ctx: &Ctx, answer: Answer, headers: &axum::http::HeaderMap) -> Respons
     }
 }
 
-/// 303, and what the next page says once.
+/// 303 to another page, with a sentence that the next page shows once.
 fn see(to: &str, said: Option<&str>) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
@@ -173,7 +173,7 @@ fn see(to: &str, said: Option<&str>) -> Response {
         response.headers_mut().insert(header::LOCATION, value);
     }
     if let Some(said) = said {
-        // A cookie has room for so much.
+        // A cookie cannot be longer.
         let said: String = said.chars().take(600).collect();
         let said = percent_encoding::utf8_percent_encode(&said, percent_encoding::NON_ALPHANUMERIC);
         set_cookie(
@@ -257,7 +257,7 @@ fn problem(path: &str) -> Response {
     response
 }
 
-/// An answer that continues.
+/// An answer whose body goes on, such as a stream of events.
 pub(crate) fn events(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(stream));
     let fixed = HeaderValue::from_static;

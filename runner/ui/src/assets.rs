@@ -62,7 +62,7 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     .collect()
 });
 
-/// Compressed; of what cannot be, nothing (writing to memory does not fail).
+/// The compressed bytes. Writing to memory does not fail; if it did, they would be empty.
 pub(crate) fn gzip(bytes: &[u8], level: Compression) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 3), level);
     let _ = encoder.write_all(bytes);

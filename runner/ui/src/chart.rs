@@ -44,7 +44,7 @@ pub(crate) fn hours(zone: Tz, from: Time, to: Time, each: u32) -> Vec<Time> {
     ticks
 }
 
-/// Bars, oldest first: states and milliseconds.
+/// A strip of bars, oldest first. Each has a state and a duration in milliseconds.
 pub(crate) fn strip(bars: &[(RunState, Option<i64>)], label: &str) -> Markup {
     const ROOM: usize = 30;
     const STEP: f64 = 6.0;

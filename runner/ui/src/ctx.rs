@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::words::Lang;
 use crate::{Trouble, Ui, Viewer, span};
 
-/// The most that an answer of the API may have: a run of 10,000 items with their outputs.
+/// The maximum bytes of an answer of the API: enough for a run of 10,000 items with their outputs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// What has to be escaped in a segment of a path.
@@ -174,7 +174,8 @@ impl Ctx {
         query.finish()
     }
 
-    /// A given parameter in the format of the API: times in a form have no zone, and are in the viewer's.
+    /// A parameter of the query in the format of the API. Times in a form have no zone; they are read in the zone of
+    /// the viewer.
     pub(crate) fn said_for_api(&self, name: &str, value: &str) -> String {
         let value = value.trim();
         let at = matches!(name, "from" | "to")
@@ -206,7 +207,7 @@ impl Ctx {
         self.path.contains("%00") || self.query.iter().any(has_nul) || (form && self.form().iter().any(has_nul))
     }
 
-    /// Whether only a piece of a page is asked for, by a script of ours.
+    /// Whether one of our scripts asks for only a piece of a page.
     pub(crate) fn is_piece(&self) -> bool {
         self.head.headers.contains_key("hx-request")
     }
@@ -234,7 +235,7 @@ impl Ctx {
         cookie(&self.head, "heddle_zone").is_some()
     }
 
-    /// What the page shows belongs to a group of this zone, in which its times are told as well.
+    /// The page is about a group with this zone. Times are shown in this zone too.
     pub(crate) fn in_zone_of(&self, zone: Tz) {
         *self.group_zone.lock() = Some(zone);
     }
@@ -244,7 +245,7 @@ impl Ctx {
         *self.group_zone.lock()
     }
 
-    /// The page's parts depend on that.
+    /// Says when the parts of the page have to be made again.
     pub(crate) fn beats_with(&self, beat: Beat) {
         *self.beat.lock() = beat;
     }
@@ -290,17 +291,17 @@ impl Ctx {
         Ok(self.ui.host.call(request).await)
     }
 
-    /// What the API has there.
+    /// The answer of the API to a `GET` of this path.
     pub(crate) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, Trouble> {
         self.ask_as(Method::GET, target, "application/json", Bytes::new()).await
     }
 
-    /// Has the API do something that is told of by its status alone.
+    /// Calls the API to change something. The answer is only its status.
     pub(crate) async fn send(&self, method: Method, target: &str, body: &Value) -> Result<(), Trouble> {
         self.ask::<IgnoredAny>(method, target, body).await.map(drop)
     }
 
-    /// Has the API do something, and reads what it says of it.
+    /// Calls the API to change something, and reads its answer.
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -328,7 +329,7 @@ impl Ctx {
             let problem = serde_json::from_slice(&bytes).unwrap_or_default();
             return Err(Trouble::of_problem(status.as_u16(), problem));
         }
-        // An answer without a body is one of nothing.
+        // An answer without a body is read as null.
         let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
         serde_json::from_slice(text).map_err(|error| {
             tracing::error!(%error, path = target, "cannot read an answer of the API");

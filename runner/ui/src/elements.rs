@@ -23,12 +23,12 @@ pub(crate) fn line(text: &str) -> String {
     cut
 }
 
-/// How the engine begins to tell of a run that a task has started; its id follows.
+/// The words with which the engine names a run that a task has started. The id of the run follows.
 const SUB_RUN: &str = "sub-run ";
-/// As long as an id is in words.
+/// The length of an id as text.
 const ID_CHARS: usize = 36;
 
-/// A text in which each run that is called a sub-run leads to that run.
+/// A text in which each named sub-run is a link to that run.
 pub(crate) fn linked(text: &str) -> Markup {
     let mut rest = text;
     let mut pieces: Vec<(&str, Option<uuid::Uuid>)> = Vec::new();
@@ -41,7 +41,7 @@ pub(crate) fn linked(text: &str) -> Markup {
     html! { @for (before, id) in &pieces { (before) @if let Some(id) = id { a href={ "/runs/" (id) } { (id) } } } (rest) }
 }
 
-/// The first line of what something failed with: its kind, which is said once, and the message.
+/// The first line of an error: its kind, and the message. A message that begins with the kind does not repeat it.
 pub(crate) fn failure(kind: Option<ErrorKind>, message: &str) -> Markup {
     let kind = kind.map(|kind| format!("{kind}: ")).unwrap_or_default();
     let message = message.strip_prefix(&kind).unwrap_or(message);
@@ -53,11 +53,11 @@ pub(crate) fn glyph(name: &str) -> Markup {
     html! { svg.glyph width="16" height="16" aria-hidden="true" { use href={ "#g-" (name) } {} } }
 }
 
-/// What has a state that pages show by hue, glyph and word.
+/// A type whose states pages show by colour, glyph and word.
 pub(crate) trait Shown: Sync {
     /// The word of the API, and the end of the key of ours.
     fn word(&self) -> &str;
-    /// Which glyph stands for it.
+    /// The glyph of the state.
     fn glyph(&self) -> &'static str;
 }
 
@@ -143,8 +143,8 @@ impl Shown for NotificationState {
     }
 }
 
-/// What is no state of an enumeration: of nodes, messages, backfills and counts by state, which are words on the wire too,
-/// and what pages say of things that are on, off or late.
+/// States that are words and no enumeration: those of nodes, messages and backfills, counts by state, and what pages
+/// say about things that are on, off or late.
 impl Shown for str {
     fn word(&self) -> &str {
         self
@@ -181,8 +181,8 @@ pub(crate) fn state(ctx: &Ctx, state: impl Shown) -> Markup {
     told(&state, &state_word(ctx, &state))
 }
 
-/// The state of a `notification`, a `message` or a `backfill`, which wait for something else than task runs do: by its own
-/// word where it has one.
+/// The state of a `notification`, a `message` or a `backfill`. Some of these states have words of their own, because
+/// these things wait for something else than task runs do.
 pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: impl Shown) -> Markup {
     let key = format!("state-{thing}-{}", state.word());
     let word = t!(ctx, &key);
@@ -262,7 +262,8 @@ pub(crate) fn time_to_the_milli(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="ms" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) (format!(".{millis:03}")) } }
 }
 
-/// How long ago, or how long until: said by the script as time goes by, and absolute without one.
+/// How long ago a time was, or how long until it comes. The script of the page keeps that up to date; without a script,
+/// the time itself is shown.
 pub(crate) fn ago(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     let at = at.into();
     html! { time.ago datetime=(iso(at)) title=(zones(ctx, at)) data-ago { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
@@ -279,12 +280,12 @@ pub(crate) fn when(ctx: &Ctx, name: &str) -> Markup {
     html! { label.when title=(ctx.zone.name()) { span { (t!(ctx, name)) } input type="datetime-local" name=(name) value=[given]; } }
 }
 
-/// A moment that stands in an address or in a form.
+/// A time as it is written into an address or a form.
 pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()
 }
 
-/// How long something took; `None`: it goes on, and the script counts, in place of since when that is.
+/// How long something took. `None`: it still goes on, and the page's script counts the time since it began.
 pub(crate) fn took(ctx: &Ctx, from: impl Into<Time>, to: Option<impl Into<Time>>) -> Markup {
     let (from, to): (Time, Option<Time>) = (from.into(), to.map(Into::into));
     match to {
@@ -327,11 +328,11 @@ pub(crate) struct Button<'a> {
     pub(crate) glyph: &'a str,
     /// Its effect, in a sentence.
     pub(crate) title: String,
-    /// Why it may not.
+    /// Why it cannot be done now. The button is then disabled.
     pub(crate) refused: Option<String>,
     pub(crate) kind: &'a str,
     pub(crate) fields: Vec<(&'a str, String)>,
-    /// Asked before it is done.
+    /// The question that the viewer must confirm first.
     pub(crate) confirm: Option<String>,
 }
 
@@ -355,7 +356,7 @@ pub(crate) fn button(button: Button<'_>) -> Markup {
         @if !button.glyph.is_empty() { (glyph(button.glyph)) }
         (button.label)
     };
-    // One that may not be pressed can be reached by keyboard and finger all the same, and then says why.
+    // A disabled button can still be reached by keyboard and finger, and then says why it is disabled.
     if let Some(why) = &button.refused {
         return html! {
             span.act { button type="button" class={ "refused " (button.kind) } aria-disabled="true" aria-label=(format!("{}: {why}", button.label)) data-why=(why) { (inside) } }
@@ -369,10 +370,10 @@ pub(crate) fn button(button: Button<'_>) -> Markup {
     }
 }
 
-/// A text whose parts between backquotes are what one types: of our own words, and of what authors say of their scripts.
+/// A text of ours or of an author. Its parts between backquotes are shown as code.
 pub(crate) fn prose(text: &str) -> Markup {
     let parts: Vec<&str> = text.split('`').collect();
-    // A backquote without its fellow is a backquote.
+    // A single backquote is shown as it is.
     let whole = parts.len() % 2 == 1;
     html! {
         @if whole { @for (index, part) in parts.iter().enumerate() { @if index % 2 == 1 { code { (part) } } @else { (part) } } }
@@ -380,7 +381,7 @@ pub(crate) fn prose(text: &str) -> Markup {
     }
 }
 
-/// Nothing is there, and what that means.
+/// The text of an empty list: that it is empty, and what that means.
 pub(crate) fn empty(text: &str) -> Markup {
     html! { p.empty { (prose(text)) } }
 }
@@ -412,7 +413,7 @@ pub(crate) fn with_query(ctx: &Ctx, changes: &[(&str, Option<&str>)]) -> String 
     }
 }
 
-/// A chosen one of several, each with its address.
+/// A choice of one of several; each has its address.
 pub(crate) fn choice(ctx: &Ctx, label: &str, name: &str, chosen: &str, among: &[(&str, String)]) -> Markup {
     html! {
         nav.choice aria-label=(label) {
@@ -434,7 +435,7 @@ pub(crate) fn tabs(label: &str, here: &str, tabs: &[(String, String, String)]) -
     }
 }
 
-/// The states that the legend of a picture of task runs tells of.
+/// The states in the legend of a picture of task runs.
 pub(crate) const TASK_STATES: [TaskState; 6] = [
     TaskState::Succeeded,
     TaskState::Running,

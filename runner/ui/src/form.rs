@@ -42,8 +42,8 @@ fn kind(schema: &Value) -> Kind {
     }
 }
 
-/// The properties of a schema, as fields show them: a reference to a definition is replaced by the definition, with its
-/// own keywords; alternative constants are an enumeration.
+/// The properties of a schema, in the form that fields need. A reference is replaced by its definition, with the
+/// keywords beside it. Alternatives that are all constants become an enumeration.
 pub(crate) fn properties(whole: &Value) -> Map<String, Value> {
     let own = whole["properties"].as_object().into_iter().flatten();
     own.map(|(name, schema)| (name.clone(), resolved(schema, whole)))
@@ -131,7 +131,7 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
         let Some(schema) = properties.get(name) else { continue };
         let wrong = |what: &str| Trouble::at(format!("/params/{name}"), format!("`{text}` is not {what}"));
         let value = match kind(schema) {
-            // Of an enumeration, the one that was chosen, with its type.
+            // For an enumeration, the chosen value with its type.
             _ if schema["enum"].is_array() => {
                 let among = schema["enum"].as_array().map(Vec::as_slice).unwrap_or_default();
                 among
@@ -145,7 +145,7 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
                 .parse::<i64>()
                 .map(Value::from)
                 .map_err(|_| wrong("a whole number"))?,
-            // A whole one stays whole.
+            // An integer stays an integer.
             Kind::Number => match text.parse::<i64>() {
                 Ok(whole) => Value::from(whole),
                 Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| wrong("a number"))?,

@@ -11,18 +11,18 @@ use crate::{Ctx, Trouble, assets, live};
 /// A page, without its frame.
 pub(crate) struct Page {
     pub(crate) status: u16,
-    /// In the browser's tab.
+    /// The title in the tab of the browser.
     pub(crate) title: String,
     /// Which entry of the rail it belongs to.
     pub(crate) section: &'static str,
-    /// The way here: words, and addresses of all but the last.
+    /// The path to this page: words, each with an address except the last.
     pub(crate) crumbs: Vec<(String, Option<String>)>,
     /// The last crumb, if it is a time.
     pub(crate) of_time: Option<Time>,
     pub(crate) body: Markup,
     /// The seconds after which a browser without scripts reloads.
     pub(crate) refresh: Option<u32>,
-    /// Without the rail: nobody has come in.
+    /// Without the rail, because nobody has signed in.
     pub(crate) bare: bool,
 }
 

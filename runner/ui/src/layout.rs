@@ -15,7 +15,7 @@ pub(crate) struct Layout {
     pub(crate) height: f64,
 }
 
-/// Beyond this many nodes or edges layers are stacked without minding crossings: nobody follows so many lines, and the
+/// With more nodes or edges than this, the crossings of lines are not reduced: nobody follows so many lines, and the
 /// library would take seconds.
 const CAREFUL_NODES_MAX: usize = 600;
 const CAREFUL_EDGES_MAX: usize = 1_500;
@@ -89,8 +89,8 @@ pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height
     }
 }
 
-/// The parts that hang together, the nodes of each in an order in which few lines cross: by `rust-sugiyama`, unless there
-/// are too many.
+/// The connected parts of the graph. The nodes of each are in an order in which few lines cross, computed by
+/// `rust-sugiyama` unless there are too many.
 fn in_order(count: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
     if count > CAREFUL_NODES_MAX || edges.len() > CAREFUL_EDGES_MAX {
         return vec![(0..count).collect()];
@@ -101,7 +101,7 @@ fn in_order(count: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
         vertex_spacing: 0.0,
         ..Default::default()
     };
-    // The library tells each of its steps as information, under names of all kinds: nothing for the log of a node.
+    // The library logs each of its steps at level info, under many names. The log of a node must not contain them.
     let parts = tracing::dispatcher::with_default(&tracing::Dispatch::none(), || {
         rust_sugiyama::from_vertices_and_edges(&vertices, &lines, &config)
     });
@@ -149,7 +149,8 @@ fn settle(rows: &[Vec<usize>], linked: &[(Vec<usize>, Vec<usize>)], step: f64, p
 
 /// The positions that are nearest to these (by the squares of the distances), in the same order and a step apart.
 fn spread(wanted: &[f64], step: f64) -> Vec<f64> {
-    // Without the steps they need only not fall: neighbours that would are one block, in the middle of what they want.
+    // Without the steps, the positions only must not decrease. Neighbours that would decrease form one block at the
+    // mean of their wanted positions.
     let mut blocks: Vec<(f64, f64)> = Vec::with_capacity(wanted.len());
     for (at, y) in wanted.iter().enumerate() {
         let mut block = (y - at as f64 * step, 1.0);
@@ -224,7 +225,7 @@ mod tests {
         check(1, &[]);
         check(3, &[]);
         check(4, &[(0, 1), (0, 2), (1, 3), (2, 3)]);
-        // Two parts that do not hang together.
+        // Two parts without a connection.
         check(5, &[(0, 1), (2, 3), (2, 4)]);
         // A long path next to a short one.
         check(5, &[(0, 1), (1, 2), (2, 3), (0, 3), (3, 4), (0, 4)]);

@@ -58,7 +58,7 @@ pub enum Role {
     /// Groups, runs, offers, topics.
     Operator,
     Author,
-    /// Nothing of the pages.
+    /// No page may be seen.
     Worker,
     Admin,
 }
@@ -66,9 +66,9 @@ pub enum Role {
 /// The viewer of a page.
 #[derive(Clone, Debug)]
 pub struct Viewer {
-    /// As the audit names them.
+    /// The name of the viewer in the audit.
     pub actor: String,
-    /// What they may do.
+    /// What the viewer may do.
     pub role: Role,
     /// `heddle dev`: nobody signs in or out.
     pub dev: bool,
@@ -92,7 +92,7 @@ impl Viewer {
     }
 }
 
-/// Why somebody does not come in.
+/// Why a request was not admitted.
 #[derive(Clone, Debug)]
 pub struct Turned {
     /// 401: sign in; 403: not from there; 408 and 413: too slow, too large; 429 and 503: later.
@@ -100,21 +100,21 @@ pub struct Turned {
     pub detail: String,
 }
 
-/// Why somebody whom a provider was to vouch for does not come in.
+/// Why a person could not sign in with an account at a provider.
 #[derive(Clone, Debug)]
 pub enum Astray {
     /// The provider does not answer.
     Away,
-    /// It was begun in another browser, or too long ago.
+    /// The sign-in was begun in another browser, or too long ago.
     NotBegun,
-    /// The provider says no, by this code.
+    /// The provider refused, with this code.
     Denied(String),
     /// The provider's answer is invalid: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired`, `nonce`
     /// or `person`.
     Wrong(&'static str),
     /// Nothing gives this person a role.
     NoRole(String),
-    /// It is not about the provider.
+    /// The request failed for a reason that has nothing to do with the provider.
     Turned(Turned),
 }
 
@@ -135,11 +135,11 @@ pub trait Host: Send + Sync + 'static {
     fn left(&self, parts: &Parts) -> BoxFuture<'static, ()>;
     /// The name of the provider with which people may sign in, if there is one.
     fn provider(&self) -> Option<&str>;
-    /// Sends a browser to the provider; after that it is to come `to` a page.
+    /// Sends a browser to the provider. Afterwards, the browser goes `to` a page.
     fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>>;
-    /// A browser comes back from there.
+    /// Handles the browser's return from the provider.
     fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Onward, Astray>>;
-    /// The body of a request, in bounded time: little of both for somebody who is not `known`.
+    /// Reads the body of a request. Its time and size are bounded, more tightly for a caller who is not `known`.
     fn read<'a>(
         &'a self,
         parts: &'a Parts,
@@ -147,7 +147,7 @@ pub trait Host: Send + Sync + 'static {
         body: Body,
         bytes_max: usize,
     ) -> BoxFuture<'a, Result<Bytes, Turned>>;
-    /// The API: as if the request had come over the wire.
+    /// Calls the API, as if the request had come over the network.
     fn call(&self, request: Request) -> BoxFuture<'static, Response>;
 }
 

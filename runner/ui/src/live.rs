@@ -48,23 +48,24 @@ use crate::{Ctx, Role, Ui, Viewer, answer, pages};
 
 /// How many pages one node keeps up to date; further ones are told to come back, and do not change.
 const PAGES_MAX: usize = 5_000;
-/// The least between two updates of a page.
+/// The minimum time between two updates of a page.
 const GAP: Duration = Duration::from_millis(250);
-/// The most, however large the first of them was.
+/// The maximum of that time, however large the first of the two updates was.
 const GAP_MAX: Duration = Duration::from_secs(2);
-/// In so much time, in microseconds, a page may be sent a kibibyte.
+/// The time after an update for each KiB of it, in microseconds: a page is sent at most 64 KiB per second, between the
+/// two limits above.
 const MICROS_FOR_KIB: u64 = 1_000_000 / 64;
 /// How often the fingerprint is read while a page is open.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a page is made again although nothing seems to have changed.
 const ANYWAY_EVERY: Duration = Duration::from_secs(60);
-/// A page that is made again anyway may be one that somebody else was just given.
+/// Instead of making a page again without a change, a node may send what it has made for another viewer within this time.
 const ANYWAY_AGE: Duration = Duration::from_secs(10);
 /// How many checks pass between two checks of runs.
 const RUNS_EVERY: u64 = 2;
 /// How soon a page that could not be made is tried again.
 const AWAY_EVERY: Duration = Duration::from_secs(2);
-/// A comment, so that proxies and browsers know that the connection is alive.
+/// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Tells pages that something may have changed.
@@ -73,14 +74,14 @@ pub(crate) struct Pulse {
     open: AtomicUsize,
     /// When something changed last.
     watcher: Mutex<Option<watch::Receiver<Instant>>>,
-    /// The same of the runs that pages are about.
+    /// When each run changed last that a page is about.
     runs: Mutex<HashMap<Uuid, watch::Sender<Instant>>>,
     /// The pages that are shown.
     shown: Mutex<HashMap<Looks, Weak<Shown>>>,
 }
 
 impl Pulse {
-    /// Listens; the first to do so starts the watcher, which ends when nobody does.
+    /// Listens for changes. The first listener starts the watcher, which ends when there are no listeners.
     fn listen(ui: &Ui) -> watch::Receiver<Instant> {
         let mut watcher = ui.pulse.watcher.lock();
         if let Some(receiver) = watcher.as_ref().filter(|receiver| receiver.has_changed().is_ok()) {
@@ -177,7 +178,7 @@ impl Pulse {
     }
 }
 
-/// The key by which two pages are the same.
+/// The properties that make a page the same for two viewers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Looks {
     target: String,
@@ -188,13 +189,13 @@ struct Looks {
     theme: Theme,
 }
 
-/// A page that is shown, to one or to many; for many what was made last is kept.
+/// A page that one or several viewers see. For several, the last made page is kept.
 #[derive(Default)]
 struct Shown(tokio::sync::Mutex<Option<Arc<Made>>>);
 
 /// A page as it was made.
 struct Made {
-    /// When that began: what had changed before is in it.
+    /// When making it began. It contains everything that had changed before.
     begun: Instant,
     what: What,
 }
@@ -202,9 +203,9 @@ struct Made {
 enum What {
     /// Its parts, and when they change.
     Parts(Vec<Ready>, Beat),
-    /// It is not there.
+    /// The page does not exist.
     Gone,
-    /// It cannot be made at present.
+    /// The page cannot be made at present.
     Away,
 }
 
@@ -239,7 +240,7 @@ impl Shown {
             begun,
             what: make.await,
         });
-        // Each viewer holds it once.
+        // Each viewer holds one reference. So it is kept only if there are several viewers.
         *last = (Arc::strong_count(self) > 1).then(|| made.clone());
         made
     }
@@ -261,7 +262,7 @@ impl Drop for Open {
     }
 }
 
-/// A part's text in a few letters.
+/// A short hash of the text of a part.
 fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes())
         .iter()
@@ -305,7 +306,7 @@ struct Again {
     head: axum::http::request::Parts,
     target: String,
     has: BTreeMap<String, String>,
-    /// The page, as long as it is made for the same.
+    /// The page that is shared with other viewers, and the properties for which it was made.
     shown: Option<(Looks, Arc<Shown>)>,
     /// When what the browser has was made.
     given: Option<Instant>,
@@ -445,7 +446,7 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
 struct Stream {
     again: Again,
     pulse: watch::Receiver<Instant>,
-    /// Completes when the viewer may not look any more.
+    /// Completes when the viewer is not admitted any more.
     left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,
     /// How long the next update has to wait.
@@ -455,7 +456,7 @@ struct Stream {
     run: Option<(Uuid, watch::Receiver<Instant>)>,
     /// When the page was looked at last.
     made: Option<Instant>,
-    /// It ends when the changes until now have been sent.
+    /// The stream ends when it has sent the changes until now.
     brief: bool,
     over: bool,
 }
@@ -514,7 +515,7 @@ impl Stream {
         }
     }
 
-    /// Says why nothing more will come.
+    /// Sends the reason why no more events follow, and ends the stream.
     fn end(&mut self, why: &str) {
         self.queue
             .push_back(Bytes::from(format!("event: over\ndata: {why}\n\n")));
@@ -559,7 +560,7 @@ async fn wait(
         () = rung => Some(Instant::now()),
         changed = told.changed() => match changed {
             Ok(()) => Some(*told.borrow_and_update()),
-            // Looked for at once the next time.
+            // The sender is gone: this counts as a change.
             Err(_) => Some(Instant::now()),
         },
         () = tokio::time::sleep(KEEP_ALIVE) => None,

@@ -1,4 +1,4 @@
-//! Times and spans as a person says them.
+//! Times and durations in the form that people use.
 
 use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
 use chrono_tz::Tz;

@@ -47,28 +47,28 @@ impl Trouble {
         Self::new(404, "")
     }
 
-    /// What the API answered in place of what was asked for.
+    /// The problem that the API answered.
     pub(crate) fn of_problem(status: u16, problem: Problem) -> Self {
         Self(Box::new(Problem { status, ..problem }))
     }
 
-    /// All of it in a line or more, as the API says it.
+    /// The whole problem as text, in the words of the API.
     pub(crate) fn sentence(&self) -> String {
         self.lines().join("\n")
     }
 
-    /// The same for people: a field by its label in place of a pointer.
+    /// The same for people: a field is named by its label, not by its pointer.
     pub(crate) fn said(&self, ctx: &Ctx) -> String {
         self.told(ctx.lang, None)
     }
 
-    /// The same of a text that somebody wrote, with the lines that are meant.
+    /// The same for a text that somebody wrote, with the numbers of the lines.
     pub(crate) fn said_of(&self, ctx: &Ctx, text: &str) -> String {
         self.told(ctx.lang, Some(text))
     }
 
     fn told(&self, lang: Lang, text: Option<&str>) -> String {
-        // What is not about a place is said once, whatever else is.
+        // If no error names a field or a line, the detail is shown once, and no list of errors.
         let placed = |fault: &ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
         if !self.errors.iter().any(placed) {
             return self.sentence();
@@ -127,7 +127,7 @@ fn label(lang: Lang, pointer: &str, in_text: bool) -> Option<String> {
     match parts.as_slice() {
         [] => None,
         path if in_text => Some(path.join(".")),
-        // What a form is about as a whole needs no name.
+        // An error about the form as a whole needs no label.
         ["filter"] => None,
         [one] | ["filter", one] => Some(match LABELS.iter().find(|(name, _)| name == one) {
             Some((_, key)) => lang.t(key, &[]),

@@ -1,6 +1,5 @@
-//! Every word that pages show, in each language: Fluent files in `words/`, read by `fluent-bundle`.
-//!
-//! A key that a language lacks is found by the test below, and so is one that the code asks for and nobody has written.
+//! Every word that pages show, in each language: Fluent files in `words/`, read by `fluent-bundle`. The test below
+//! finds keys that a language lacks, and keys that the code uses but no file has.
 
 use std::sync::LazyLock;
 
@@ -45,7 +44,7 @@ impl Lang {
         }
     }
 
-    /// In the cookie and in forms.
+    /// The name of the language in the cookie and in forms.
     pub(crate) fn code(self) -> &'static str {
         match self {
             Self::En => "en",
@@ -65,7 +64,7 @@ impl Lang {
         Self::ALL.into_iter().find(|lang| lang.code() == code)
     }
 
-    /// The first of those that a browser accepts, in its order, that there is.
+    /// The first language that the browser accepts, in its order, and that Heddle has.
     pub(crate) fn accepted(header: &str) -> Self {
         let mut wanted: Vec<(f32, Self)> = header
             .split(',')
@@ -81,7 +80,7 @@ impl Lang {
                 Some((weight, lang))
             })
             .collect();
-        // Stable: of equals the first.
+        // The sort is stable: of equal ones, the first stays first.
         wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
         wanted.first().map_or(Self::En, |(_, lang)| *lang)
     }

@@ -49,8 +49,8 @@ fn value(text: &str) -> Markup {
     html! { span class=(class) { (text) } }
 }
 
-/// The line, from 1, of what a pointer points to in a text of block style; of what is not there, the line of what it would
-/// be in.
+/// The line (counted from 1) to which a pointer leads, in a YAML text in block style. If nothing is there, the line of
+/// the nearest parent.
 pub(crate) fn line_of(text: &str, pointer: &str) -> Option<i64> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut from, mut until, mut found) = (0, lines.len(), None);
@@ -61,7 +61,7 @@ pub(crate) fn line_of(text: &str, pointer: &str) -> Option<i64> {
         };
         let depth = depth(lines[line]);
         from = line + 1;
-        // It ends where something begins that stands no deeper; lists may stand as deep as their key.
+        // It ends where a line is not indented deeper. Lists may be indented like their key.
         until = (from..until)
             .find(|n| !is_blank(lines[*n]) && self::depth(lines[*n]) <= depth && !is_item(lines[*n], depth))
             .unwrap_or(until);
@@ -83,7 +83,7 @@ fn is_item(line: &str, at: usize) -> bool {
     depth(line) == at && line.trim_start().starts_with("- ")
 }
 
-/// The line of a key, or of an item by its number, among those between two lines that stand least deep.
+/// The line of a key, or of an item by its number, among the least indented lines between two lines.
 fn child(lines: &[&str], from: usize, until: usize, part: &str) -> Option<usize> {
     let inside = || (from..until).filter(move |n| !is_blank(lines[*n]));
     let least = inside().map(|n| depth(lines[n])).min()?;

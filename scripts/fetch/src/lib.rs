@@ -5,7 +5,7 @@ use heddle::{Failure, Value, http};
 /// How much of a body is taken.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// What to fetch.
+/// The address to fetch, and what to do with its answer.
 #[heddle::data]
 pub struct Params {
     /// Absolute, `http` or `https`; its host must be among the task's `allow_hosts`.
@@ -26,11 +26,11 @@ fn some() -> usize {
     1000
 }
 
-/// What came back.
+/// What the server answered.
 #[heddle::data]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Output {
-    /// The status code.
+    /// The HTTP status of the response.
     status: u16,
     /// The whole body's length, in bytes.
     length: usize,

@@ -8,7 +8,7 @@ const MAX_LOOP: u32 = 93;
 /// Recursion takes `fib(n)` steps: this many last for some minutes.
 const MAX_RECURSION: u32 = 55;
 
-/// Which number.
+/// Which number to compute, and how.
 #[heddle::data]
 pub struct Params {
     /// Which Fibonacci number; fib(0) = 0, fib(1) = 1.

@@ -10,7 +10,7 @@ pub struct Params {
     /// How many attempts fail before one succeeds.
     #[serde(default = "one")]
     fail_times: u32,
-    /// How they fail.
+    /// How the attempts before that one fail.
     #[serde(default)]
     kind: Kind,
     /// For `retry_after`: how many milliseconds to ask for.
@@ -38,7 +38,7 @@ pub enum Kind {
     RetryAfter,
     /// Will never go better.
     Fatal,
-    /// Nothing to do.
+    /// There is nothing to do: the task run is skipped.
     Skip,
     /// The instance ends in a trap.
     Trap,
@@ -46,7 +46,7 @@ pub enum Kind {
     Exit,
 }
 
-/// What was done.
+/// How it succeeded in the end.
 #[heddle::data]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Output {

@@ -14,11 +14,11 @@ fn world() -> String {
     "world".to_owned()
 }
 
-/// What was said.
+/// What it says to the person.
 #[heddle::data]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Output {
-    /// The greeting.
+    /// The greeting, with the name in it.
     greeting: String,
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use heddle::{Failure, state};
 
-/// How to misbehave.
+/// How to misbehave, and how much.
 #[heddle::data]
 pub struct Params {
-    /// The way.
+    /// In which way it misbehaves.
     mode: Mode,
     /// How much, for the modes that have an end: lines, calls, keys, or bytes of output.
     #[serde(default = "many")]
@@ -36,9 +36,9 @@ pub enum Mode {
     LogFlood,
     /// Logs one line of `count` bytes.
     LogLine,
-    /// Executes `unreachable`.
+    /// Executes the instruction `unreachable`, which is a trap.
     Trap,
-    /// Panics.
+    /// Panics, as a mistake in Rust code does.
     Panic,
     /// Ends itself, with exit code 3.
     Exit,

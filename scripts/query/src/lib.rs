@@ -2,12 +2,12 @@
 
 use heddle::{Failure, Value, json, sql};
 
-/// The statement.
+/// The statement to run, and where.
 #[heddle::data]
 pub struct Params {
-    /// The connection's name.
+    /// The name of the connection; the task has to be granted it.
     connection: String,
-    /// The statement.
+    /// The SQL text; `$1`, `$2`, … stand for its params.
     statement: String,
     /// For `$1`, `$2`, ….
     #[serde(default)]

@@ -17,7 +17,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// What was done.
+/// How long it slept in the end.
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {

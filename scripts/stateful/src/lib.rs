@@ -7,7 +7,7 @@ use heddle::{Failure, Value, state};
 /// What to do beside counting.
 #[heddle::data]
 pub struct Params {
-    /// The counter's key.
+    /// The key of the counter in the group's state.
     #[serde(default = "counter")]
     key: String,
     /// By how much it grows.
@@ -44,12 +44,12 @@ fn one() -> i64 {
 /// A run to ask for.
 #[heddle::data]
 pub struct Enqueue {
-    /// The group.
+    /// The name of the group that gets the run.
     group: String,
-    /// The run's params.
+    /// The params that the run gets.
     #[serde(default)]
     params: heddle::serde_json::Map<String, Value>,
-    /// Unique per group.
+    /// A key that is unique per group: with it, a repeat makes no second run.
     #[serde(default)]
     key: Option<String>,
 }
@@ -57,11 +57,11 @@ pub struct Enqueue {
 /// A notification to send.
 #[heddle::data]
 pub struct Notify {
-    /// The channel.
+    /// The name of the channel.
     channel: String,
-    /// The subject.
+    /// The subject of the notification.
     subject: String,
-    /// The body.
+    /// The text for people.
     #[serde(default)]
     body: String,
 }

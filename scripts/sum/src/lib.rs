@@ -2,18 +2,18 @@
 
 use heddle::{Failure, Value};
 
-/// What to add.
+/// The numbers to add: those of dependencies, and others.
 #[heddle::data]
 pub struct Params {
     /// Names of dependencies: all numbers in their outputs count, also those within arrays and objects.
     #[serde(default)]
     upstream: Vec<String>,
-    /// Further numbers.
+    /// Numbers that are added to those of the dependencies.
     #[serde(default)]
     numbers: Vec<f64>,
 }
 
-/// What came out.
+/// The sum, and what it is made of.
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {
@@ -21,9 +21,9 @@ pub struct Output {
     sum: f64,
     /// How many numbers were added.
     count: u64,
-    /// The smallest.
+    /// The smallest of the numbers; none if there are none.
     min: Option<f64>,
-    /// The largest.
+    /// The largest of the numbers; none if there are none.
     max: Option<f64>,
 }
 

@@ -12,7 +12,7 @@ const LAST: &str = "2015-12";
 const DAYS: &str = "select to_char(date, 'YYYY-MM-DD') as date, precipitation, temp_max, temp_min, wind, weather \
      from seattle_weather where date >= $1::text::date and date < $2::text::date order by date";
 
-/// Which month.
+/// The month whose weather is read.
 #[heddle::data]
 pub struct Params {
     /// `YYYY-MM`; without it, the month of the run's logical time (UTC).
@@ -21,29 +21,29 @@ pub struct Params {
     month: Option<String>,
 }
 
-/// A month's weather.
+/// The weather of one month, day by day.
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {
-    /// `YYYY-MM`.
+    /// The month, as `YYYY-MM`.
     month: String,
     /// The days, in order.
     days: Vec<Day>,
 }
 
-/// A day's weather.
+/// The weather of one day, as it was measured.
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Day {
-    /// `YYYY-MM-DD`.
+    /// The day, as `YYYY-MM-DD`.
     date: String,
-    /// Millimetres.
+    /// The rain and snow of the day, in millimetres.
     precipitation: f64,
-    /// Degrees Celsius.
+    /// The highest temperature, in degrees Celsius.
     temp_max: f64,
-    /// Degrees Celsius.
+    /// The lowest temperature, in degrees Celsius.
     temp_min: f64,
-    /// Metres per second.
+    /// The speed of the wind, in metres per second.
     wind: f64,
     /// `sun`, `rain`, `drizzle`, `fog` or `snow`.
     weather: String,

@@ -18,11 +18,11 @@ struct Day {
     weather: String,
 }
 
-/// A month's precipitation.
+/// The rain and snow of one month, and its kinds of weather.
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {
-    /// `YYYY-MM`.
+    /// The month, as `YYYY-MM`.
     month: String,
     /// Millimetres, rounded to two decimals.
     precipitation_total: f64,

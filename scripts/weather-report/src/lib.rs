@@ -26,7 +26,7 @@ struct Precipitation {
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {
-    /// `YYYY-MM`.
+    /// The month, as `YYYY-MM`.
     month: String,
     /// How many days were measured.
     days: u32,
@@ -34,7 +34,7 @@ pub struct Output {
     temp_max_mean: f64,
     /// Degrees Celsius, the mean of the days' lowest.
     temp_min_mean: f64,
-    /// Millimetres.
+    /// The rain and snow of the month, in millimetres.
     precipitation_total: f64,
     /// The day with the most precipitation, the earliest if several have it.
     wettest_day: String,

@@ -19,7 +19,7 @@ struct Day {
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {
-    /// `YYYY-MM`.
+    /// The month, as `YYYY-MM`.
     month: String,
     /// How many days were measured.
     days: usize,

@@ -19,7 +19,7 @@ const WRITE: &str = "insert into yearly_report \
      wettest_month = excluded.wettest_month, weather_counts = excluded.weather_counts, run = excluded.run, \
      written_at = now()";
 
-/// Which year.
+/// The year that is summed up.
 #[heddle::data]
 pub struct Params {
     /// Without it, the year in which the run's data interval begins (UTC).
@@ -41,7 +41,7 @@ struct Month {
 #[heddle::data]
 #[derive(Debug, PartialEq)]
 pub struct Output {
-    /// The year.
+    /// The year that was summed up.
     year: i32,
     /// How many months it is made of: all twelve.
     months: usize,
@@ -51,7 +51,7 @@ pub struct Output {
     temp_max_mean: f64,
     /// Degrees Celsius, the mean of the days' lowest.
     temp_min_mean: f64,
-    /// Millimetres.
+    /// The rain and snow of the year, in millimetres.
     precipitation_total: f64,
     /// The month with the most precipitation, the earliest if several have it.
     wettest_month: String,

@@ -100,7 +100,7 @@ impl Drained {
         messages.iter().map(|message| message.id).collect()
     }
 
-    /// The topic's turn, as a claim has it.
+    /// The topic's lock, as a claim takes it.
     pub(super) fn turn(&self) -> String {
         format!(
             "SELECT FROM heddle.topic_drains WHERE topic = {} FOR NO KEY UPDATE",

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(600);
 #[tokio::test]
 async fn three_nodes_with_kills() {
     const BATCH: u64 = 250;
-    const LANES: u64 = 2;
+    const DRAINERS: u64 = 2;
     let messages: u64 = std::env::var(MESSAGES)
         .ok()
         .and_then(|text| text.parse().ok())
@@ -29,7 +29,7 @@ async fn three_nodes_with_kills() {
     let mut nodes = world.nodes(3).await;
     postbox(&world, &nodes[0]).await;
     // Not sent before all of it is there, so that nodes die in the middle.
-    let spec = |enabled: bool| kept(json!({"batch": BATCH, "concurrency": 3 * LANES, "enabled": enabled}));
+    let spec = |enabled: bool| kept(json!({"batch": BATCH, "concurrency": 3 * DRAINERS, "enabled": enabled}));
     put_topic(&nodes[0], "kept-alive", spec(false)).await;
     for from in (0..messages).step_by(5_000) {
         let part: Vec<Value> = (from..messages.min(from + 5_000))
@@ -60,9 +60,9 @@ async fn three_nodes_with_kills() {
     }
     assert_eq!(times.len() as u64, messages, "each message arrived");
     let repeats: u64 = times.values().map(|times| times - 1).sum();
-    // A lane has one batch in hand; the share of a node that is alone for a while is all of them.
+    // A drainer has one batch in hand; the share of a node that is alone for a while is all of them.
     assert!(
-        repeats <= kills * 3 * LANES * BATCH,
+        repeats <= kills * 3 * DRAINERS * BATCH,
         "{repeats} repeats after {kills} kills"
     );
     let sql = world.sql().await;
@@ -156,7 +156,7 @@ async fn a_zombie_records_nothing() {
 #[tokio::test]
 async fn connections_are_cut() {
     const BATCH: i64 = 20;
-    const LANES: i64 = 4;
+    const DRAINERS: i64 = 4;
     const CUTS: i64 = 4;
     const MESSAGES: i64 = 4_000;
     let world = World::new().await;
@@ -164,7 +164,8 @@ async fn connections_are_cut() {
     postbox(&world, &nodes[0]).await;
     // The script's own connections are cut as well: such a batch fails, and is tried again.
     let retry = json!({"strategy": "forever", "interval": "50ms"});
-    let spec = |enabled: bool| kept(json!({"batch": BATCH, "concurrency": LANES, "retry": retry, "enabled": enabled}));
+    let spec =
+        |enabled: bool| kept(json!({"batch": BATCH, "concurrency": DRAINERS, "retry": retry, "enabled": enabled}));
     put_topic(&nodes[0], "kept-cut", spec(false)).await;
     let messages: Vec<Value> = (0..MESSAGES as u64).map(|n| due_now(n * 37, json!({}))).collect();
     send(&nodes[0], "kept-cut", &messages).await;
@@ -199,7 +200,10 @@ async fn connections_are_cut() {
     let distinct: BTreeSet<&String> = ids.iter().collect();
     assert_eq!(distinct.len() as i64, MESSAGES, "each message arrived");
     let repeats = ids.len() as i64 - MESSAGES;
-    assert!(repeats <= CUTS * LANES * BATCH, "{repeats} repeats after {CUTS} cuts");
+    assert!(
+        repeats <= CUTS * DRAINERS * BATCH,
+        "{repeats} repeats after {CUTS} cuts"
+    );
     let left: i64 = world
         .sql()
         .await

@@ -82,7 +82,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
         true => prune::surplus(session, &documents).await?,
         false => Vec::new(),
     };
-    // What is to go is shown, and agreed upon, before anything is changed.
+    // The deletions are shown and confirmed before anything is changed.
     let prunes = !surplus.is_empty() && !apply.dry_run && {
         if !prune::agreed(&surplus, apply.yes)? {
             return Ok(ExitCode::from(NO));
@@ -100,7 +100,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
         match result {
             Ok(what) => results.push(json!({ "kind": document.kind.as_str(), "name": document.name, "result": what })),
             Err(error) if error.status().is_some_and(|status| status < 500 && status != 401) => {
-                // The others may be good, and who fixes one error wants to see all of them.
+                // The other files may be valid, and people who fix one error want to see all errors.
                 refused = true;
                 eprintln!("error: {document}: {error}");
                 let refusal = error.problem().map(|problem| json!(problem)).unwrap_or_default();
@@ -136,7 +136,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
     if session.output == Format::Table
         && let Some(page) = page(session, &results)
     {
-        // Beside the lines, which programs read.
+        // On stderr, because programs read the lines on stdout.
         eprintln!("{page}");
     }
     if refused { Ok(ExitCode::from(NO)) } else { done() }
@@ -181,8 +181,8 @@ async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'
     })
 }
 
-/// Whether nothing but the time of the change differs. Of a channel that alone may tell of a change: what is secret of it
-/// is not shown.
+/// Whether nothing differs except the time of the change. For a channel, that time alone may show a change, because its
+/// secret parts are not shown.
 fn same(kind: Kind, before: &Value, after: &Value) -> bool {
     if kind == Kind::Channel {
         return before == after;
@@ -200,7 +200,7 @@ fn same(kind: Kind, before: &Value, after: &Value) -> bool {
     without_time(before) == without_time(after)
 }
 
-/// What a server says of a group alone; that it lacks groups which the same files bring is no fault.
+/// The server's check of a group by itself. A missing group is no error if the same files contain it.
 async fn check(session: &Session, document: &Document, documents: &[Document]) -> heddle_client::Result<&'static str> {
     if document.kind != Kind::Group {
         return Ok("not checked (dry run)");
@@ -256,15 +256,15 @@ pub(crate) async fn diff(session: &Session, diff: &Diff) -> Result<ExitCode> {
     if any { Ok(ExitCode::from(NO)) } else { done() }
 }
 
-/// A file and what the server has, as far as `apply` would change it: what was read from the server may be put again, with
-/// all that only an answer has.
+/// A file and the object on the server, reduced to what `apply` would change. So an answer of the server can be applied
+/// again, with the fields that only answers have.
 fn compared(document: &Document, found: Option<Value>) -> (Value, Option<Value>) {
     let kind = document.kind;
     let mut ours = normal(kind, &strip(kind, document.spec.clone()));
     let theirs = found.map(|found| {
         let enabled = found["enabled"].clone();
         let mut theirs = without_creation(kind, normal(kind, &strip(kind, found)), &ours);
-        // No part of a group's spec, and yet what a file says of it is done.
+        // This is no part of a group's spec, but `apply` sets it.
         if kind == Kind::Group && document.spec["enabled"].is_boolean() {
             theirs["enabled"] = enabled;
         }
@@ -306,7 +306,7 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
         ] {
             let request = session.client.get(&["v1", kind.path()]);
             let items: Vec<Value> = match request.send_for_all(&session.client, MAX_LISTED).await {
-                // A server that does not know these has none.
+                // An older server does not know this kind, and so has none.
                 Err(error) if error.status() == Some(404) => continue,
                 listed => listed?,
             };
@@ -326,7 +326,7 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             .query_if("category", export.category.as_deref());
         let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
         for group in groups {
-            // Those that Heddle keeps for its topics come with these.
+            // Groups that Heddle creates for its topics are left out: they come with the topics.
             let Some(name) = name_of(&group).filter(|name| !name.starts_with(GROUP_PREFIX)) else {
                 continue;
             };
@@ -364,12 +364,12 @@ pub(super) fn name_of(thing: &Value) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What of a thing's answer is its spec.
+/// The spec within the answer about an object.
 fn strip(kind: Kind, thing: Value) -> Value {
     let Value::Object(mut fields) = thing else { return thing };
     match kind {
         Kind::Group => {
-            // What a spec has may grow; what only an answer has is told here.
+            // Specs may get new fields, so this lists the fields that only answers have.
             for field in ["name", "revision", "enabled", "created_at", "updated_at"] {
                 fields.remove(field);
             }
@@ -382,7 +382,7 @@ fn strip(kind: Kind, thing: Value) -> Value {
                 if let Some(schedule) = schedule.1.as_object_mut() {
                     schedule.remove("next");
                     if schedule.remove("fired_at").is_some_and(|fired_at| !fired_at.is_null()) {
-                        // That it has disabled itself is not part of what was written.
+                        // A schedule that has disabled itself was written as enabled.
                         schedule.remove("enabled");
                     }
                 }
@@ -417,14 +417,14 @@ fn strip(kind: Kind, thing: Value) -> Value {
 /// A spec as the server would write it, without what is at its default, so that two can be compared.
 fn normal(kind: Kind, spec: &Value) -> Value {
     if kind == Kind::Offer {
-        // A newer server's, or a wrong one: compared as it stands.
+        // A spec of a newer server, or a wrong one, is compared as it is.
         return normal_offer(spec).unwrap_or_else(|| spec.clone());
     }
     if kind == Kind::Topic {
         return normal_topic(spec);
     }
     if kind == Kind::Channel {
-        // What is write only can be compared with nothing.
+        // Write-only fields cannot be compared.
         return match serde_json::from_value::<ChannelSpec>(spec.clone()) {
             Ok(known) => serde_json::to_value(known.shown()).unwrap_or_else(|_| spec.clone()),
             Err(_) => spec.clone(),
@@ -438,12 +438,12 @@ fn normal(kind: Kind, spec: &Value) -> Value {
     }
     let mut spec = match serde_json::from_value::<GroupSpec>(without_nulls(spec)) {
         Ok(known) => serde_json::to_value(known).unwrap_or_else(|_| spec.clone()),
-        // A newer server's, or a wrong one: compared as it stands.
+        // A spec of a newer server, or a wrong one, is compared as it is.
         Err(_) => without_nulls(spec),
     };
     if let Value::Object(fields) = &mut spec {
         drop_defaults(fields, &fields_of(&GroupSpec::default()));
-        // The server says its default.
+        // The server returns the default.
         if fields.get("timezone").is_some_and(|zone| zone == "UTC") {
             fields.remove("timezone");
         }
@@ -466,7 +466,7 @@ fn normal(kind: Kind, spec: &Value) -> Value {
     spec
 }
 
-/// Things of a few fields: without what is at its default, and without what is write only.
+/// Objects with a few fields: without fields that have their default, and without write-only fields.
 fn normal_small(kind: Kind, spec: &Value) -> Value {
     let Value::Object(fields) = spec else {
         return spec.clone();
@@ -500,10 +500,10 @@ fn normal_offer(spec: &Value) -> Option<Value> {
     Some(spec)
 }
 
-/// Fields of an offer that stand for its creation when they are left out.
+/// Fields of an offer that the server sets to the time of creation if they are left out.
 const OFFER_STARTS: [&str; 2] = ["starts_at", "anchor"];
 
-/// What the server says of an offer, without the instant that the file leaves to it.
+/// The server's answer about an offer, without the instant that the file leaves to the server.
 fn without_creation(kind: Kind, mut theirs: Value, ours: &Value) -> Value {
     if kind == Kind::Offer
         && let Some(fields) = theirs.as_object_mut()

@@ -17,7 +17,7 @@ use crate::output::{Format, Rows, cell};
 use crate::session::{MAX_LISTED, Session};
 use crate::{output, terminal};
 
-/// Between two looks at a watched backfill.
+/// The time between two reads of a watched backfill.
 const STEP: Duration = Duration::from_millis(500);
 
 /// The options of `heddle backfill`.
@@ -41,7 +41,7 @@ pub enum BackfillCommand {
         #[arg(long)]
         group: Option<String>,
     },
-    /// Show a backfill
+    /// Show a backfill and its progress
     Show {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: BackfillRef,
@@ -68,7 +68,7 @@ pub enum BackfillCommand {
     },
 }
 
-/// What to make runs for.
+/// For which instants to create runs, and how.
 #[derive(Args, Debug)]
 pub struct Start {
     /// The group; it needs `history: true`
@@ -184,7 +184,7 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         }
         BackfillStarted::Planned(plan) => {
             if plan.instants.is_empty() {
-                // Beside the list, which is empty for whoever reads it.
+                // On stderr: the list on stdout is empty.
                 eprintln!("nothing to do: no instant in this range would get a run");
             }
             let instants: Vec<String> = plan.instants.iter().map(|at| output::plain(&json!(at))).collect();
@@ -211,7 +211,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     let mut canvas = terminal::Canvas::default();
     let mut last = String::new();
     if session.output == Format::Table {
-        // Beside what is shown: a program that reads it wants the progress.
+        // On stderr, because a program that reads stdout wants the progress.
         eprintln!("{}", page(session, id));
     }
     loop {
@@ -230,7 +230,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
             backfill.state,
             counts.join(", ")
         );
-        // What makes no runs has nothing to show but why.
+        // A backfill without runs only shows why it creates none.
         if line != last && session.output == Format::Table && backfill.total > 0 {
             if live {
                 canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
@@ -256,7 +256,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     }
 }
 
-/// A bar of a width, filled as far as something is done.
+/// A progress bar of this width.
 pub(crate) fn bar(done: i64, total: i64, width: usize) -> String {
     let share = if total > 0 {
         (done.clamp(0, total) as f64) / (total as f64)

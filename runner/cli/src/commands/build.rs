@@ -34,10 +34,10 @@ enum Language {
     C,
 }
 
-/// The stack of what C and Zig are compiled to. Zig's linker would take 16 MiB, which each run has to set aside; the WASI
-/// SDK's 64 KiB, which a few arrays fill.
+/// The size of the stack of scripts in C and Zig. The default of Zig's linker is 16 MiB, which each run would have to
+/// allocate; that of the WASI SDK is 64 KiB, which a few arrays fill.
 const STACK_BYTES: u32 = 256 << 10;
-/// Of this version of Zig is what `heddle.zig` is written in; the language still changes with each.
+/// `heddle.zig` is written for this version of Zig; the language still changes with each version.
 const ZIG_SERIES: &str = "0.17.";
 
 pub(crate) fn run(options: &Build, format: Format) -> Result<ExitCode> {
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Build, format: Format) -> Result<ExitCode> {
     done()
 }
 
-/// Builds a directory; answers where the wasm is.
+/// Builds a directory, and returns the path of the wasm.
 pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
     let dir = dir
         .canonicalize()
@@ -78,8 +78,8 @@ pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The script of a directory that has nothing to build: the one file that is source. Of several, the one that is called as the
-/// directory is.
+/// The script of a directory without anything to build: its only source file, or of several, the one with the name of
+/// the directory.
 pub(crate) fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
     if detect(dir).is_ok() {
         return Ok(None);
@@ -143,7 +143,7 @@ fn rust(dir: &Path) -> Result<PathBuf> {
         .args(["build", "--release", "--target", TARGET])
         .current_dir(dir);
     check(&mut command, "Rust (https://rustup.rs)")?;
-    // Where the target directory is, and what the artefact is called, Cargo knows.
+    // Cargo says where the target directory is, and how the artefact is called.
     let mut command = Command::new("cargo");
     command
         .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -179,7 +179,8 @@ fn rust(dir: &Path) -> Result<PathBuf> {
     )
 }
 
-/// Packages that the script imports come from its `requirements.txt`; one that names componentize-py has its own.
+/// The packages that the script imports are named in its `requirements.txt`. If that names componentize-py, this
+/// version of it is used.
 fn python(dir: &Path) -> Result<PathBuf> {
     let (wit, wasm) = (write_wit(dir)?, output_file(dir));
     let environment = tools::requirements(dir)?;
@@ -197,7 +198,7 @@ fn python(dir: &Path) -> Result<PathBuf> {
         .arg(&wasm)
         .current_dir(dir);
     match environment {
-        // Where it looks for packages.
+        // The variable names the environment in which it searches packages.
         Some(environment) => command.env("VIRTUAL_ENV", environment),
         None => command.env_remove("VIRTUAL_ENV"),
     };
@@ -205,7 +206,7 @@ fn python(dir: &Path) -> Result<PathBuf> {
     Ok(wasm)
 }
 
-/// JavaScript, AssemblyScript, or whatever else npm builds.
+/// Builds JavaScript, AssemblyScript, or anything else that npm builds.
 fn javascript(dir: &Path) -> Result<PathBuf> {
     // AssemblyScript makes a WASI command, which has no use for the contract.
     if !dir.join("asconfig.json").is_file() {
@@ -214,7 +215,8 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
     const NEEDED: &str = "Node.js with npm";
     let manifest = dir.join("package.json");
     let wanted = std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
-    // What we installed is installed anew when the manifest has changed; what somebody else did is theirs.
+    // Packages that we installed are installed again when the manifest has changed. An installation by somebody else is
+    // left alone.
     let modules = dir.join("node_modules");
     let installed = modules.join(".heddle-installed.json");
     let is_stale = std::fs::read_to_string(&installed).is_ok_and(|found| found != wanted);
@@ -225,9 +227,9 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
             .and_then(|()| std::fs::write(&installed, &wanted))
             .context("cannot write into node_modules")?;
     }
-    // Silent of npm's own opinion: what is wrong, the compiler says.
+    // npm's own messages are suppressed, because the compiler reports what is wrong.
     check(&mut npm(dir, &["run", "--silent", "build"]), NEEDED)?;
-    // The package's own script says what the file is called: the newest one it is.
+    // The script of the package chooses the name of the file. So the newest wasm file is taken.
     let files = std::fs::read_dir(dir)
         .into_iter()
         .flatten()
@@ -251,7 +253,7 @@ fn npm(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A WASI command by the Go that is installed, or a pinned one.
+/// Builds a WASI command with the installed Go, or with a pinned one.
 fn go(dir: &Path) -> Result<PathBuf> {
     let wasm = output_file(dir);
     let mut command = match tools::GO.beside(dir) {
@@ -259,7 +261,7 @@ fn go(dir: &Path) -> Result<PathBuf> {
         None if answers("go", &["version"]) => Command::new("go"),
         None => {
             let mut command = Command::new(tools::GO.program()?);
-            // Of another Go, which is not there.
+            // The variable names the directory of another Go.
             command.env_remove("GOROOT");
             command
         }
@@ -267,7 +269,7 @@ fn go(dir: &Path) -> Result<PathBuf> {
     command
         .env("GOOS", "wasip1")
         .env("GOARCH", "wasm")
-        // No paths of this machine, no symbols and no debugging information: half the size.
+        // Without the paths of this machine, symbols and debugging information, the file has half the size.
         .args(["build", "-trimpath", "-ldflags=-s -w", "-o"])
         .arg(&wasm)
         .arg(".")
@@ -276,7 +278,7 @@ fn go(dir: &Path) -> Result<PathBuf> {
     Ok(wasm)
 }
 
-/// A WASI command by the Zig that is installed, if it is of the version that `heddle.zig` is for, or a pinned one.
+/// Builds a WASI command with the installed Zig if it has the version of `heddle.zig`, otherwise with a pinned one.
 fn zig(dir: &Path) -> Result<PathBuf> {
     let wasm = output_file(dir);
     let fits = tools::said(Path::new("zig"), &["version"]).is_some_and(|version| version.starts_with(ZIG_SERIES));
@@ -303,7 +305,7 @@ fn zig(dir: &Path) -> Result<PathBuf> {
     Ok(wasm)
 }
 
-/// C by the WASI SDK, by Zig, by a clang that has a C library for WASI, or by a Zig of our own.
+/// Builds C with the WASI SDK, with Zig, with a clang that has a C library for WASI, or with our own Zig.
 fn c(dir: &Path) -> Result<PathBuf> {
     let wasm = output_file(dir);
     let sdk = std::env::var_os("WASI_SDK_PATH")
@@ -329,10 +331,11 @@ fn c(dir: &Path) -> Result<PathBuf> {
     Ok(wasm)
 }
 
-/// The stack below all data: one that overflows is a trap, and changes no data. Zig's linker does so by itself.
+/// Puts the stack below all data, so that its overflow is a trap and overwrites no data. Zig's linker does this by
+/// default.
 const STACK_FIRST: &str = "-Wl,--stack-first";
 
-/// Whether clang is there, and finds a C library for WASI (Debian: wasi-libc): it answers with a path then.
+/// Whether clang is installed and finds a C library for WASI (Debian: wasi-libc). If so, it prints a path.
 fn clang_knows_wasi() -> bool {
     let library = tools::said(Path::new("clang"), &["--target=wasm32-wasi", "-print-file-name=libc.a"]);
     library.is_some_and(|path| Path::new(&path).is_file() && Path::new(&path).is_absolute())
@@ -369,7 +372,7 @@ fn c_sources(dir: &Path) -> Vec<PathBuf> {
     sources
 }
 
-/// The contract beside the sources, unless they bring their own.
+/// The WIT contract, copied next to the sources unless they have one.
 fn write_wit(dir: &Path) -> Result<PathBuf> {
     let wit = dir.join("wit");
     if !wit.is_dir() {
@@ -379,11 +382,12 @@ fn write_wit(dir: &Path) -> Result<PathBuf> {
     Ok(wit)
 }
 
-/// Runs a tool with our own output. If it fails, it has said why; if it is not there, this says what to install.
+/// Runs a tool, which prints to our own output. If it fails, it has said why. If it is not installed, the error says
+/// what to install.
 fn check(command: &mut Command, needed: &str) -> Result<()> {
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // Standard output is for the answer.
+    // Standard output is reserved for our own answer.
     match command.stdout(std::io::stderr()).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => bail!("the build failed: {program} ended with {status}"),

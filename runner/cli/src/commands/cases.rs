@@ -44,13 +44,13 @@ pub(super) struct Case {
     pub secrets: BTreeMap<String, String>,
     #[serde(default)]
     state: Map<String, Value>,
-    /// Of a mapped task.
+    /// The item, for a case of a mapped task.
     #[serde(default, deserialize_with = "present")]
     item: Option<Value>,
     logical_time: Option<Time>,
-    /// Where the script's clocks begin.
+    /// The time at which the script's clocks begin.
     pub now: Option<Time>,
-    /// What its chance comes of.
+    /// The seed of the script's randomness.
     pub seed: Option<u64>,
     #[serde(default)]
     http: Vec<HttpExchange>,
@@ -60,7 +60,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// What a run of it is given.
+    /// The input of a run of this case.
     pub fn given(self, stage: Stage, timeout: Duration, quiet: bool) -> Given {
         Given {
             params: self.params,
@@ -87,12 +87,12 @@ struct Expect {
     error: Option<ExpectedError>,
     /// Part of the reason.
     skipped: Option<String>,
-    /// Keys of the state as they are written; null: deleted.
+    /// The keys of the state that are written, with their values; null: the key is deleted.
     #[serde(default)]
     state: Map<String, Value>,
     enqueued: Option<Vec<Value>>,
     notified: Option<Vec<Value>>,
-    /// Texts of which each must be a part of some line of the log.
+    /// Texts that must occur in the log, each within one line.
     #[serde(default)]
     log: Vec<String>,
     /// Recorded exchanges need not be used.
@@ -108,7 +108,7 @@ struct ExpectedError {
     message: Option<String>,
 }
 
-/// `null` that was written is a value too.
+/// A written `null` is a value too, unlike a missing field.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -152,7 +152,7 @@ pub(super) fn parse(text: &[u8], file: &str) -> Result<Vec<Case>> {
     Ok(found.cases)
 }
 
-/// One case, as it stands in a file.
+/// One case, as a file contains it.
 pub(super) fn one(text: &str, file: &str) -> Result<Case> {
     let cases = parse(format!("{{\"cases\": [{text}]}}").as_bytes(), file)?;
     cases
@@ -161,7 +161,7 @@ pub(super) fn one(text: &str, file: &str) -> Result<Case> {
         .ok_or_else(|| usage(format!("{file} contains no cases")))
 }
 
-/// Runs all cases and says how each went; whether all went well.
+/// Runs all cases, prints the result of each, and returns whether all succeeded.
 pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str, timeout: Duration) -> Result<bool> {
     let mut told = Vec::new();
     for (index, case) in read(file)?.into_iter().enumerate() {
@@ -185,7 +185,7 @@ pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str,
                 faults.extend(replay.faults(expect.unasked));
                 (faults, ended.log.clone(), ended.duration_ms())
             }
-            // Params that the schema refuses are an ending like others: a case may expect it.
+            // Refused params are an outcome like others: a case may expect them.
             Err(error) => (expect.refusal(&format!("{error:#}")), Vec::new(), 0.0),
         };
         told.push(
@@ -218,7 +218,7 @@ pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str,
 }
 
 impl Expect {
-    /// In what an ending is another than this.
+    /// How an outcome differs from the expected one.
     fn faults(&self, told: &Told) -> Vec<String> {
         let mut faults = self.of_outcome(&told.outcome);
         let mut written = Map::new();

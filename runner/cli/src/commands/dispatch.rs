@@ -108,7 +108,7 @@ pub enum AudienceCommand {
         /// The users, `x` or `uid_x`
         members: Vec<String>,
     },
-    /// Add members
+    /// Add members to an audience
     Add {
         /// The user group, for example gid_team
         audience: String,
@@ -116,7 +116,7 @@ pub enum AudienceCommand {
         #[arg(required = true)]
         members: Vec<String>,
     },
-    /// Remove members
+    /// Remove members from an audience
     Remove {
         /// The user group, for example gid_team
         audience: String,
@@ -196,7 +196,7 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
     done()
 }
 
-/// What a peek found: a sentence, and the offers with what each comes to.
+/// The result of a peek: a sentence, and the offers with the verdict on each.
 fn peek_in_words(peek: &Value) -> String {
     let uid = output::cell(peek, "/uid");
     let gives = &peek["gives"];
@@ -295,7 +295,7 @@ pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Res
     done()
 }
 
-/// Prints events as they come, one JSON line each, whatever the format: they are for programs.
+/// Prints events as they arrive, one JSON line each. They are for programs, so the output format does not matter.
 pub(crate) async fn events(session: &Session, events: &Events) -> Result<ExitCode> {
     let kinds: Vec<&str> = events.kinds.iter().map(String::as_str).collect();
     let mut lines = session

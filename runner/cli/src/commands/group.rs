@@ -122,7 +122,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
     done()
 }
 
-/// All groups, or those of a category, with the next instant that any of their schedules has.
+/// Lists all groups, or those of a category, with the next instant of their schedules.
 async fn list(session: &Session, category: Option<String>) -> Result<()> {
     let request = session.client.get(&["v1", "groups"]).query_if("category", category);
     let groups: Vec<Value> = request
@@ -151,7 +151,7 @@ async fn list(session: &Session, category: Option<String>) -> Result<()> {
         })
 }
 
-/// A group's tasks, each further in than those that it depends on.
+/// The tasks of a group, each indented more than its dependencies.
 async fn graph(session: &Session, name: &str) -> Result<()> {
     let graph = serde_json::to_value(session.client.graph(name).await?)?;
     let group = session.client.group(name).await?;
@@ -204,16 +204,17 @@ async fn validate(session: &Session, files: &[PathBuf]) -> Result<ExitCode> {
     }
 }
 
-/// How far a tree is indented at most.
+/// The maximum indentation of a tree, in levels.
 pub(crate) const MAX_INDENT: usize = 12;
 
-/// A spec's tasks, each after what it depends on, with the length of the longest way to it.
+/// The tasks of a spec, each after its dependencies, with the length of the longest path to it.
 pub(crate) fn task_order(spec: &Value) -> Vec<(String, usize)> {
     let Some(tasks) = spec["tasks"].as_object() else {
         return Vec::new();
     };
     let mut depth: std::collections::BTreeMap<&str, usize> = Default::default();
-    // A DAG's longest way has no more steps than tasks, so the loop ends, for a cycle (a server has none) as well.
+    // The longest path of a DAG has no more steps than tasks. So the loop ends even if there is a cycle (a server
+    // stores none).
     for _ in 0..=tasks.len() {
         let mut moved = false;
         for (name, task) in tasks {

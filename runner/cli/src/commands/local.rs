@@ -31,7 +31,7 @@ use crate::output::{self, Format};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a compiler may take; the user can interrupt it. Go's 4 MB take seconds, or minutes on a busy machine.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
-/// What a connection may give, and how often it is opened.
+/// The maximum of rows of a query, and of open connections to a database.
 const MAX_ROWS: u32 = 10_000;
 const MAX_CONNECTIONS: u32 = 4;
 /// How often files are checked for changes.
@@ -41,12 +41,12 @@ const POLL_EVERY: Duration = Duration::from_millis(200);
 struct Terminal {
     doubles: Doubles,
     stage: Stage,
-    /// Kept for a test case; else they are shown as they come.
+    /// The log lines of a test case. Otherwise, lines are printed as they arrive.
     lines: Option<Mutex<Vec<LogLine>>>,
 }
 
 impl Terminal {
-    /// What a test case says is there.
+    /// The values that a test case gives.
     fn given<T: Send + 'static>(&self, value: Option<T>, what: &str) -> BoxFuture<'static, Result<T, String>> {
         Box::pin(std::future::ready(value.ok_or_else(|| self.refusal(what))))
     }
@@ -109,11 +109,11 @@ impl HostServices for Terminal {
 pub(super) struct Stage {
     pub rehearsal: Rehearsal,
     pub allow_hosts: Vec<HostPattern>,
-    /// Addresses of databases, by name.
+    /// The URLs of databases, by the name of the connection.
     pub connections: BTreeMap<String, String>,
 }
 
-/// What an attempt here is given.
+/// The input of a local attempt.
 pub(super) struct Given {
     pub params: Map<String, Value>,
     pub doubles: Doubles,
@@ -121,7 +121,7 @@ pub(super) struct Given {
     pub logical_time: Option<Time>,
     pub stage: Stage,
     pub timeout: Duration,
-    /// Its log is kept instead of shown.
+    /// Its log is collected, not printed.
     pub quiet: bool,
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Told {
     memory_bytes: u64,
 }
 
-/// A sandbox for as long as a command lasts.
+/// The sandbox of one command.
 pub(super) struct Local {
     sandbox: Sandbox,
     clock: Arc<NodeClock>,
@@ -145,7 +145,7 @@ pub(super) struct Local {
 /// A file that was accepted.
 pub(super) struct Loaded {
     name: String,
-    /// What a text's module is called in traces, and what it is called here.
+    /// The name of the script's module in traces, and the name of its file here.
     module: Option<(&'static str, String)>,
     script: Script,
     defaults: Map<String, Value>,
@@ -163,7 +163,7 @@ impl Local {
         Self::allowing(&[])
     }
 
-    /// The same, where some addresses may be reached that are not public.
+    /// The same, with some private addresses that may be reached.
     pub fn allowing(private_hosts: &[String]) -> Result<Self> {
         let cache = tempfile::tempdir().context("cannot create a directory for compiled scripts")?;
         let compiler = crate::node::start_children()?;
@@ -177,7 +177,7 @@ impl Local {
             interpreter_dir: interpreter_dir(),
             ..config()
         };
-        // Where nothing can be kept, interpreters are compiled each time.
+        // Without such a directory, interpreters are compiled each time.
         let sandbox = Sandbox::new(keeping, clock.clone()).or_else(|_| Sandbox::new(config(), clock.clone()))?;
         Ok(Self {
             sandbox,
@@ -194,7 +194,7 @@ impl Local {
         }
     }
 
-    /// What this program runs a language on.
+    /// The runtime of this program for a language.
     pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId> {
         Ok(self.sandbox.own_runtime(language).await?)
     }
@@ -304,7 +304,7 @@ impl Local {
     }
 }
 
-/// What it gets: its defaults under what is given.
+/// The effective params: the defaults, overridden by what is given.
 fn params_of(loaded: &Loaded, given: Map<String, Value>) -> Result<Value> {
     let mut merged = loaded.defaults.clone();
     merged.extend(given);
@@ -319,7 +319,7 @@ fn params_of(loaded: &Loaded, given: Map<String, Value>) -> Result<Value> {
     Ok(params)
 }
 
-/// A run's own chance, of a case's seed.
+/// The randomness of a run, from the seed of its case.
 fn bits_of(seed: u64) -> u128 {
     let digest = Sha256::digest(format!("run {seed}"));
     digest
@@ -361,7 +361,7 @@ impl Told {
             let error = &told["error"];
             let shown = match (state, error["trace"].as_str()) {
                 ("succeeded", _) => serde_json::to_string_pretty(&told["output"]).unwrap_or_default(),
-                // A trace is made to be read, and begins with the message.
+                // A trace is readable text, and begins with the message.
                 (_, Some(trace)) => format!("{}: {trace}", error["kind"].as_str().unwrap_or_default()),
                 _ => serde_json::to_string_pretty(error).unwrap_or_default(),
             };
@@ -373,7 +373,7 @@ impl Told {
     }
 }
 
-/// Whether a script is named by its file.
+/// Whether an argument names a script by its file.
 pub(crate) fn is_file(name: &str) -> bool {
     Path::new(name)
         .extension()
@@ -430,7 +430,7 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
     let local = Local::new()?;
     let mut watched = vec![file.to_owned(), cases::file_beside(file)];
     watched.extend(params.file().map(str::to_owned));
-    // One for all of it: between two of them, a signal would be lost.
+    // One listener for the whole command: between two listeners, a signal would be lost.
     let mut interrupts = signal(SignalKind::interrupt()).context("no SIGINT")?;
     loop {
         let seen = states_of(&watched);
@@ -458,7 +458,7 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
     }
 }
 
-/// What tells one state of files from another.
+/// What shows that a file has changed.
 fn states_of(files: &[String]) -> Vec<Option<(SystemTime, u64)>> {
     let state_of = |file: &String| {
         let found = std::fs::metadata(file).ok()?;

@@ -37,7 +37,7 @@ use crate::arguments::{Cli, Command};
 use crate::session::{Named, Session};
 use anyhow::{Context, Result};
 
-/// Does what the command line says.
+/// Executes the command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { connection, command } = cli;
     match command {
@@ -106,7 +106,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     })
 }
 
-/// What a command is about, if it is about a thing with a name.
+/// The object that a command names, if it names one.
 fn named_by(command: &Command) -> Option<Named> {
     let of = |kind, list| move |name: String| Named { kind, list, name };
     match command {
@@ -146,7 +146,7 @@ fn done() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a client's command: one thread will do.
+/// Runs a command that only talks to a server: one thread is enough.
 fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -120,7 +120,7 @@ pub enum ConnectionCommand {
     Set {
         /// The name, as `list` shows it
         name: String,
-        /// The URL: postgres://user:password@host/database
+        /// The URL of the database: postgres://user:password@host/database
         database: Option<String>,
         /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
         #[arg(long = "group", value_name = "GROUP")]
@@ -390,7 +390,7 @@ pub(crate) fn singular(kind: &str) -> &str {
     }
 }
 
-/// Reads a value that must not stand on the command line, without the line's end.
+/// Reads a value from stdin that must not be on the command line, and removes the line end.
 fn read_stdin(what: &str) -> Result<String> {
     let mut stdin = std::io::stdin();
     if stdin.is_terminal() {

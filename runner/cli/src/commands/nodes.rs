@@ -24,7 +24,7 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
     done()
 }
 
-/// Which rows of the audit.
+/// The filters of the audit.
 #[derive(Args, Debug)]
 pub struct Audit {
     /// Only changes by this person or token

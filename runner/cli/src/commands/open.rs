@@ -53,7 +53,7 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
         .output
         .print(&json!({ "url": url }), |answer| output::plain(&answer["url"]))?;
     if !open.print && open::that_detached(&url).is_err() {
-        // What a launcher says of itself helps nobody; the address is printed.
+        // The messages of the launcher help nobody, so they are dropped; the address is printed anyway.
         eprintln!("no browser could be started on this machine; open the address yourself");
     }
     done()

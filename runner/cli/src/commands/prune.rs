@@ -1,4 +1,4 @@
-//! `apply --prune`: what the server has and the files have not.
+//! `apply --prune`: deletes what is on the server but not in the files.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -13,7 +13,7 @@ use crate::exit::usage;
 use crate::output::plain;
 use crate::session::{MAX_LISTED, Session};
 
-/// How often what was refused is tried again: of groups, those that others are detached from first make room for these.
+/// How often refused deletions are repeated: some groups can only be deleted after others.
 const ROUNDS_MAX: usize = 20;
 
 /// What would be deleted: for each kind in the files, all objects that they do not name, in an order in which they can
@@ -21,7 +21,7 @@ const ROUNDS_MAX: usize = 20;
 pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result<Vec<(Kind, String)>> {
     let kinds: BTreeSet<Kind> = documents.iter().map(|document| document.kind).collect();
     let mut surplus = Vec::new();
-    // What refers to others goes before these.
+    // Objects that refer to others are deleted first.
     for kind in kinds.into_iter().rev() {
         let request = session.client.get(&["v1", kind.path()]);
         let items: Vec<Value> = request
@@ -29,7 +29,8 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
             .await
             .with_context(|| format!("listing {}", kind.path()))?;
         for item in items {
-            // Offers of runs' tasks go with their runs, groups that Heddle keeps for its topics with these.
+            // Not offers of task runs, which are deleted with their runs; nor groups that Heddle creates for topics,
+            // which are deleted with these.
             let own = kind == Kind::Offer && !item["run"].is_null();
             let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(GROUP_PREFIX)) else {
                 continue;
@@ -45,7 +46,7 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
     Ok(surplus)
 }
 
-/// Shows what would go and asks; without a terminal `--yes` has to be said.
+/// Shows the deletions and asks. Without a terminal, `--yes` is required.
 pub(super) fn agreed(surplus: &[(Kind, String)], yes: bool) -> Result<bool> {
     for (kind, name) in surplus {
         eprintln!("- {} {name}", kind.as_str());

@@ -15,7 +15,7 @@ pub enum QueueCommand {
     /// List queues with depth, oldest task run and workers
     #[command(alias = "ls")]
     List,
-    /// Show a queue
+    /// Show a queue: depth, oldest task run and workers
     Show {
         /// The name of the queue
         name: String,

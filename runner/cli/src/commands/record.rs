@@ -1,4 +1,5 @@
-//! `heddle script record`: a case of a script is run against the world, and what the world answered is written into the case.
+//! `heddle script record`: runs a case of a script against real hosts and databases, and writes their answers into the
+//! case.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,9 +29,9 @@ use crate::document;
 use crate::exit::{NO, usage};
 use crate::output::Format;
 
-/// The shortest secret that can be told from other text, in bytes.
+/// The minimum length of a secret that is replaced, in bytes: a shorter one would be found in other text.
 const SECRET_BYTES_MIN: usize = 4;
-/// Seeds are numbers that every reader of JSON reads alike.
+/// The maximum of a seed: all JSON readers read such a number exactly.
 const SEED_MAX: u64 = 1_000_000_000;
 
 /// The options of `heddle script record`.
@@ -61,7 +62,7 @@ pub struct Record {
     pub timeout: Option<String>,
 }
 
-/// NAME=VALUE, or NAME=@FILE for what should not be seen in a list of processes.
+/// Reads NAME=VALUE, or NAME=@FILE for values that should not be visible in a list of processes.
 fn named(pairs: &[String], option: &str) -> Result<BTreeMap<String, String>> {
     let read = |pair: &String| {
         // (The value may be a secret, so an error does not show it.)
@@ -174,7 +175,7 @@ async fn carried_out(
     Ok((told, good))
 }
 
-/// What a new case expects: what came.
+/// The expected results of a new case: the actual ones.
 fn expected(outcome: &Outcome) -> Result<Box<RawValue>> {
     Ok(match outcome {
         Outcome::Succeeded(output) => RawValue::from_string(format!("{{\"output\": {}}}", output.trim()))?,
@@ -186,7 +187,7 @@ fn expected(outcome: &Outcome) -> Result<Box<RawValue>> {
     })
 }
 
-/// The fields of a case, as they stand.
+/// The fields of a case, as the file contains them.
 #[derive(Default)]
 struct Fields(Vec<(String, Box<RawValue>)>);
 
@@ -213,7 +214,7 @@ impl<'de> Deserialize<'de> for Fields {
 }
 
 impl Fields {
-    /// In its place, or in front of what is expected.
+    /// Replaces the field; if it is new, inserts it before the expected results.
     fn set(&mut self, name: &str, value: Box<RawValue>) {
         if let Some((_, there)) = self.0.iter_mut().find(|(field, _)| field == name) {
             *there = value;
@@ -262,7 +263,7 @@ struct Cases<'a> {
     cases: Vec<&'a RawValue>,
 }
 
-/// The case of this name, within the file's text.
+/// The case with this name, as a part of the file's text.
 fn case_of<'a>(text: &'a str, file: &str, name: &str) -> Result<Option<&'a RawValue>> {
     if text.trim().is_empty() {
         return Ok(None);
@@ -280,9 +281,9 @@ fn case_of<'a>(text: &'a str, file: &str, name: &str) -> Result<Option<&'a RawVa
         .and_then(|index| found.cases.get(index).copied()))
 }
 
-/// The file's text with a case in the place of another, or behind all others.
+/// The file's text with a case replaced, or with a new case at the end.
 fn with_case(text: &str, found: Option<&RawValue>, case: &str) -> String {
-    // The case is a part of the text itself.
+    // The case is a slice of the text itself.
     let span = |raw: &RawValue| {
         let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
         (start, start + raw.get().len())
@@ -304,7 +305,7 @@ fn with_case(text: &str, found: Option<&RawValue>, case: &str) -> String {
 }
 
 fn write(file: &str, text: &str) -> Result<()> {
-    // Never half of it: `script dev` looks at the same file.
+    // The file is replaced as a whole, because `script dev` may be reading it.
     let directory = Path::new(file).parent().filter(|parent| !parent.as_os_str().is_empty());
     let next = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))
         .with_context(|| format!("cannot write into the directory of {file}"))?;
@@ -316,17 +317,17 @@ fn write(file: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What stands in the file in place of secrets.
+/// The replacements of secrets in the file.
 struct Fakes {
-    /// All that the case has from now on.
+    /// All replacements that the case has from now on.
     all: BTreeMap<String, String>,
-    /// Forms of a secret in JSON, and the same forms of what stands for it; the longest first.
+    /// The forms of a secret in JSON, and the same forms of its replacement; the longest first.
     forms: Vec<(String, String)>,
-    /// What tells that a secret is there in another form: its name, and the form.
+    /// Forms that show that a secret is in the text in another way: the name of the secret, and the form.
     traces: Vec<(String, String)>,
 }
 
-/// How a text may stand in JSON, each form made alike of any text.
+/// The forms in which JSON may contain a text, in the same order for each text.
 const FORMS: [fn(&str) -> String; 6] = [
     quoted,
     |text| quoted(&quoted(text)),
@@ -355,7 +356,7 @@ fn encoded(text: &str) -> String {
 }
 
 impl Fakes {
-    /// `there`: those of the case.
+    /// `there`: the replacements that the case already has.
     fn new(secrets: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> Result<Self> {
         let mut fakes = Self {
             all: there.clone(),
@@ -376,7 +377,7 @@ impl Fakes {
                     "--secret {name}: must not be a part of `{fake}`, its replacement in the recording"
                 )));
             }
-            // A key of several lines may be sent line by line.
+            // The lines of a key with several lines may be sent separately.
             let lines = secret.lines().map(str::trim);
             let lines = lines.filter(|line| line.len() >= SECRET_BYTES_MIN && *line != secret.as_str());
             for (part, fake) in lines
@@ -395,7 +396,7 @@ impl Fakes {
         Ok(fakes)
     }
 
-    /// The text of a case without secrets; an error if it has one in a form that nothing can stand for.
+    /// The text of a case without secrets. It is an error if the text contains one in a form that cannot be replaced.
     fn put_into(&self, case: String, file: &str) -> Result<String> {
         let case = self
             .forms
@@ -415,20 +416,21 @@ impl Fakes {
     }
 }
 
-/// Other forms of a secret: as it is, as hexadecimal, and as base64 at each place that it may have in what was encoded.
+/// Other forms of a secret: as it is, as hexadecimal, and as base64 for each offset that it may have in the encoded
+/// text.
 fn traces(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     let mut traces = vec![secret.to_owned(), hex.to_uppercase(), hex];
     for before in 0..3 {
         let text = [&b"\0\0"[..before], secret.as_bytes()].concat();
-        // What hangs on the bytes around it is left away.
+        // The characters that also depend on neighbouring bytes are left out.
         let whole = text.len() * 8 / 6;
         let first = (before * 8).div_ceil(6);
         for base64 in [STANDARD_NO_PAD.encode(&text), URL_SAFE_NO_PAD.encode(&text)] {
             traces.extend(base64.get(first..whole).map(str::to_owned));
         }
     }
-    // The shortest would be found everywhere.
+    // Very short forms would be found everywhere.
     traces.retain(|trace| trace.len() >= SECRET_BYTES_MIN);
     traces
 }

@@ -1,5 +1,5 @@
-//! Recorded answers of a test case: what requests and statements were answered once, given again, each once and to exactly
-//! what was asked then.
+//! Recorded answers of a test case: each is given again, once, to exactly the request or statement that it was recorded
+//! for.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use url::Url;
 
 /// How much of a body or a statement an error shows.
 const SHOWN_CHARS: usize = 200;
-/// Headers of an answer that say how it came, or when, and nothing of what it is.
+/// Headers of a response about its transport or time, not about its content. They are not recorded.
 const NOT_KEPT: [&str; 5] = [
     "connection",
     "content-length",
@@ -26,21 +26,21 @@ const NOT_KEPT: [&str; 5] = [
     "transfer-encoding",
 ];
 
-/// A request and what came of it.
+/// A request and its answer.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HttpExchange {
     #[serde(default = "get")]
     method: String,
     url: String,
-    /// Text, or JSON; without it any body is meant.
+    /// The body as text or JSON. Without it, a request with any body matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<HttpAnswer>,
-    /// There was none, for this reason.
+    /// There was no answer, for this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -58,7 +58,7 @@ struct HttpAnswer {
     body_base64: Option<String>,
 }
 
-/// A header's values: mostly one.
+/// The values of a header, usually one.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 enum Values {
@@ -66,7 +66,7 @@ enum Values {
     Many(Vec<String>),
 }
 
-/// A statement and what came of it.
+/// A statement and its result.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SqlExchange {
@@ -90,7 +90,7 @@ fn ok() -> u16 {
     200
 }
 
-/// The bytes of a body: text in quotes, else JSON as it stands.
+/// The bytes of a body: a JSON string means its text, any other JSON means itself.
 fn bytes_of(body: Option<&RawValue>, base64: Option<&str>) -> Result<Option<Bytes>, String> {
     match (body.map(RawValue::get), base64) {
         (Some(_), Some(_)) => Err("has both `body` and `body_base64`".into()),
@@ -142,7 +142,7 @@ fn address(url: &str) -> String {
     }
 }
 
-/// A statement whatever its white space.
+/// A statement with normalised white space, for comparison.
 fn words(statement: &str) -> String {
     statement.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -384,7 +384,7 @@ impl Replay {
     }
 }
 
-/// The first that is meant and that nobody asked for yet; how many are meant.
+/// The first matching exchange that is not used yet, and how many match.
 fn find<T>(all: &[T], asked: &mut [bool], is: impl Fn(&T) -> bool) -> Result<usize, usize> {
     let meant: Vec<usize> = (0..all.len()).filter(|index| is(&all[*index])).collect();
     let next = meant.iter().copied().find(|index| !asked[*index]);
@@ -447,18 +447,18 @@ impl Exchanges for Replay {
     fn stated(&self, _: SqlStatement, _: &Result<SqlAnswer, String>) {}
 }
 
-/// Lets everything out that was granted, and keeps what came.
+/// Sends all granted requests, and records the answers.
 #[derive(Default)]
 pub(super) struct Recorder {
     kept: Mutex<Kept>,
 }
 
-/// What a recorder heard.
+/// The exchanges that a recorder has seen.
 #[derive(Default)]
 pub(super) struct Kept {
     pub http: Vec<HttpExchange>,
     pub sql: Vec<SqlExchange>,
-    /// What was not sent, and why.
+    /// Requests that were not sent, with the reasons.
     pub refused: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! How long things are kept.
+//! `heddle retention`: how long data is kept.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

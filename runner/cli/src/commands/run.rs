@@ -1,4 +1,4 @@
-//! Runs: start, look, steer.
+//! `heddle run`: starting, showing and controlling runs.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ use crate::session::{MAX_LISTED, Session};
 pub(super) use super::params::{Params, pair_of};
 pub(super) use super::run_show::print_log;
 
-/// An option that takes these words and no other.
+/// The parser of an option that takes only these words.
 fn words<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValuesParser {
     all.iter().map(|one| word(*one)).collect::<Vec<_>>().into()
 }
@@ -128,7 +128,7 @@ pub enum RunCommand {
         id: RunRef,
         /// The name of the task
         task: String,
-        /// The new state
+        /// The new state. It settles the tasks that depend on the task
         #[arg(value_parser = words(&TaskState::OVERRIDES, TaskState::as_str))]
         state: String,
         /// The reason, shown on the run and in the audit
@@ -172,7 +172,7 @@ pub enum RunCommand {
     SetState {
         /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
-        /// The new state
+        /// The new state. The run ends with it
         #[arg(value_parser = words(&RunState::OVERRIDES, RunState::as_str))]
         state: String,
         /// The reason, shown on the run and in the audit
@@ -227,7 +227,7 @@ pub struct Start {
 /// The options of `heddle run bulk`.
 #[derive(Args, Debug)]
 pub struct BulkOptions {
-    /// The action
+    /// The action, applied to each run
     #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
     pub(super) action: String,
     #[command(flatten)]
@@ -392,7 +392,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
     };
     let mut body = serde_json::to_value(&submission)?;
     if let Some(at) = options.logical_time {
-        // What a date means is the group's timezone's to say.
+        // A date means midnight in the time zone of the group.
         body["logical_time"] = json!(at);
     }
     let path = ["v1", "groups", &options.group, "runs"];
@@ -401,7 +401,7 @@ async fn start(session: &Session, options: Start) -> Result<ExitCode> {
     announce(session, &answer, "started", options.watch).await
 }
 
-/// Says which run there is now, or follows it.
+/// Prints the new run, or follows it.
 async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -> Result<ExitCode> {
     let id = answer["id"]
         .as_str()
@@ -452,7 +452,7 @@ async fn list(
     limit: usize,
     cursor: Option<String>,
 ) -> Result<ExitCode> {
-    /// The most that the server gives at once.
+    /// The maximum that the server returns at once.
     const PAGE: usize = 500;
     let group = filter.group.clone();
     let request = session
@@ -468,7 +468,8 @@ async fn list(
         json!({ "items": runs, "next_cursor": null })
     };
     if let (Some(group), None) = (group, items(&page).next()) {
-        // A group without runs and a name that no group has are told apart; runs of a deleted group are still listed.
+        // A group without runs is distinguished from a group that does not exist. Runs of a deleted group are still
+        // listed.
         let _: Value = session.client.get(&["v1", "groups", &group]).send().await?;
     }
     session.output.print(&page, |page| {

@@ -1,4 +1,4 @@
-//! What operators do to a run, to a task run of it, and to many runs.
+//! Controls of a run, of its task runs, and of many runs.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ pub(super) async fn control(session: &Session, id: Uuid, action: &str) -> Result
     done()
 }
 
-/// Says which state a run has ended in, whatever it came to.
+/// Sets the state of a run by hand.
 pub(super) async fn set_state(session: &Session, id: Uuid, state: &str, reason: &str) -> Result<ExitCode> {
     let body = json!({ "state": state, "reason": reason });
     let answer: Value = session
@@ -42,7 +42,7 @@ pub(super) async fn set_state(session: &Session, id: Uuid, state: &str, reason: 
     done()
 }
 
-/// Says which state a task run has ended in.
+/// Sets the state of a task run by hand.
 pub(super) async fn override_task(
     session: &Session,
     id: Uuid,
@@ -58,7 +58,7 @@ pub(super) async fn override_task(
     done()
 }
 
-/// Runs a task again within a run that has ended, and follows the run if that is asked for.
+/// Runs a task of an ended run again, and follows the run if requested.
 pub(super) async fn clear_task(
     session: &Session,
     id: Uuid,
@@ -79,7 +79,7 @@ pub(super) async fn clear_task(
     done()
 }
 
-/// Tries a task run again before its time.
+/// Tries a task run again now.
 pub(super) async fn retry_task(session: &Session, id: Uuid, (task, item): (&str, Option<u32>)) -> Result<ExitCode> {
     let answer = session.client.retry_task(id, task, item).await?;
     session.output.print(&serde_json::to_value(&answer)?, |_| {
@@ -88,7 +88,7 @@ pub(super) async fn retry_task(session: &Session, id: Uuid, (task, item): (&str,
     done()
 }
 
-/// Does something to all runs that a filter finds.
+/// Controls all runs that a filter finds.
 pub(super) async fn bulk(session: &Session, options: BulkOptions) -> Result<ExitCode> {
     let filter = RunFilter::from(options.filter);
     let action = serde_json::from_value(json!(options.action)).map_err(|error| usage(error.to_string()))?;

@@ -11,7 +11,7 @@ use crate::exit::usage;
 use crate::output::cell;
 use crate::session::{MAX_LISTED, Session};
 
-/// The shortest beginning of an id that is taken for one.
+/// The minimum length of the beginning of an id.
 const PREFIX_CHARS_MIN: usize = 8;
 
 /// How many runs an error about an ambiguous beginning lists.

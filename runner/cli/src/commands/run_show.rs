@@ -1,4 +1,4 @@
-//! One run for people: its tasks, its log.
+//! The output about one run for people: its tasks and its log.
 
 use std::process::ExitCode;
 
@@ -112,7 +112,7 @@ pub(super) async fn logs(
         let request = request().query("follow", true).query_if("cursor", seen);
         let mut events = request.send_for_events().await?;
         while let Some(event) = events.next().await? {
-            // Others are the end, or of a kind that this version does not know.
+            // Other events are the end, or of a kind that this version does not know.
             if event.event == "log" || event.event == "message" {
                 print_log(session, several, &serde_json::from_str(&event.data)?)?;
             }
@@ -143,7 +143,7 @@ pub(super) fn print_log(session: &Session, several: bool, line: &Value) -> Resul
         none if none == "-" => format!("{} ", cell(line, "/task")),
         item => format!("{}[{item}] ", cell(line, "/task")),
     };
-    // What a script wrote must not steer the terminal.
+    // Text from scripts must not control the terminal.
     let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
     output::print(&format!(
         "{} {label}{level:<5} {message}{fields}",

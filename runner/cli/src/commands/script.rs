@@ -55,13 +55,13 @@ pub enum ScriptCommand {
     Check(versions::Check),
     /// Print the log of a script in its last runs, in all groups, the oldest run first
     Logs {
-        /// `name` or `name@version`
+        /// The script: `name` or `name@version`
         name: String,
         /// The number of runs, 1 to 100
         #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=100))]
         runs: u16,
     },
-    /// Activate a version
+    /// Activate a version: new runs use it, unless they name another
     Activate {
         /// The name of the script
         name: String,
@@ -70,7 +70,7 @@ pub enum ScriptCommand {
     },
     /// Download the wasm or the source text of a version
     Download {
-        /// `name` or `name@version`
+        /// The script: `name` or `name@version`
         name: String,
         /// The file to write [default: NAME.wasm, NAME.js and so on]
         file: Option<PathBuf>,
@@ -114,7 +114,7 @@ pub(crate) fn bare(script: &str) -> String {
 pub struct New {
     /// The name of the script
     pub name: String,
-    /// The language
+    /// The language of the new script
     #[arg(short, long, default_value = "rust", value_parser = languages())]
     pub lang: String,
     /// The directory to create [default: the name of the script]
@@ -227,7 +227,7 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
                 sdk.display()
             ));
         }
-        // One file is a script by itself; what has more is built.
+        // A directory with one source file is a script by itself; others are built.
         let source = written.iter().find(|path| {
             let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
             ["javascript", "typescript", "python"].contains(&new.lang.as_str()) && is_source(file)
@@ -249,7 +249,7 @@ pub(super) fn is_source(file: &str) -> bool {
     !file.ends_with(".d.ts") && Language::of_file(file).is_some()
 }
 
-/// What Cargo takes for a name: ASCII letters, digits, `-` and `_`, no digit first.
+/// A name that Cargo accepts: ASCII letters, digits, `-` and `_`, not beginning with a digit.
 fn crate_name(name: &str) -> String {
     let mut out: String = name
         .chars()
@@ -375,7 +375,7 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
         )
     })?;
     if session.output == Format::Table {
-        // Beside the line that names the version, which programs read.
+        // On stderr, because programs read the line with the version on stdout.
         eprintln!("{}", session.page(&["scripts", &push.name]));
     }
     done()
@@ -416,7 +416,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     let page: Value = request.query("limit", count).send().await?;
     let runs: Vec<&Value> = items(&page).collect();
     if runs.is_empty() {
-        // A name that no script has is no script without runs.
+        // A script that does not exist is distinguished from a script without runs.
         session.client.script(script).await?;
     }
     let is_it = |resolved: &Value| match (resolved.as_str().and_then(|text| text.split_once('@')), version) {
@@ -426,7 +426,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     };
     for run in runs.iter().rev() {
         let id = cell(run, "/id");
-        // Which task stands for which version is told of one run, not in lists.
+        // Only the answer about one run says which versions its tasks use; lists do not.
         let run: Value = session.client.get(&["v1", "runs", &id]).send().await?;
         if session.output == Format::Table {
             let columns = ["/group", "/state", "/created_at"].map(|pointer| cell(&run, pointer));

@@ -31,7 +31,7 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
     config::require_loopback(listen)?;
     start_logging(&options)?;
     on_all_threads(async move {
-        // Before the database is started: this is what most often goes wrong.
+        // The address is bound before the database is started, because this fails most often.
         let listener = bind(listen).await?;
         let data_dir = options.data_directory();
         let postgres = Options {
@@ -115,7 +115,7 @@ async fn run(config: NodeConfig, listener: TcpListener) -> Result<ExitCode> {
     done()
 }
 
-/// How long a former self that was killed may take to let go of the address.
+/// How long the killed predecessor of this process may take to release the address.
 const BIND_WAIT: std::time::Duration = std::time::Duration::from_secs(2);
 
 async fn bind(listen: std::net::SocketAddr) -> Result<TcpListener> {
@@ -149,7 +149,7 @@ fn stop_on_signal() -> Result<CancellationToken> {
         for again in [false, true] {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
             if again {
-                // The embedded server is told by the kernel.
+                // The kernel signals the end of this process to the embedded server.
                 std::process::exit(INTERRUPTED);
             }
             tracing::info!(

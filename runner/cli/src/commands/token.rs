@@ -24,7 +24,7 @@ pub enum TokenCommand {
     /// List tokens
     #[command(alias = "ls")]
     List,
-    /// Revoke a token
+    /// Revoke a token: nobody can use it any more
     #[command(alias = "revoke")]
     Rm {
         /// The name of the token
@@ -41,7 +41,7 @@ pub struct Create {
     /// The name of the token
     #[arg(long)]
     pub name: String,
-    /// The role
+    /// The role, which says what the token may do
     #[arg(long, value_parser = ["viewer", "operator", "author", "worker", "admin"])]
     pub role: String,
     /// For the role worker: a queue from which it may claim [default: all queues]. Can be repeated
@@ -69,7 +69,7 @@ pub struct Sign {
     pub expires_in: String,
 }
 
-/// Signs a token, which is printed.
+/// Signs a token and prints it.
 pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
     let signer = Signer::new(&[sign.device_key.clone().into_bytes()])
         .ok_or_else(|| usage(format!("the key must have at least {DEVICE_KEY_BYTES_MIN} bytes")))?;
@@ -86,7 +86,7 @@ pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
     let now = heddle_engine::NodeClock::default().own();
     let expires_at = now + span.chrono();
     let token = signer.sign(&sign.uid, expires_at);
-    // What nodes would not take is no token.
+    // A token that nodes would refuse is an error here.
     if signer.verify(&token, now).is_none() {
         return Err(usage("--uid must have 1 to 250 characters and no control characters"));
     }

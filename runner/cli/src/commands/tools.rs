@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 pub(super) struct Pinned {
     pub package: &'static str,
     pub version: &'static str,
-    /// Where its program is, in the environment's packages or else in `bin`.
+    /// The path of its program: within the packages of the environment, or in `bin`.
     program: &'static str,
 }
 
@@ -36,12 +36,12 @@ pub(super) const COMPONENTIZE_PY: Pinned = Pinned {
     program: "componentize-py",
 };
 
-/// The file of an environment that says what was installed in it, in full.
+/// The file of an environment that says that its installation is complete, and what was installed.
 const INSTALLED: &str = "heddle-installed.txt";
 
 const REQUIREMENTS: &str = "requirements.txt";
 
-/// What can be downloaded or computed again: `~/.cache/heddle`.
+/// The directory for files that can be downloaded or computed again: `~/.cache/heddle`.
 pub(super) fn cache_dir() -> Option<PathBuf> {
     let set = |name: &str| {
         std::env::var_os(name)
@@ -52,12 +52,12 @@ pub(super) fn cache_dir() -> Option<PathBuf> {
     Some(base.join("heddle"))
 }
 
-/// Whether a program is there and answers.
+/// Whether a program is installed and can be executed.
 pub(super) fn answers(program: impl AsRef<Path>, arguments: &[&str]) -> bool {
     said(program.as_ref(), arguments).is_some()
 }
 
-/// What a program that is there prints to standard output.
+/// The standard output of a program, if it is installed and succeeds.
 pub(super) fn said(program: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     let output = command.args(arguments).stdin(Stdio::null()).output().ok()?;
@@ -73,7 +73,7 @@ impl Pinned {
         self.within(&dir.join(".venv"))
     }
 
-    /// Its program in our own place. It is installed there, if that has not been done.
+    /// Its program, in our own cache directory. If it is not there, it is installed first.
     pub fn program(&self) -> Result<PathBuf> {
         let Self { package, version, .. } = self;
         let tools = cache_dir()
@@ -158,7 +158,7 @@ pub(super) fn requirements(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(environment))
 }
 
-/// Has pip install something into an environment, which is made if it is not there.
+/// Installs something with pip into an environment, which is created if necessary.
 fn install(environment: &Path, what: &[&str]) -> Result<()> {
     let python = environment.join("bin/python");
     if !python.is_file() {

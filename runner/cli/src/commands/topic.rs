@@ -23,7 +23,7 @@ use crate::output::Format;
 use crate::session::Session;
 use crate::{document, output, terminal};
 
-/// Between two looks at something that is watched.
+/// The time between two reads of something that is watched.
 const STEP: Duration = Duration::from_millis(300);
 
 /// How wide a bar is.
@@ -66,7 +66,7 @@ pub enum TopicCommand {
     },
     /// Schedule generated messages, for tests
     Fill(Fill),
-    /// List messages
+    /// List the messages of a topic
     Messages {
         /// The name of the topic
         name: String,
@@ -144,7 +144,7 @@ pub struct MessageFilter {
     pub receiver: Option<i64>,
 }
 
-/// What is made up.
+/// Which messages to generate.
 #[derive(Args, Debug)]
 pub struct Fill {
     /// The name of the topic
@@ -273,7 +273,7 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
     })
 }
 
-/// Says what became of messages.
+/// Prints how many messages were accepted, and which were rejected.
 fn told(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     session.output.print(&serde_json::to_value(answer)?, |_| {
         let mut text = format!("{} accepted", answer.accepted);
@@ -295,7 +295,7 @@ fn told(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     done()
 }
 
-/// A file's bytes (or stdin's) by pieces: a thread reads them, and waits while they are not sent.
+/// The bytes of a file or of stdin, in pieces. A thread reads them, and waits while pieces are not sent yet.
 fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<>> {
     let mut source: Box<dyn Read + Send> = if path == Path::new("-") {
         Box::new(std::io::stdin())
@@ -378,7 +378,7 @@ fn made_up(
     })
 }
 
-/// A day in a line.
+/// The progress of a day in one line.
 fn progress(day: &Day) -> String {
     let ended = day.sent + day.failed + day.cancelled;
     format!(

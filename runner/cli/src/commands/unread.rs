@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::session::Session;
 
-/// Fields that a group has beside those of its spec.
+/// Fields of a group's answer that are not in its spec.
 const NOT_OF_SPEC: [&str; 5] = ["name", "revision", "enabled", "created_at", "updated_at"];
 
 /// Reports on stderr which of these params no script of the group knows. If something cannot be looked up, nothing is

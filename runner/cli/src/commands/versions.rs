@@ -1,5 +1,5 @@
-//! Versions of scripts beside one another: `heddle script diff`; and beside what this program makes of them: `heddle script
-//! check`.
+//! Comparing versions of scripts: with each other (`heddle script diff`), and with the result of this program's
+//! compiler and runtimes (`heddle script check`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,7 +44,7 @@ pub struct Check {
     pub names: Vec<String>,
 }
 
-/// A script's bytes and what is known of them.
+/// The bytes of a script, and what is known about them.
 struct Side {
     label: String,
     bytes: Bytes,
@@ -52,7 +52,7 @@ struct Side {
     facts: Option<Value>,
 }
 
-/// What a version is, but for its bytes.
+/// What is known about a version without its bytes.
 fn facts_of(version: &ScriptVersion) -> Value {
     json!({
         "world": version.world,
@@ -64,7 +64,7 @@ fn facts_of(version: &ScriptVersion) -> Value {
     })
 }
 
-/// The same of what was compiled here.
+/// The same for a script that was compiled here.
 fn facts_here(compiled: &Compiled) -> Value {
     json!({
         "world": compiled.world.as_str(),
@@ -88,7 +88,7 @@ async fn versions_of(session: &Session, name: &str) -> Result<Vec<ScriptVersion>
     Ok(request.send_for_all(&session.client, MAX_LISTED).await?)
 }
 
-/// Which two are meant.
+/// The two that are to be compared.
 #[derive(Debug, PartialEq)]
 enum Meant<'a> {
     Version(i32),
@@ -151,7 +151,7 @@ pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitC
     } else {
         "facts"
     };
-    // Of a file that is a text no schema is known before it is compiled, and it is not compiled to be read.
+    // The schema of a source file is only known after compiling it, and it is not compiled for a comparison.
     let params: Vec<String> = match (&old.facts, &new.facts) {
         (Some(old), Some(new)) => schema::changes(&old["params_schema"], &new["params_schema"])
             .iter()
@@ -175,7 +175,7 @@ pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitC
     if differ { Ok(ExitCode::from(NO)) } else { done() }
 }
 
-/// The difference: of two texts line by line, else of what is known of both.
+/// The difference of two texts, line by line; otherwise, of what is known about both.
 async fn between(old: Side, new: Side, kind: &str) -> Result<String> {
     if old.bytes == new.bytes && old.language == new.language {
         return Ok(String::new());
@@ -221,8 +221,8 @@ fn named(value: &Value, found: &mut BTreeSet<(String, i32)>) {
     }
 }
 
-/// Which versions may be run again: the active ones, those that groups and topics name, and those that runs under way have
-/// taken, which keep to them whatever has become active since.
+/// The versions that can still run: the active ones, those that groups and topics name, and those that live runs have
+/// pinned.
 async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String, i32)>> {
     let mut used = BTreeSet::new();
     let list = async |path: &[&str]| {
@@ -254,7 +254,7 @@ async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String,
     Ok(used)
 }
 
-/// Whether a run under way has taken a script: any version of it (`name`), or one (`name@version`).
+/// Whether a live run has pinned a script: any version of it (`name`), or one (`name@version`).
 async fn is_under_way(session: &Session, script: &str) -> Result<bool> {
     let mut request = session.client.get(&["v1", "runs"]).query("script", script);
     for state in ["waiting", "running", "paused"] {
@@ -264,8 +264,8 @@ async fn is_under_way(session: &Session, script: &str) -> Result<bool> {
     Ok(items(&found).next().is_some())
 }
 
-/// Adds the versions of a script that runs under way have taken. It asks for each version whether there is one such run,
-/// however many there are.
+/// Adds the versions of a script that live runs have pinned. For each version, it asks the server whether there is such
+/// a run, so the number of runs does not matter.
 async fn taken(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>) -> Result<()> {
     if !is_under_way(session, name).await? {
         return Ok(());
@@ -279,7 +279,7 @@ async fn taken(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>
     Ok(())
 }
 
-/// In what a version is another when it is compiled here.
+/// How a version differs when it is compiled here.
 fn changes(version: &ScriptVersion, compiled: &Compiled) -> Vec<&'static str> {
     let (there, here) = (facts_of(version), facts_here(compiled));
     ["world", "description", "defaults", "params_schema"]
@@ -288,7 +288,7 @@ fn changes(version: &ScriptVersion, compiled: &Compiled) -> Vec<&'static str> {
         .collect()
 }
 
-/// Kept runtimes by their tags: which version of the host's interface each asks for.
+/// The version of the host interface that each stored runtime needs, by the runtime's tag.
 async fn kept_runtimes(session: &Session) -> Result<BTreeMap<String, i32>> {
     let request = session.client.get(&["v1", "runtimes"]);
     let all: Vec<Runtime> = request.send_for_all(&session.client, MAX_LISTED).await?;
@@ -302,7 +302,7 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
     let used = in_use(session, &wanted.names).await?;
     let local = Local::new()?;
     let mut told = Vec::new();
-    // Asked for when a version names one: an older server has none.
+    // Read only when a version names a runtime: an older server has none.
     let mut kept: Option<BTreeMap<String, i32>> = None;
     for (name, number) in used {
         let found: ScriptVersion = session
@@ -315,7 +315,7 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
             Some(language) => Some(local.own_runtime(language).await?),
             None => None,
         };
-        // Whether this program would go on with the runtime that the version was checked with, which is not its own.
+        // Whether this program would keep running the version on the older runtime with which it was checked.
         let keeps = match (&found.runtime_tag, own) {
             (Some(tag), Some(own)) if *tag != own.tag => {
                 if kept.is_none() {
@@ -332,7 +332,7 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
                 same if same.is_empty() => ("same", same, None),
                 changed => ("changes", changed, None),
             },
-            // This machine's fault is no script's.
+            // An error of this machine says nothing about the script.
             Err(CompileError::Internal(error)) => anyhow::bail!("{name}@{number} cannot be checked: {error}"),
             Err(error) => ("fails", Vec::new(), Some(error.to_string())),
         };

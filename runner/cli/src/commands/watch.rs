@@ -56,7 +56,7 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     Ok(code_of(run.state))
 }
 
-/// Waits for an event, or a step.
+/// Waits for an event, or until the next read is due.
 async fn wait(events: &mut Option<ServerEvents>) {
     let Some(stream) = events else {
         return tokio::time::sleep(STEP).await;
@@ -86,7 +86,7 @@ impl Line<'_> {
         if let Some(whole) = self.whole {
             return whole.state;
         }
-        // Without a task run for the whole: what matters most among the items.
+        // There is no task run for the mapped task as a whole, so the most important state of its items is shown.
         [
             TaskState::Running,
             TaskState::Retrying,
@@ -118,7 +118,7 @@ fn lines(run: &Run) -> BTreeMap<&str, Line<'_>> {
     lines
 }
 
-/// The tree, cut to the terminal.
+/// The tree, cut to the size of the terminal.
 fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
     let (columns, rows) = terminal::size();
     let colours = terminal::has_colours();
@@ -126,7 +126,7 @@ fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
     let depth: BTreeMap<&str, usize> = order.iter().map(|(task, depth)| (task.as_str(), *depth)).collect();
     let mut sorted: Vec<&Line<'_>> = lines.values().collect();
     sorted.sort_by_key(|line| (depth.get(line.task).copied().unwrap_or(0), line.task));
-    // Title, a line for what is left out, and the cursor's own.
+    // Lines for the title, for what is left out, and for the cursor.
     let room = rows.saturating_sub(4).max(3);
     let left_out = sorted.len().saturating_sub(room);
     if left_out > 0 {
@@ -247,7 +247,7 @@ fn glyph(state: TaskState) -> (&'static str, &'static str) {
     }
 }
 
-/// A script's own word on how far it is.
+/// The progress that a script reports about itself.
 fn progress(task: &TaskRun) -> Option<String> {
     let fraction = task.progress?;
     let note = task.note.as_deref().unwrap_or_default();
@@ -277,7 +277,7 @@ fn span(took: chrono::TimeDelta) -> String {
     }
 }
 
-/// What has been printed already, where nothing can be redrawn.
+/// What has been printed already, if the output cannot be redrawn.
 #[derive(Debug, Default)]
 struct Told {
     run: Option<RunState>,

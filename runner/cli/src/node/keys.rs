@@ -1,4 +1,4 @@
-//! Who a node is, and the keys that it has: as configured, or kept in its data directory.
+//! The identity of a node, and its keys: configured, or stored in its data directory.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use super::NodeConfig;
 use crate::config::NodeOptions;
 use crate::exit::usage;
 
-/// The shortest key that secrets are sealed with.
+/// The minimum length of the key for secrets.
 const SECRETS_KEY_CHARS_MIN: usize = 16;
 
-/// The keys that tokens of devices are signed with, the one that signs first.
+/// The keys for tokens of devices. The first one signs.
 pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
     let keys = [
         ("HEDDLE_DEVICE_KEY", &options.device_key),
@@ -40,7 +40,7 @@ pub(crate) fn device_keys(options: &NodeOptions) -> Result<Vec<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// Two processes with one identity would take each other's lease away, over and over.
+/// Locks the data directory: two processes with the same identity would take each other's lease again and again.
 pub(super) fn lock_identity(data_dir: &Path, node_id: Option<&str>) -> Result<std::fs::File> {
     let path = data_dir.join(match node_id {
         Some(name) => format!("node-{}.lock", Uuid::from_bytes(digest16(name))),
@@ -67,7 +67,7 @@ fn digest16(text: &str) -> [u8; 16] {
     bytes
 }
 
-/// Who this node is, over restarts.
+/// The id of this node, which stays the same after a restart.
 pub(super) fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: &dyn Chance) -> Result<Uuid> {
     if let Some(given) = given {
         let named = || uuid::Builder::from_custom_bytes(digest16(given)).into_uuid();
@@ -85,14 +85,14 @@ pub(super) fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: 
     Ok(id)
 }
 
-/// The keys of secrets. The one that seals: as configured, or kept in the data directory. Those that only open:
-/// configured former ones, and the one in the data directory.
+/// The keys for secrets. The configured key encrypts, or else the one in the data directory. Configured former keys and
+/// the one in the data directory can only decrypt.
 pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
     let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
     let path = config.data_dir.join("secrets.key");
     let mut previous: Vec<SecretKey> = Vec::new();
     if let Some(text) = &config.options.secrets_key_previous {
-        // A former key may have had a comma in it.
+        // The list may also be one former key that contains a comma.
         let parts = text.split(',').map(str::trim).chain([text.as_str()]);
         previous.extend(parts.filter(|part| !part.is_empty()).map(key));
     }
@@ -124,8 +124,8 @@ fn read_key(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Refuses to start with keys that do not open the stored secrets: otherwise scripts would fail one by one, long after
-/// the mistake was made.
+/// Refuses to start with keys that cannot decrypt the stored secrets: otherwise, scripts would fail one by one, long
+/// after the mistake.
 pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
     let foreign = store.foreign_seals(keys).await.context("cannot read secrets")?;
     let Some(first) = foreign.first() else { return Ok(()) };
@@ -144,7 +144,7 @@ pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()>
     )))
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file that only its owner can read. It is written completely or not at all.
 fn write_private(path: &Path, text: &str) -> Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

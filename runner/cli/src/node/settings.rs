@@ -14,14 +14,14 @@ use super::{NodeConfig, host_name, start_children};
 use crate::config::NodeOptions;
 use crate::exit::usage;
 
-/// Attempts in hand unless configured.
+/// The default of the maximum of concurrent attempts.
 const DEFAULT_SLOTS: u32 = 1_000;
 /// How long queued work may wait before people are told that nobody claims it.
 const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
-/// The longest that an uploaded script may take to compile.
+/// The maximum of the timeout for compiling an uploaded script.
 const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
-/// Where scripts run, and how many at once.
+/// The settings of the sandbox.
 pub(super) fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
     let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
     if slots == 0 {
@@ -42,7 +42,7 @@ pub(super) fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<S
     Ok(config)
 }
 
-/// Which short ways are taken.
+/// The short ways that the node takes.
 pub(super) fn short_ways(options: &NodeOptions) -> Result<ShortWays> {
     let left_out = options.without_short_ways.as_deref().unwrap_or_default();
     left_out
@@ -50,7 +50,7 @@ pub(super) fn short_ways(options: &NodeOptions) -> Result<ShortWays> {
         .map_err(|error| usage(format!("--without-short-ways: {error}")))
 }
 
-/// How offers are given out.
+/// The settings of pull dispatch.
 pub(super) fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
     let mut dispatch = DispatchConfig::default();
     if let Some(text) = &options.dispatch_horizon {
@@ -67,7 +67,8 @@ pub(super) fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
     Ok(dispatch)
 }
 
-/// Long enough for a large script on a slow machine.
+/// The timeout for compiling an uploaded script, at most the maximum, which is long enough for a large script on a slow
+/// machine.
 fn compile_timeout(text: &str) -> Result<Duration> {
     let timeout = text
         .parse::<heddle_domain::Span>()
@@ -81,7 +82,7 @@ fn compile_timeout(text: &str) -> Result<Duration> {
     Ok(timeout)
 }
 
-/// How people are told.
+/// The settings of notifications.
 pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
     let public_url = match &config.options.public_url {
         Some(text) => {
@@ -113,8 +114,8 @@ pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<
     })
 }
 
-/// The beginning of links unless it is configured. If a node listens on all addresses, none of them is known to be
-/// reachable for others: the best guess is its host's name.
+/// The beginning of links, if it is not configured. If a node listens on all addresses, it does not know which one
+/// others can reach, so it takes the name of its host.
 fn own_url(address: SocketAddr, host: &str) -> String {
     if !address.ip().to_canonical().is_unspecified() {
         return format!("http://{address}");

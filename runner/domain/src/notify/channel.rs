@@ -206,7 +206,8 @@ impl ChannelSpec {
         shown
     }
 
-    /// Its secret parts.
+    /// The parts that are stored encrypted, and never shown: the URL of a chat, the secret for signatures, the
+    /// password of SMTP.
     pub fn secrets(&self) -> ChannelSecrets {
         ChannelSecrets {
             url: self.url.clone().filter(|_| self.kind.is_some_and(ChannelKind::is_chat)),

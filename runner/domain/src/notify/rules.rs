@@ -110,7 +110,7 @@ pub struct Moves<'a> {
     /// Retries that are due later.
     pub retries: &'a [(Time, AttemptKey)],
     pub finished: Option<RunState>,
-    /// The progress now.
+    /// The progress of the run after this decision.
     pub progress: &'a Progress,
     /// The run has a callback.
     pub callback: bool,

@@ -22,9 +22,9 @@ pub enum Control {
     Restart,
     /// Runs a task run of it again.
     Clear,
-    /// Forgets it.
+    /// Removes the run with all its data.
     Delete,
-    /// Sets its state.
+    /// Sets its state by hand, with a reason.
     Override,
     /// Makes a new run like it.
     Rerun,

@@ -75,7 +75,7 @@ impl TaskKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptKey {
     pub key: TaskKey,
-    /// Counted from 1.
+    /// The number of the attempt within its task run, counted from 1.
     pub attempt: u32,
 }
 

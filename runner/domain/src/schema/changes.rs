@@ -36,7 +36,7 @@ pub enum Change {
 pub struct SchemaChange {
     /// Its name; within an object `outer.inner`, within a list `list[]`. Empty: the params as a whole.
     pub field: String,
-    /// The change.
+    /// What differs between the older and the newer schema.
     pub change: Change,
 }
 

@@ -1,5 +1,5 @@
-//! Schemas that are checked in place: those whose cost is bounded by their size times the value's, whatever their
-//! content.
+//! Schemas that are checked in this process: those whose cost is bounded by their size times the value's, whatever
+//! their content.
 //!
 //! This does not estimate the cost of a schema. It is a short list of keywords, each of which reads a position in the
 //! value once and costs no more than its own text and that position. A schema with any other keyword, with more than a
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 const WEIGHT_MAX: u64 = 2_000;
 /// How deep they lie in one another, references followed.
 const DEPTH_MAX: usize = 32;
-/// The largest product of a schema's weight and the number of a value's positions that is checked in place: some
+/// The largest product of a schema's weight and the number of a value's positions that is checked in this process: some
 /// milliseconds of work.
 const PRODUCT_MAX: u64 = 100_000;
 /// This many bytes of a text count as one position.
@@ -93,7 +93,7 @@ pub(super) fn weight(schema: &Value) -> Option<u64> {
     Some(WEIGHT_MAX - weigher.left)
 }
 
-/// Whether a value is small enough to be checked in place by a schema of this weight.
+/// Whether a value is small enough to be checked in this process by a schema of this weight.
 pub(super) fn is_small(value: &Value, weight: u64) -> bool {
     take_places(value, &mut (PRODUCT_MAX / weight.max(1))).is_some()
 }

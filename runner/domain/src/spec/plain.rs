@@ -16,11 +16,11 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
-/// The error.
+/// Why a value cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) kind: MistakeKind,
-    /// For people.
+    /// What is wrong, for people; programs decide by `kind`.
     words: String,
 }
 

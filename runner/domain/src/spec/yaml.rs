@@ -27,7 +27,7 @@ pub fn parse_yaml_strict(text: &str) -> Result<Value, YamlError> {
     }
 }
 
-/// Reads it in place.
+/// Reads it in this process.
 pub(crate) fn read(text: &str) -> Result<Value, StrictError> {
     serde_saphyr::from_str(text).map_err(|error| {
         // The parser's error about a duplicate key does not say in which object: it is read again to find that.

@@ -26,7 +26,7 @@ pub const MADE_MAX_BYTES: usize = 16 * 1024 * 1024;
 /// How many values one rendering may read as parts of others, as in a comparison: some tenths of a second of work. A
 /// list or a map counts as several, and a number of a string's bytes as one.
 pub const EXAMINED_MAX: usize = 20_000_000;
-/// The same for a rendering in place: a fraction of a millisecond of work.
+/// The same for a rendering in this process: a fraction of a millisecond of work.
 const LIGHT_MADE_MAX_BYTES: usize = 64 * 1024;
 const LIGHT_EXAMINED_MAX: usize = 20_000;
 const EXAMINED_PER_LIST: usize = 8;
@@ -77,7 +77,7 @@ fn take(left: &AtomicUsize, amount: usize) -> Option<()> {
 }
 
 impl Budget {
-    /// The budget of a rendering in place.
+    /// The budget of a rendering in this process.
     pub(super) fn light() -> Self {
         Self {
             made: AtomicUsize::new(LIGHT_MADE_MAX_BYTES),

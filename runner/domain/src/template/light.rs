@@ -1,4 +1,5 @@
-//! Templates that are rendered in place: short ones that only name values, compare them and change one at a time.
+//! Templates that are rendered in this process: short ones that only name values, compare them and change one at a
+//! time.
 //!
 //! No statement, no loop, no function, no multiplication: such a template reads what it names once for each of its few
 //! words, and its budget here is small. Any other is rendered with bounds from outside ([`crate::bounded`]), which
@@ -32,7 +33,7 @@ const FILTERS: [&str; 21] = [
     "upper",
 ];
 
-/// Whether a template with these pieces of code is rendered in place.
+/// Whether a template with these pieces of code is rendered in this process.
 pub(super) fn is_light(template: &str, codes: &[Code<'_>]) -> bool {
     template.len() <= MAX_BYTES && codes.iter().all(is_light_code)
 }

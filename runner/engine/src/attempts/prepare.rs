@@ -211,13 +211,13 @@ impl Attempts {
             index: at.key.item.unwrap_or(0),
             count,
         });
-        let told = self.runs.context_of(context, at, item);
-        let mut body = serde_json::to_value(&told).unwrap_or_default();
+        let attempt = self.runs.context_of(context, at, item);
+        let mut body = serde_json::to_value(&attempt).unwrap_or_default();
         body["params"] = Value::Object(effective);
         let run = context.facts.id;
         let traced = self.runs.tracer_of(run);
         let parent = traced.map(|_| crate::runs::trace::traceparent(run, at));
-        let key = &told.idempotency_key;
+        let key = &attempt.idempotency_key;
         let request = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
         let request = request.map_err(invalid)?;
         Ok(Prepared::Outside(Box::new(HttpCall { request, context: body })))

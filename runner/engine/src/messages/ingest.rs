@@ -84,7 +84,7 @@ impl From<heddle_store::StoreError> for IngestError {
     }
 }
 
-/// An open transaction.
+/// The open transaction of a stream, and what it contains so far.
 struct Open {
     tx: MessageIngest,
     since: Instant,

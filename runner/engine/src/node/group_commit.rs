@@ -97,7 +97,7 @@ pub(crate) struct Asked<C: Commits + ?Sized> {
     answer: oneshot::Sender<Result<C::Answer, EngineError>>,
 }
 
-/// Receives an answer.
+/// Where the caller of a group commit receives its answer.
 pub(crate) type Answered<A> = oneshot::Receiver<Result<A, EngineError>>;
 
 /// Waits for an answer. A node that stops gives none.

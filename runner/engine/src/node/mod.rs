@@ -92,7 +92,7 @@ use state::State;
 pub(crate) struct Identity {
     /// The same after a restart.
     pub(crate) id: Uuid,
-    /// Only for people.
+    /// Shown to people; nothing is decided by it.
     pub(crate) name: String,
     /// The address at which it listens, for other nodes and people.
     pub(crate) address: String,

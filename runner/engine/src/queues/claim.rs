@@ -250,15 +250,15 @@ impl Queues {
             }
             None => None,
         };
-        let mut told = self.runs.context_of(context, at, item);
-        told.deadline = claimed.deadline_at;
+        let mut attempt = self.runs.context_of(context, at, item);
+        attempt.deadline = claimed.deadline_at;
         let unreadable = |error| EngineError::unreadable_in(format!("run {}", context.facts.id), error);
         let raw = |text: String| RawValue::from_string(text).map_err(unreadable);
-        let context_text = serde_json::to_string(&told).map_err(unreadable)?;
+        let context_text = serde_json::to_string(&attempt).map_err(unreadable)?;
         Ok(QueueClaim {
             claim: claimed.claim,
-            group: told.group,
-            task: told.task,
+            group: attempt.group,
+            task: attempt.task,
             params: raw(params)?,
             context: raw(context_text)?,
             lease_expires_at: claimed.lease_expires_at,

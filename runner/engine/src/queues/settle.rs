@@ -33,7 +33,7 @@ pub enum ClaimEnd {
     Completed(String),
     /// The worker reports a failure.
     Failed {
-        /// Only for people.
+        /// Shown to people; nothing is decided by it.
         message: String,
         /// Whether the failure is final.
         fatal: bool,
@@ -44,7 +44,7 @@ pub enum ClaimEnd {
     Released,
 }
 
-/// A worker's heartbeat.
+/// What a worker sends to keep its claim.
 #[derive(Clone, Debug)]
 pub struct Beat {
     pub claim: ClaimKey,

@@ -69,7 +69,7 @@ pub(crate) enum Ending {
     Released,
     /// Heddle's own fault; see `patience.rs`.
     Ours {
-        /// Only for people.
+        /// Shown to people; nothing is decided by it.
         message: String,
         /// Whether it counts as a loss.
         counted: bool,

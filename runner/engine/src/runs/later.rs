@@ -28,7 +28,7 @@ impl<K: Copy + Eq + Hash, T: Copy> Later<K, T> {
         }
     }
 
-    /// Adds work that is due at `due`, or changes when it is due. `false`: there is no place for more.
+    /// Adds work that is due at `due`, or changes when it is due. `false`: there is no room for more.
     pub(crate) fn put(&self, key: K, what: T, due: Duration) -> bool {
         let mut entries = self.entries.lock();
         let fits = entries.len() < self.most || entries.contains_key(&key);

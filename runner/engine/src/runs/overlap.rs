@@ -59,7 +59,7 @@ const APPLICANTS_MAX: usize = 2_000;
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Admission {
     admitted: Vec<RunId>,
-    /// These are skipped.
+    /// Runs that end without having begun, each with the reason.
     skipped: Vec<(RunId, Skipped)>,
     /// These must stop first.
     cancelled: Vec<RunId>,

@@ -161,7 +161,7 @@ pub(crate) struct Request {
     pub(crate) context: Arc<RunContext>,
 }
 
-/// Creates submitted runs.
+/// The group commit that creates submitted runs, many in one transaction.
 pub(crate) struct Submissions(pub(crate) Arc<Runs>);
 
 impl Commits for Submissions {

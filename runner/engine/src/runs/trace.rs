@@ -133,7 +133,7 @@ pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
     format!("00-{}-{}-01", run.0.simple(), hex(&attempt_span_id(run, at)))
 }
 
-/// Counters of runs.
+/// What a node counts of its runs and attempts: how many have ended, and how long they took.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) ended: AtomicU64,

@@ -3,8 +3,9 @@
 //!
 //! Some decisions depend on which task runs nobody has claimed yet (a run that fails with `on_failure: stop` cancels
 //! those). Only the tables know. So `decide` asks for a withdrawal, gets what was withdrawn as one more event, and both
-//! results are carried out as one. Every transition goes through [`Runs::transition`], whether it is caused by an
-//! outcome, a timer, a gate or an operator.
+//! results are carried out as one. Every transition of a run that has been created goes through [`Runs::transition`],
+//! whether an outcome, a timer, a gate or an operator causes it. The one exception is the short way of `single_task.rs`,
+//! which calls `decide` itself, because it reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;

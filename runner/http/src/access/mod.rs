@@ -57,9 +57,9 @@ pub enum Access {
     /// To change groups and runs.
     Operate,
     Author,
-    /// A role, whichever: to ask who one is, to sign out.
+    /// Any role: to ask who the caller is, or to sign out.
     Any,
-    /// To change nothing, but to try things: operators and authors.
+    /// To try things without changing anything: operators and authors.
     Try,
     /// To do queued work and to poll for offers.
     Work,
@@ -99,13 +99,13 @@ impl Access {
 pub struct Caller {
     /// For the audit: a token's name, `dev`, `person:` and an address or id at the provider, or `uid:` and a user.
     pub actor: String,
-    /// What may be done.
+    /// What the caller may do.
     pub role: Role,
     /// A worker's queues; all when empty.
     pub queues: Vec<String>,
     /// A worker's users; all when empty.
     pub uids: Vec<String>,
-    /// Until when what was shown is in force; `None`: until it is revoked.
+    /// Until when the token or session is valid; `None`: until it is revoked.
     pub expires_at: Option<Time>,
 }
 
@@ -173,7 +173,7 @@ impl Caller {
     }
 }
 
-/// A caller who has been let in.
+/// A caller who was authenticated.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) caller: Arc<Caller>,
@@ -191,11 +191,11 @@ impl Admitted {
     }
 }
 
-/// A caller who has been let in at the door of the pages, as they pass it on to the API.
+/// A caller who was authenticated for the pages, which pass this on to the API.
 #[derive(Clone, Debug)]
 pub struct Vouched {
     admitted: Arc<Admitted>,
-    /// `None`: nothing had to be shown.
+    /// `None`: no token or session was needed.
     standing: Option<Standing>,
 }
 
@@ -211,7 +211,7 @@ impl Vouched {
         &self.admitted.caller
     }
 
-    /// Waits until what was shown is in force no more: for pages that stay open.
+    /// Waits until the token or session is not valid any more: for pages that stay open.
     pub async fn ends(self, app: App) {
         match self.standing {
             Some(standing) => standing.end(&app).await,
@@ -275,7 +275,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
     Ok(admitted)
 }
 
-/// The row of a token that is in force: for signing in.
+/// The row of a valid token: for signing in.
 pub(crate) async fn token(app: &App, peer: Peer, token: &str, now: Time) -> Result<TokenRow, Problem> {
     let token = tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await?;
     Ok(token.row.clone())

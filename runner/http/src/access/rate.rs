@@ -46,7 +46,7 @@ impl Peer {
         self.0
     }
 
-    /// From an address; an IPv6 network of 64 bits, which is what one customer has, counts as one.
+    /// The key of an address. An IPv6 network of 64 bits counts as one address, because one customer has all of it.
     pub fn new(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -57,7 +57,7 @@ impl Peer {
         })
     }
 
-    /// As the server noted it; a request without a connection (in tests) comes from nowhere.
+    /// The address that the server has noted. A request without a connection (in tests) has none.
     pub(crate) fn of(request: &Parts) -> Self {
         request
             .extensions
@@ -104,13 +104,13 @@ impl<K: Eq + Hash + Clone> StateStore for Table<K> {
                 let _ = entry.insert(full_at);
                 Ok(taken)
             }
-            // Nothing is removed above, and no time is set for waiting.
+            // Entries are never removed there, and it does not wait.
             _ => measure(None).map(|(taken, _)| taken),
         }
     }
 }
 
-/// Buckets that hold `burst` and gain `per_second`, one a key.
+/// One bucket for each key. It holds `burst` and gains `per_second`.
 #[derive(Debug)]
 struct Buckets<K: Eq + Hash + Clone> {
     limiter: RateLimiter<K, Table<K>, NodeClock, NoOpMiddleware<Nanos>>,
@@ -131,7 +131,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
         }
     }
 
-    /// Takes one; an error says after how long there is one.
+    /// Takes one from a bucket. The error is the time until there is one.
     fn take(&self, key: &K) -> Result<(), Duration> {
         let clock = self.limiter.clock();
         self.limiter
@@ -174,7 +174,7 @@ impl Rates {
             .map_err(|wait| too_many("too many requests with unknown tokens; try again later", wait))
     }
 
-    /// It was one that is in force after all.
+    /// The token was valid after all, so its count is taken back.
     pub(crate) fn was_known(&self, peer: Peer) {
         self.by_peer.put_back(&peer);
         self.of_node.put_back(&());

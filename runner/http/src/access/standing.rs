@@ -24,17 +24,17 @@ use crate::app::App;
 /// the same token share one check.
 pub(super) const RECHECKS_MAX: usize = 4;
 
-/// How soon a question that got no answer is asked again.
+/// How soon a check that got no answer is repeated.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// The token or session of a request's caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     peer: Peer,
-    /// `None`: what no table knows, so only time ends it.
+    /// `None`: the token is in no table, so only its expiry ends it.
     key: Option<Key>,
     expires_at: Option<Time>,
-    /// How often tokens had changed, to this node's knowledge, before the table was asked for this one.
+    /// How many changes of tokens this node knew before it read this token from the table.
     age: u64,
 }
 
@@ -49,7 +49,7 @@ impl Standing {
         }
     }
 
-    /// Waits until it is in force no more.
+    /// Waits until it is not valid any more.
     pub(crate) async fn end(&self, app: &App) {
         let mut changes = app.tokens.changes();
         let mut age = self.age;

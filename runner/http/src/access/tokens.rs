@@ -29,7 +29,7 @@ use super::{Caller, refused};
 use crate::app::App;
 use crate::problem::Problem;
 
-/// What tokens begin with, so that scanners for leaked credentials know them.
+/// The prefix of tokens, by which scanners for leaked credentials recognise them.
 pub const TOKEN_PREFIX: &str = "hdl_";
 
 /// How long a node uses a result of the table. A revocation takes effect at once all the same: it is in the log of
@@ -83,11 +83,11 @@ pub(crate) enum Shown {
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(super) row: TokenRow,
-    /// `None`: its role is none that this program knows.
+    /// `None`: this program does not know its role.
     pub(super) caller: Option<Arc<Caller>>,
 }
 
-/// What was shown, by its hash.
+/// What a caller has shown: whether it is a token or a session, and its hash.
 pub(super) type Key = (Shown, [u8; 32]);
 
 #[derive(Debug)]
@@ -152,12 +152,12 @@ impl TokenCache {
         self.changes.send_modify(|newest| *newest = age.max(*newest));
     }
 
-    /// How often that was done.
+    /// How often the answers were forgotten.
     pub(crate) fn age(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// Tells when it is done again.
+    /// Announces when they are forgotten again.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }

@@ -30,7 +30,7 @@ pub(crate) enum Control {
     /// Makes a new run like it.
     Rerun(Scripts),
     Override {
-        /// `succeeded` or `failed`.
+        /// The new state: `succeeded` or `failed`, no other.
         state: RunState,
         reason: String,
     },

@@ -253,7 +253,7 @@ fn judge(schema: &str) -> Option<Judge> {
     Some(judge)
 }
 
-/// What judges pages.
+/// The judge of a page of a list, by the name of its items.
 fn list(item: &str) -> Option<Judge> {
     let judge: Judge = match item {
         "Assignment" => answered::<List<api::Assignment>>,

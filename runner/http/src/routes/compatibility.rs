@@ -24,7 +24,7 @@ use crate::timer_task::{self, DISABLED, Meant};
 /// What `code` says when all is well.
 const CODE_OK: u16 = 200;
 
-/// A successful answer.
+/// The result of a call that succeeded, and notes for its caller.
 struct Well {
     data: Value,
     /// What the caller should know besides.

@@ -173,8 +173,8 @@ fn batch_text(batch: &Batch) -> Result<String, serde_json::Error> {
 }
 
 fn ended_of(text: &str, file: &str) -> Result<Ended, serde_json::Error> {
-    let told: Reply = serde_json::from_str(text)?;
-    Ok(match told {
+    let reply: Reply = serde_json::from_str(text)?;
+    Ok(match reply {
         Reply {
             output: Some(output), ..
         } => Ended::Output(output),

@@ -265,11 +265,11 @@ fn tag_of(digest: Sha256) -> String {
 
 /// Unpacks zstd, up to a maximum of bytes.
 pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String> {
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    let decoder = ruzstd::decoding::StreamingDecoder::new(packed).map_err(|error| told(&error))?;
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let decoder = ruzstd::decoding::StreamingDecoder::new(packed).map_err(|error| text(&error))?;
     let mut bytes = Vec::new();
     let read = decoder.take(max_bytes + 1).read_to_end(&mut bytes);
-    match read.map_err(|error| told(&error))? as u64 > max_bytes {
+    match read.map_err(|error| text(&error))? as u64 > max_bytes {
         true => Err(format!("it has more than the maximum of {max_bytes} bytes")),
         false => Ok(bytes),
     }

@@ -80,7 +80,7 @@ pub(crate) struct SourceState {
     pub loading: Option<(Arc<str>, &'static str)>,
     /// How the script ended: JSON.
     pub ended: Option<String>,
-    /// Its description: JSON.
+    /// What the script says about itself (`Described`), as JSON.
     pub description: Option<String>,
     pub pending: Pending,
     pub python: super::python::State,

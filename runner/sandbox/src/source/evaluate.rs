@@ -30,7 +30,7 @@ const MAX_STACK_AT_START: u32 = 64 << 10;
 const NOTHING_EXPORTED: &str = "does not export `run`; write `export default async function run(params, ctx) { … }` \
     (or `export async function handle(batch, ctx)` for a topic)";
 
-/// A script's description.
+/// What a script says about itself, when its module is evaluated once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Described {
     #[serde(default)]

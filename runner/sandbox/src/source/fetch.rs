@@ -123,7 +123,7 @@ async fn receive(
     if let Some(body) = body {
         request = request.body(body.clone());
     }
-    let response = request.send().await.map_err(|error| told(&error))?;
+    let response = request.send().await.map_err(|error| cause_of(&error))?;
     let mut answer = WebAnswer {
         status: response.status().as_u16(),
         headers: web::texts_of(response.headers()),
@@ -131,7 +131,7 @@ async fn receive(
     };
     if !follows || redirection(&answer, url).is_none() {
         let body = outbound::read_bounded(response, MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| told(&error))?;
+        let body = body.map_err(|error| cause_of(&error))?;
         answer.body = body.ok_or_else(|| format!("{url} answered with more than {MAX_RESPONSE_BYTES} bytes"))?;
     }
     Ok(answer)
@@ -184,7 +184,7 @@ fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, Stri
 }
 
 /// An error of the client: only its cause, because the errors above it name libraries.
-fn told(error: &reqwest::Error) -> String {
+fn cause_of(error: &reqwest::Error) -> String {
     if let Some(refused) = outbound::refusal(error) {
         return refused.to_string();
     }

@@ -28,16 +28,16 @@ pub(crate) struct Library {
 
 impl Library {
     pub fn take_apart(wasm: &[u8]) -> Result<Self, String> {
-        let told = |error: wasmparser::BinaryReaderError| error.to_string();
+        let text = |error: wasmparser::BinaryReaderError| error.to_string();
         let (mut code, mut data) = (wasm.get(..8).ok_or("is too short")?.to_vec(), Vec::new());
         let mut needs = None;
         for payload in Parser::new(0).parse_all(wasm) {
-            let payload = payload.map_err(told)?;
+            let payload = payload.map_err(text)?;
             match &payload {
                 Payload::CustomSection(custom) => {
                     if let KnownCustom::Dylink0(parts) = custom.as_known() {
                         for part in parts {
-                            if let Dylink0Subsection::MemInfo(info) = part.map_err(told)? {
+                            if let Dylink0Subsection::MemInfo(info) = part.map_err(text)? {
                                 needs = Some((info.memory_size, info.memory_alignment, info.table_size));
                             }
                         }
@@ -45,13 +45,13 @@ impl Library {
                 }
                 Payload::DataSection(segments) => {
                     for segment in segments.clone() {
-                        let segment = segment.map_err(told)?;
+                        let segment = segment.map_err(text)?;
                         let DataKind::Active { offset_expr, .. } = segment.kind else {
                             return Err("has data that is not active".into());
                         };
                         let mut offset = 0;
                         for operator in offset_expr.get_operators_reader() {
-                            match operator.map_err(told)? {
+                            match operator.map_err(text)? {
                                 // The library's base.
                                 Operator::GlobalGet { .. } | Operator::I32Add | Operator::End => {}
                                 Operator::I32Const { value } => offset = value.cast_unsigned() as usize,

@@ -88,11 +88,11 @@ impl Runtime {
         code: Module,
         glue: Module,
     ) -> Result<Self, String> {
-        let told = |error: wasmtime::Error| format!("the interpreter: {error:#}");
+        let text = |error: wasmtime::Error| format!("the interpreter: {error:#}");
         let layout = Layout::of_bundle(bundle)?;
-        let base = Module::new(engine, image::module(&layout, &bundle.memory()?)).map_err(told)?;
-        let mut linker = linker(engine).map_err(told)?;
-        linker.define_unknown_imports_as_traps(&code).map_err(told)?;
+        let base = Module::new(engine, image::module(&layout, &bundle.memory()?)).map_err(text)?;
+        let mut linker = linker(engine).map_err(text)?;
+        linker.define_unknown_imports_as_traps(&code).map_err(text)?;
         let code_imports = code
             .imports()
             .map(|import| match (import.module(), import.name()) {

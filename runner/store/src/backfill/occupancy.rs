@@ -11,7 +11,6 @@ use crate::{Store, StoreError};
 /// What exists at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Occupancy {
-    /// The instant.
     pub at: Time,
     /// The last run that was created for it, with its state and script versions.
     pub last: Option<(RunId, RunState, Option<i64>)>,

@@ -29,7 +29,7 @@ pub struct RuntimeRow {
     pub interpreter: String,
     /// The version of the host interface that it needs.
     pub interface: i32,
-    /// Its stored bytes.
+    /// The number of bytes that are stored, packed.
     pub size: i64,
     pub created_at: Time,
     pub retired_at: Option<Time>,
@@ -60,7 +60,7 @@ pub struct VersionInUse {
     pub params_schema: Option<Value>,
     pub defaults: Value,
     pub description: String,
-    /// `None`: unknown.
+    /// The functions that it has and Heddle calls; `None`: not known yet.
     pub exports: Option<Vec<String>>,
 }
 

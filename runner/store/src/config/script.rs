@@ -66,7 +66,7 @@ pub struct ScriptWrite<'a> {
     pub bytes: &'a [u8],
     pub world: &'a str,
     pub runtime: Option<&'a str>,
-    /// A stored one.
+    /// The tag of the stored runtime on which it runs; `None`: wasm.
     pub runtime_tag: Option<&'a str>,
     /// The functions that it has and Heddle calls.
     pub exports: &'a [&'static str],

@@ -61,7 +61,7 @@ pub struct SecretKeys {
     previous: Vec<SecretKey>,
 }
 
-/// The stored bytes.
+/// An encrypted value as it is stored, and with which key.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealed {
     pub ciphertext: Vec<u8>,

@@ -33,7 +33,6 @@ impl Person<'_> {
 pub struct SignedInRow {
     /// A token's name, or a person's name in the audit.
     pub actor: String,
-    /// The role.
     pub role: String,
     /// The provider that has identified a person; `None`: it is a token.
     pub issuer: Option<String>,

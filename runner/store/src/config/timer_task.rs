@@ -20,7 +20,7 @@ pub struct TimerTaskRow {
     pub definition: Value,
 }
 
-/// A whole tree.
+/// A tree of timer tasks, to be written as a whole.
 #[derive(Clone, Copy, Debug)]
 pub struct TimerTree<'a> {
     /// The number of its root.

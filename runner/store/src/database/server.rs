@@ -231,7 +231,7 @@ fn is_passing(error: &sqlx::Error) -> bool {
 pub struct ServerReport {
     /// Its version, as it reports it.
     pub version: String,
-    /// Problems, in sentences.
+    /// What about the server or its settings hurts Heddle: a sentence for each.
     pub hurts: Vec<String>,
 }
 

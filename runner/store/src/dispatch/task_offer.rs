@@ -40,7 +40,7 @@ pub struct TaskOffer {
 #[derive(Clone, Debug)]
 pub struct OfferSettlement {
     pub offer_id: i64,
-    /// Under lease 0.
+    /// The attempt that is over. No node holds it, so its lease is 0.
     pub ended: EndedAttempt,
     /// `None`: its stock is completed.
     pub error: Option<(ErrorKind, String)>,

@@ -38,7 +38,7 @@ pub struct BatchTerms {
     pub bytes_max: usize,
     /// Batches at once in the cluster; `None`: [`AHEAD_MAX`] for each lease, which sends one at a time.
     pub concurrency: Option<u32>,
-    /// Messages per milliseconds.
+    /// The rate limit: so many messages in so many milliseconds.
     pub rate: Option<(f64, f64)>,
     /// The batch goes to a queue: it waits for a run, not for this node.
     pub queued: bool,

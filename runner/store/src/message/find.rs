@@ -31,7 +31,7 @@ pub enum MessageState {
     Sending,
     /// It failed, and will be retried.
     Retrying,
-    /// It was sent.
+    /// Its script or worker has accepted it.
     Sent,
     /// It was given up.
     Failed,

@@ -32,7 +32,7 @@ pub struct EndedQueueBatch {
     pub tried: Vec<Tried>,
     /// The state in which its run has ended; `None`: the run was deleted.
     pub state: Option<RunState>,
-    /// The worker's output.
+    /// What the worker reported, as JSON text; it may name messages that failed.
     pub output: Option<String>,
     pub error: Option<String>,
     /// The worker reported that another try is useless.

@@ -27,7 +27,7 @@ pub struct NewNotices {
     pub revision_id: i64,
     /// The run; `None` if there is none.
     pub run: Option<RunId>,
-    /// The events.
+    /// The notices to be written, and what has failed now.
     pub telling: Telling,
     /// Names of the tasks in `telling`'s troubles and recoveries; see `NewNotices::task_name`.
     pub names: Vec<(u16, String)>,

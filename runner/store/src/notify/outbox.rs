@@ -154,7 +154,7 @@ impl FanOut {
             .collect())
     }
 
-    /// Stores windows.
+    /// Stores the windows of storms, so that the next notifier continues them.
     pub async fn keep_windows(&mut self, windows: &BTreeMap<StormKey, Window<Uuid>>) -> Result<(), StoreError> {
         if windows.is_empty() {
             return Ok(());

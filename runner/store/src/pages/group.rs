@@ -87,7 +87,7 @@ pub struct GroupsAsked {
     pub category: Option<String>,
     /// That are enabled, or not.
     pub enabled: Option<bool>,
-    /// After this name.
+    /// Where the page begins: behind this name, in the order of names.
     pub after: Option<String>,
 }
 

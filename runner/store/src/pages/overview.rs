@@ -39,7 +39,6 @@ pub struct BarRow<S = RunState, T = Trigger> {
     pub created_at: Time,
     pub started_at: Option<Time>,
     pub finished_at: Option<Time>,
-    /// Its logical time.
     pub logical_time: Time,
 }
 

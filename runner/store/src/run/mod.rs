@@ -36,7 +36,6 @@ pub struct RunRow {
     pub trigger: Trigger,
     /// Its priority; higher ones go first.
     pub priority: i16,
-    /// Its logical time.
     pub logical_time: Time,
     /// The begin of its data interval: the previous instant.
     pub interval_start: Time,

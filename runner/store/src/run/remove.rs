@@ -3,13 +3,14 @@
 //!
 //! # Instants
 //!
-//! Groups that follow others ask for instants that may lie further back than any run is kept (the last one of a yearly
-//! group). So before a run goes, its success is noted in *successes*; of each group the newest instant stays in
-//! *run_instants*, and so do instants that the overlap left out. A row whose run is gone keeps nobody from making another
-//! one for its instant.
+//! Groups that follow others ask for instants that may be older than all runs that are kept (the last instant of a yearly
+//! group). So before a run is removed, its success is written to *successes*. For each group, the newest instant stays in
+//! *run_instants*, and so do instants that the overlap skipped. A row whose run is gone keeps nobody from creating another
+//! run for its instant.
 //!
-//! A run that people delete leaves the same behind if it succeeded, or was never begun. Otherwise its instant is forgotten
-//! ([`forget_instant`]): nobody can restart or override it any more, and who follows its group would wait for it for good.
+//! A run that people delete leaves the same rows if it succeeded, or never began. Otherwise its instant is forgotten
+//! ([`forget_instant`]): nobody can restart or override the run any more, and groups that follow its group would wait for
+//! that instant for ever.
 
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
@@ -107,7 +108,8 @@ pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limi
     Ok(gone)
 }
 
-/// Forgets that a run which is gone was made for an instant, unless that was left out; who waits for it looks again.
+/// Forgets that a removed run was created for an instant, unless the overlap skipped that instant. Runs that wait for
+/// the instant are checked again.
 async fn forget_instant(tx: &mut PgSession, run: RunId) -> Result<(), StoreError> {
     let group = sqlx::query_scalar!(
         "DELETE FROM heddle.run_instants WHERE run = $1 AND NOT skipped RETURNING group_id",
@@ -124,8 +126,8 @@ async fn forget_instant(tx: &mut PgSession, run: RunId) -> Result<(), StoreError
 impl Store {
     /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
     ///
-    /// Locking: the run's row first, as those lock it who restart the run, set its state or remove what is due. They are waited
-    /// for; after that its state is what its instant is kept or forgotten by.
+    /// Locking: the run's row first. A restart, a change of the state by hand and the removal of due runs lock it first
+    /// too, so this waits for them. The state that it finds then decides whether the run's instant is kept or forgotten.
     pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
         transaction!(self, pool, "delete_run", |tx| {
             let found = sqlx::query!(

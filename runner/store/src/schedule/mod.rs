@@ -40,7 +40,7 @@ use crate::group::GroupRow;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
-/// A due schedule.
+/// A schedule whose next instant has come, locked by the transaction that took it.
 #[derive(Clone, Debug)]
 pub struct DueSchedule {
     pub group_id: i64,

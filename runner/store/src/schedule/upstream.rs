@@ -21,18 +21,20 @@
 //!
 //! What may be deleted with old runs, and what must stay:
 //!
-//! * *run_instants* goes with its run, never before: it is what keeps an instant from getting a second one. Once the run
-//!   is gone the row keeps nobody from making another, and may go at any time: no schedule comes back to an instant that lies
-//!   before its `cursor`, and a backfill is meant to replenish what is not there any more. By run id (`run_instants_run`; ids
-//!   are UUIDv7, so of a dropped day all those below the next day's first id that are not in *runs_live*), in bounded
-//!   batches. Rows that are `skipped` excuse their instant; their runs were never begun and are as old.
-//! * *successes* **stays when its run goes**: it answers followers whose intervals are longer than the upstream's runs are
-//!   kept (a year over months), and keeps a repeated success from calling for anything. A row is small (some 70 bytes with
-//!   its two indexes), there is one for each instant of a group that is followed. It may go when its group has been
-//!   deleted and nobody waits, or when `logical_time` lies before the `interval_start` of every row of *waits* with
-//!   `upstreams` and before whatever a follower may still be backfilled for: as long as the followers' history is kept.
-//! * *needs* and *waits* belong to live runs and go with these. *cascades* may go when its backfill has ended and none of
-//!   the runs with that `source` is live, since only their successes ask for it.
+//! * A row of *run_instants* is deleted with its run, never before: it keeps the instant from getting a second run. When
+//!   the run is gone, the row keeps nobody from creating another one, and may be deleted at any time: no schedule returns
+//!   to an instant before its `cursor`, and a backfill is meant to create runs that are missing. Rows are deleted in
+//!   bounded batches, by run id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are those below
+//!   the first id of the next day whose run is not in *runs_live*. A row that is `skipped` says that nobody needs to wait
+//!   for its instant; its run never began, and is as old as the row.
+//! * A row of *successes* **stays when its run is deleted**. It answers followers whose intervals are longer than the
+//!   upstream's runs are kept (a year of monthly runs), and keeps a repeated success from calling for runs. A row is small
+//!   (some 70 bytes with its two indexes), and there is one for each instant of a followed group. It may be deleted when
+//!   its group is deleted and nobody waits. It may also be deleted when its `logical_time` is before the `interval_start`
+//!   of all rows of *waits* with `upstreams`, and before every instant for which a follower may still be backfilled: that
+//!   is as long as the followers' history is kept.
+//! * Rows of *needs* and *waits* belong to live runs, and are deleted with these. A row of *cascades* may be deleted when
+//!   its backfill has ended and no run with that `source` is live, because only successes of such runs read it.
 //!
 //! # Order of locks
 //!
@@ -72,7 +74,7 @@ pub enum LinkEvent {
 pub struct LeftEvent {
     /// The number under which it was taken, and which it keeps.
     pub id: i64,
-    /// The followed group.
+    /// The group that is followed, in which it happened.
     pub group_id: i64,
     /// The instant that succeeded, or was skipped.
     pub logical_time: Time,
@@ -100,7 +102,7 @@ pub struct Success {
 #[derive(Clone, Debug)]
 pub struct Follower {
     pub upstream_id: i64,
-    /// The follower.
+    /// The group that follows.
     pub group_id: i64,
     pub name: String,
     /// Whether it is enabled.
@@ -114,7 +116,7 @@ pub struct Follower {
 /// A link, seen from the group that follows.
 #[derive(Clone, Debug)]
 pub struct Above {
-    /// The follower.
+    /// The group that follows.
     pub group_id: i64,
     pub upstream_id: i64,
     pub name: String,

@@ -1,9 +1,10 @@
--- abandon_run: takes a live run's work out of every table that work passes through, whatever its progress says.
+-- abandon_run: removes all work of a live run from the tables that hold work, whatever the run's progress says.
+-- Returns the attempts that were in *running*.
 --
--- Locking: the caller holds the run's row, and has seen that the attempt it gives up is still its own. The order is that
--- of a cancel: *ready_pooled*, *running*, *ready*, *timers*. Slots that its attempts hold come free when pools are looked
--- at next, sub-runs and offers of its tasks are found by those who look for what has lost its attempt. A timer that the inbox
--- has in its hand is skipped: it goes with that (drop_timers).
+-- Locking: the caller holds the run's row, and has seen that the attempt that it gives up is still its own. The order
+-- of tables is that of a cancel: *ready_pooled*, *running*, *ready*, *timers*. Slots that the attempts hold become
+-- free when pools are counted next (count_holds). Sweeps find the sub-runs and offers of its tasks, because their
+-- attempts are gone. A timer that the inbox is taking is skipped: it goes with the inbox's transaction (drop_timers).
 WITH pooled AS (DELETE FROM heddle.ready_pooled WHERE run = $1),
 stopped AS (
     DELETE FROM heddle.running WHERE run = $1 RETURNING run, task, item, attempt, lease, started_at

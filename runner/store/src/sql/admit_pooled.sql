@@ -1,7 +1,8 @@
--- admit_pooled: moves rows from *ready_pooled* to *ready*, with their holds.
+-- admit_pooled: moves rows from *ready_pooled* to *ready*, and writes the slots that they hold. Returns how many rows
+-- were moved.
 --
--- Locking: the caller holds the rows of all pools. A row that was taken back meanwhile (a cancel, a pause) is not there
--- any more and is not admitted; one that is being taken back is waited for.
+-- Locking: the caller holds the rows of all pools. If a control (a cancel, a pause) is taking back a row at this
+-- moment, the statement waits for it. A row that was taken back before is not admitted.
 WITH picked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS p (run, task, item)
 ),

@@ -1,10 +1,11 @@
--- claim: moves the next rows of *ready* to *running*, under this node's lease.
+-- claim: moves the next rows of *ready* to *running*, under this node's lease ($1), at most $2 rows.
 --
--- Locking: rows that another claimer holds are skipped, so claimers never wait for each other; nothing is locked after
--- this in its transaction, so whoever waits for these rows (a cancel) waits for a commit, never for a lock.
--- A node whose lease has run out gets nothing: the database's clock decides.
--- What is claimed may have become ready after the node's clock was read ($3), so the database's is asked as well: nothing
--- begins before what it waited for has ended.
+-- Locking: rows that another claim has locked are skipped, so claims never wait for each other. The transaction locks
+-- nothing after this. So whoever waits for these rows (a cancel) waits for a commit, never for another lock.
+--
+-- A node whose lease has expired by the database's clock gets nothing. A row may have become ready after the node
+-- read its clock ($3). So an attempt starts at $3 or at the database's time, whichever is later: never before the end
+-- of what it waited for.
 WITH picked AS MATERIALIZED (
     SELECT r.ctid AS place
       FROM heddle.ready r

@@ -1,11 +1,14 @@
--- close_offers: ends offers of task runs whose stock is completed, and has the task runs settled.
+-- close_offers: ends those offers of task runs ($1: their ids) whose stock is completed, and notes their task runs
+-- for settlement.
 --
--- Locking: the rows of offers that are done, and nothing after them; whoever closes one a second time finds it closed.
--- Of two that complete the last two shares of an offer at once, the later sees the other's: an end holds the row of its
--- occurrence until its commit, and this is a statement after it.
+-- Locking: the rows of offers that end, and nothing after them. Whoever closes an offer a second time finds it
+-- closed. If two transactions complete the last two shares of an offer at the same time, the later one sees the share
+-- of the other: the end of a hold keeps the row of its occurrence locked until its commit, and this statement comes
+-- after that lock.
 --
--- "each" means every member once, of those who are members now: not as many as there are members, since some of those
--- who have completed it may have left, and others joined. Who that is, is asked only once there are enough.
+-- An offer to each member of a user group has no stock: it ends when every present member has completed it. Counts
+-- alone do not show that, because some of those who completed it may have left the group, and others joined. The
+-- members are compared only if there are at least as many completions as members.
 WITH done AS (
     UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
       FROM (SELECT c.offer_id, sum(c.completed) AS completed FROM heddle.occurrences c

@@ -1,7 +1,8 @@
--- count_holds: what is held of each pool; holds whose attempt is over are deleted.
+-- count_holds: counts the held slots of each pool, and deletes holds whose attempt is over.
 --
--- Locking: the caller holds the rows of all pools, so nobody adds holds meanwhile. An attempt that is being claimed
--- stands in *ready*, *queue_ready* or *running* in every snapshot; one that is ending counts until its end is committed.
+-- Locking: the caller holds the rows of all pools, so nobody adds holds meanwhile. Every snapshot shows an attempt
+-- that is being claimed in *ready*, *queue_ready* or *running*. An attempt that is ending counts until its end is
+-- committed.
 WITH standing AS MATERIALIZED (
     SELECT h.run, h.task, h.item, h.attempt, h.pool, h.slots,
            EXISTS (SELECT FROM heddle.ready r

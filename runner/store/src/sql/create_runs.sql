@@ -1,7 +1,8 @@
--- create_runs: inserts runs, with the rows for what of them is ready, or handed to this node at once.
+-- create_runs: inserts runs, and a row for each of their task runs that is ready: in *running* if it is handed to
+-- this node, otherwise in *ready*.
 --
--- Locking: none but the new rows. Uniqueness (keys, dedupe, parents) has been settled before in the same transaction.
--- The lease is checked: a node that has lost it may create runs, but is handed nothing.
+-- Locking: only the new rows. The same transaction has settled uniqueness (keys, dedupe, parents) before. The lease
+-- is checked: a node that has lost its lease may create runs, but is handed nothing.
 WITH new_runs AS (
     INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
@@ -20,7 +21,7 @@ WITH new_runs AS (
               parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress, created_by)
     RETURNING id, group_id, state, trigger, logical_time
 ),
--- One row of the feed for all runs that start; see migration 0006.
+-- All runs that start share one row of the event feed; see migration 0006.
 told AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'run.started', $35,

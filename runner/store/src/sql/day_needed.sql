@@ -1,6 +1,6 @@
--- day_needed: whether a run of a range of ids lives, or is to be kept for longer.
+-- day_needed: whether a run of a range of ids (from $4, below $5) is live, or has to be kept for longer.
 --
--- Locking: none of its own. Before a day is dropped it is asked once more by whoever holds the tables alone.
+-- Locking: none of its own. Whoever drops a day asks again while it holds the day's tables alone.
 SELECT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id >= $4 AND l.id < $5)
     OR EXISTS (
 SELECT

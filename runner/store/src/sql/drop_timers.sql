@@ -1,8 +1,9 @@
--- drop_timers: deletes timers whose time will not come any more.
+-- drop_timers: deletes timers that have become useless.
 --
--- Locking: the caller holds their runs. A timer that is being taken (take_timers) is skipped, for whoever takes it may be
--- waiting for one of these runs. It is due, so it does not stay: it goes with the transaction that takes it, or, if that is
--- given up, with the next look at what is due. Nothing comes of it, since its attempt is not the one that waits any more.
+-- Locking: the caller holds their runs. A timer that is being taken (take_timers) is skipped, because whoever takes
+-- it may be waiting for one of these runs. Such a timer is due, so it does not stay: the transaction that takes it
+-- deletes it, or, if that transaction is rolled back, the next one that takes due timers. It has no effect, because
+-- its attempt is not the one that waits any more.
 DELETE FROM heddle.timers t
  WHERE t.ctid = ANY (ARRAY(
        SELECT t.ctid

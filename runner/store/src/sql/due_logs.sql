@@ -1,6 +1,7 @@
--- due_logs: ended runs of a range of ids whose logs have been kept for long enough, and are still there.
+-- due_logs: ended runs of a range of ids (from $4, below $5) whose logs still exist, and have been kept for long
+-- enough; at most $7.
 --
--- Locking: as due_runs; a run that is restarted meanwhile is not among them.
+-- Locking: as in due_runs. A run that is being restarted is not among them.
 SELECT d.id
   FROM heddle.runs_done d
   JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS every (group_id, state, keep)

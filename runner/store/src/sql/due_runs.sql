@@ -1,8 +1,8 @@
--- due_runs: ended runs of a range of ids that have been kept for long enough.
+-- due_runs: ended runs of a range of ids (from $4, below $5) that have been kept for long enough; at most $7.
 --
--- Locking: their rows, skipping those that a control (a restart, an override, a deletion) or another node's pruner has:
--- whoever holds a row decides what becomes of the run. Nothing else is locked before, and what belongs to the runs is
--- removed under these locks.
+-- Locking: the runs' rows. Rows that a control (a restart, an override, a deletion) or the pruner of another node has
+-- locked are skipped: whoever holds a row decides what happens with its run. Nothing is locked before these rows, and
+-- all data of the runs is removed under these locks.
 SELECT d.id
   FROM heddle.runs_done d
   JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS every (group_id, state, keep)

@@ -1,6 +1,6 @@
--- due_runs_default: as due_runs, of the partition for days that have none of their own.
+-- due_runs_default: as due_runs, for the partition of those days that have no partition of their own.
 --
--- Locking: as due_runs.
+-- Locking: as in due_runs.
 SELECT d.id
   FROM heddle.runs_done_default d
   JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS every (group_id, state, keep)

@@ -1,6 +1,6 @@
--- due_runs_of: as due_runs, of one group, by the index on (group_id, id).
+-- due_runs_of: as due_runs, for one group ($4) and ids below $5, by the index on (group_id, id).
 --
--- Locking: as due_runs.
+-- Locking: as in due_runs.
 SELECT d.id
   FROM heddle.runs_done d
   JOIN UNNEST($1::bigint[], $2::smallint[], $3::bigint[]) AS every (group_id, state, keep)

@@ -1,12 +1,13 @@
 -- end_holds: ends holds as completed (1), failed (2), revoked (3) or expired (4), and gives stock back.
 --
--- Locking: holds in the order of the users, then occurrences in theirs; see hold_users. Who deletes the row of a hold
--- owns its end: of two that end it at once, the later finds it gone. The count is an initial plan of the DELETE, so all
--- locks are there before a row is deleted.
+-- Locking: rows of *holds* in the order of users, then rows of *occurrences* in their order; see hold_users. Whoever
+-- deletes the row of a hold owns its end: if two transactions end it at the same time, the later one finds no row.
+-- The DELETE needs the count of the locked rows, which Postgres computes first. So all these rows are locked before
+-- one is deleted.
 --
--- What a task run offered, and was taken from it (its run was cancelled, it was overridden), no user ends any more: the
--- reaper revokes it (Store::withdraw_offers, which tells these by the same rule). Where an attempt has ended on its own the
--- offer is closed, and what is held of it waits for the next attempt.
+-- A user cannot end an assignment whose offer was taken from its task run (the run was cancelled, the task run
+-- overridden): the reaper revokes it (Store::withdraw_offers, which has the same rule). If the attempt has ended on
+-- its own, the offer is closed, and its holds wait for the next attempt.
 WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),
@@ -47,8 +48,9 @@ counted AS (
            failed = c.failed + excluded.failed
     RETURNING offer_id, occurrence, completed
 ),
--- Other nodes are told by whichever node is there; of what operators and the clock take back, the caller tells. Whom
--- stock comes back to is the audience that the offer has now: it may have been another's when it was given.
+-- Stock that comes back with a failed assignment is noted here, and any node announces it. What operators and the
+-- clock take back, the caller announces. Stock comes back to the audience that the offer has now. When the assignment
+-- was given, the offer may have had another one.
 came_back AS (
     INSERT INTO heddle.stock_returns (audience) SELECT DISTINCT offered_to FROM judged WHERE returned AND state = 2
 ),
@@ -63,8 +65,8 @@ told AS (
                'result', result::jsonb)
       FROM judged ORDER BY uid
 ),
--- Task runs whose offer is done, or of which a user has failed (or nobody is left to take it). Whether an offer to each
--- member of a user group is done is for close_offers to say, which sees what this statement has recorded.
+-- Task runs whose offer is completed, or has failed with a user, or has nobody left to take it. Whether an offer to
+-- each member of a user group is completed, only close_offers can say: it sees what this statement has recorded.
 settled AS (
     SELECT j.offer_id, j.run, j.task, j.item, j.attempt,
            min(CASE WHEN j.state = 4 THEN 'user ' || j.uid || ' held it for too long'

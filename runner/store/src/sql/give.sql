@@ -1,16 +1,18 @@
--- give: judges holds that this transaction has just written, and takes stock for those that stand.
+-- give: judges holds that this transaction has just written ($1: their ids), and takes stock for those that may stay.
 --
--- Locking: the caller has the users' holds, so nobody else gives these users anything, and whatever they have finished
--- before is visible to this statement, which is newer than the holds. Rows of occurrences are locked in their order;
--- the update sees the newest `taken`, so that nothing is oversold. Holds that are refused are deleted by the caller.
+-- Locking: the caller has the users' holds, so nobody else gives these users anything. The statement is newer than
+-- these holds, so it sees everything that the users have finished before. Rows of *occurrences* are locked in their
+-- order. The update sees the newest `taken`, so stock is never oversold. The caller deletes the holds that are
+-- refused.
 --
--- What a user has had is read by the user, in the order that the index by user alone has, in a transaction that neither
--- sorts nor collects (`Store::take`): else a partition that was analysed while it was empty is read by everybody's ids,
--- for each user. (An equality would make the order worth nothing, so an occurrence is named by two inequalities; `+ 0`
--- keeps the planner from the index by offer, which has an entry for each user who was given the occurrence.)
+-- What a user has had is read in the order of the index by user alone, in a transaction whose plans neither sort nor
+-- collect (`Store::take`). Otherwise, a partition that was analysed while it was empty would be read by the ids of
+-- all users, once for each user. An equality would make that order useless to the planner, so an occurrence is
+-- compared by two inequalities. `+ 0` keeps the planner from the index by offer, which has an entry for each user who
+-- was given the occurrence.
 --
--- verdict: 0 given, 1 the offer has changed, 2 not a member, 3 not due, 4 the user's window has moved on, 5 the user
--- has had it, 6 no stock.
+-- The verdicts: 0 given, 1 the offer has changed, 2 the user is not a member, 3 not due, 4 the user's window has
+-- moved on, 5 the user has had it, 6 no stock.
 WITH held AS MATERIALIZED (
     SELECT h.id, h.uid, h.offer_id, h.version, h.audience, h.occurrence, h.assigned_at, a.place
       FROM UNNEST($1::uuid[]) WITH ORDINALITY AS a (id, place)
@@ -47,7 +49,7 @@ judged AS MATERIALIZED (
            WHERE o.run IS NOT NULL
              AND a.uid = h.uid AND a.occurrence >= h.occurrence AND a.occurrence <= h.occurrence
              AND a.offer_id + 0 = h.offer_id
-             -- A new attempt is for those again who did not complete the last one.
+             -- A new attempt is offered again to users who did not complete the last one.
              AND (a.state = 1 OR a.finished_at >= o.updated_at)
            ORDER BY a.occurrence LIMIT 1
       ) did ON true
@@ -66,8 +68,8 @@ stocked AS (
                SELECT coalesce(o.stock, 2147483647) FROM heddle.offers o WHERE o.id = excluded.offer_id) - c.taken))
     RETURNING offer_id, occurrence, granted
 ),
--- First come, first served. What is granted is laid beside the holds and not joined with them: a batch may be for as
--- many occurrences as holds, and a join of the two would go through all of the one for each of the other.
+-- First come, first served. The granted numbers are appended to the holds, not joined with them: a batch may be about
+-- as many occurrences as holds, and a join might read all of the one for each of the other.
 served AS MATERIALIZED (
     SELECT r.*, r.verdict = 0 AND r.nth <= r.granted AS given
       FROM (SELECT b.*, max(b.grants) OVER (PARTITION BY b.offer_id, b.occurrence) AS granted,

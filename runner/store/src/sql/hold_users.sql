@@ -1,7 +1,9 @@
--- hold_users: writes the holds of users who are about to be given something. Who holds something already gets none.
+-- hold_users: writes the holds of users who are about to be given something. A user who already holds something gets
+-- none.
 --
--- Locking: first of a take. Holds come before occurrences, in the order of the users, in takes and completions alike,
--- so none of them waits in a circle. The primary key waits for another take or completion of the same user to end.
+-- Locking: the first locks of a take. Rows of *holds* come before rows of *occurrences*, in the order of users, in
+-- takes and ends alike, so there is no circle of waits. The primary key waits until another take or end of the same
+-- user is over.
 INSERT INTO heddle.holds (uid, id, offer_id, version, audience, occurrence, assigned_at, expires_at)
 SELECT h.uid, h.id, h.offer_id, h.version, h.audience, h.occurrence, $7::timestamptz,
        $7::timestamptz + o.max_hold * interval '1 microsecond'

@@ -1,7 +1,8 @@
--- interrupt: takes task runs out of *ready* and *running*; what ran gets its attempt recorded as cancelled.
+-- interrupt: removes task runs from *ready* and *running*, with their claims. An attempt that was running is recorded
+-- as cancelled.
 --
--- Locking: the caller holds the runs' rows. A node that is about to report one of these attempts waits for that lock
--- and then finds its row gone: its outcome is refused.
+-- Locking: the caller holds the runs' rows. A node that is about to report one of these attempts waits for that lock.
+-- Then it finds no row, and its outcome is refused.
 WITH hit AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS h (run, task, item)
 ),
@@ -19,7 +20,8 @@ revoked AS (
      WHERE c.run = ANY (ARRAY[h.run]) AND c.task = h.task AND c.item = h.item
     RETURNING c.lease, c.worker
 ),
--- One look-up for each attempt, instead of a walk through all that were revoked; inlined it would be made for each.
+-- The worker of each lease, in one object: an attempt costs a look-up, not a scan of all revoked claims. Materialized,
+-- because inlined it would be built for each attempt.
 workers AS MATERIALIZED (
     SELECT coalesce(jsonb_object_agg(lease::text, worker), '{}') AS by_lease FROM revoked
 ),

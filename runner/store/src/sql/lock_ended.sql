@@ -1,9 +1,11 @@
--- lock_ended: locks the runs of attempts that ended, and takes the attempts' rows out of *running*.
+-- lock_ended: locks the runs of ended attempts, and deletes the attempts' rows from *running*. Returns the locked
+-- runs, and the deleted attempts.
 --
--- Locking: runs first, in id order (every transaction that locks several runs does so in that order), then their rows
--- in *running*; a cancel takes the same locks in the same order. The count is an initial plan of the DELETE,
--- so it is complete, with all its locks, before the first row is deleted. An attempt that is not there any more, or
--- carries another lease or number, is a zombie's: it is not returned, and nothing of it is written.
+-- Locking: first the runs, in id order (as in every transaction that locks several runs), then their rows in
+-- *running*. A cancel takes the same locks in the same order. The DELETE needs the count of the locked runs, which
+-- Postgres computes first. So all runs are locked before the first row is deleted. An attempt whose row is gone, or
+-- has another lease or number, is not returned, and nothing of it is written: it was reported by a node that had lost
+-- it.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[])
         AS e (run, task, item, attempt, lease)

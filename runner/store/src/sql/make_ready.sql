@@ -1,4 +1,5 @@
--- make_ready: inserts rows for task runs that became ready, into *running* where this node takes them at once.
+-- make_ready: inserts rows for task runs that have become ready: in *running* if this node takes them at once,
+-- otherwise in *ready*.
 --
 -- Locking: the caller holds the runs' rows, so nobody else makes the same task run ready.
 WITH rows AS MATERIALIZED (

@@ -1,7 +1,8 @@
--- message_advance: moves the frontiers of slices ($3 to $6) and writes the batch of what they passed, if that is
--- anything ($7 to $9).
+-- message_advance: moves the frontiers of slices ($3 to $6), and writes the batch ($7 to $9) of the messages that
+-- they have passed, if there are any.
 --
--- Locking: called under the topic's lock; the frontier and the batch are one statement, so no message is in neither.
+-- Locking: called under the topic's lock. One statement moves the frontiers and writes the batch, so each message is
+-- either beyond its frontier or in the batch.
 WITH moved AS (
     UPDATE heddle.message_slices s
        SET bucket = ($4::smallint[])[array_position($3::bigint[], s.slice)],

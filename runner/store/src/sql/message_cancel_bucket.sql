@@ -1,8 +1,9 @@
--- message_cancel_bucket: cancels what a bucket ($3) of a day has beyond the frontiers of its slices, of one sender ($4) or to
--- one receiver ($5) if these are named; counts it, and answers how many messages there were. A message's slice is looked
--- up for each: a join may read all slices of the day for each message, while the planner believes that there is one.
+-- message_cancel_bucket: cancels the messages of a bucket ($3) of one day that are beyond the frontiers of their
+-- slices. If $4 or $5 is given, it cancels only those of this sender, or to this receiver. It counts them, and
+-- returns how many there were. The slice is looked up for each message: a join may read all slices of the day for
+-- each message, if the planner expects only one slice.
 --
--- Locking: called under the topic's lock, so frontiers stand still.
+-- Locking: called under the topic's lock, so frontiers do not move.
 WITH stopped AS (
     UPDATE heddle.messages m
        SET state = 1

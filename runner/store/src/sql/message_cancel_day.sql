@@ -1,15 +1,15 @@
--- message_cancel_day: marks the slices of a day as cancelled, and counts by bucket what that takes away: all that has
--- come, less what has ended and what is in hand.
+-- message_cancel_day: marks the slices of a day as cancelled, and counts by bucket how many messages that cancels:
+-- all that have come, minus those that have ended and those in hand.
 --
--- Locking: called under the topic's lock, so outcomes and batches stand still; a topic of days holds the day's advisory
--- lock besides. One statement, one snapshot: a slice of an instant that is committed meanwhile is in neither the slices
--- nor the counts.
+-- Locking: called under the topic's lock, so outcomes and batches do not change. For a topic of days, the caller also
+-- holds the day's advisory lock. The statement has one snapshot: a slice of an instant that is committed meanwhile is
+-- neither in the slices nor in the counts.
 WITH slices AS (
     UPDATE heddle.message_slices SET state = 2 WHERE topic = $1 AND day = $2 AND state <> 2
 ),
 left_over AS (
-    -- Added up, not joined: a join may become ten thousand scans of ten thousand rows, while the planner believes that a
-    -- day has one.
+    -- Added up, not joined: if the planner expects one row of a day, a join may become ten thousand scans of ten
+    -- thousand rows.
     SELECT n.bucket, sum(n.count)::bigint AS count
       FROM (SELECT b.bucket, b.total AS count FROM heddle.message_buckets b WHERE b.topic = $1 AND b.day = $2
             UNION ALL
@@ -27,7 +27,7 @@ counted AS (
        SET cancelled = o.cancelled + excluded.cancelled, last_at = excluded.last_at
 ),
 retries AS (
-    -- Their rows are marked, since their slices' frontiers are past them.
+    -- Their rows are marked, because the frontiers of their slices have passed them.
     UPDATE heddle.messages m SET state = 1
      WHERE m.day = $2 AND m.topic = $1
        AND m.ctid = ANY (ARRAY(

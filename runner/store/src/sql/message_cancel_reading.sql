@@ -1,8 +1,8 @@
--- message_cancel_reading: cancels what a day has for a receiver ($3) beyond the frontiers of its slices, and counts it by
--- bucket; answers how many messages there were. Their ids stay here: a receiver may have millions. The day is read
--- through, and its slices are joined by hash (`by_reading`).
+-- message_cancel_reading: cancels the messages of a day to one receiver ($3) that are beyond the frontiers of their
+-- slices, counts them by bucket, and returns how many there were. It does not return their ids, because a receiver
+-- may have millions. The whole day is read and joined with its slices by hash (`by_reading`).
 --
--- Locking: called under the topic's lock, so frontiers stand still.
+-- Locking: called under the topic's lock, so frontiers do not move.
 WITH stopped AS (
     UPDATE heddle.messages m
        SET state = 1

@@ -1,8 +1,8 @@
--- message_cancel_retries: cancels what a filter (bucket $3, sender $4, receiver $5) finds of a day among what waits for its
--- next attempt, counts it by bucket, and answers how many messages there were.
+-- message_cancel_retries: cancels the messages of a day that wait for their next attempt and match a filter (bucket
+-- $3, sender $4, receiver $5), counts them by bucket, and returns how many there were.
 --
--- Locking: called under the topic's lock, so retries and outcomes stand still. A message that waits for its next attempt is
--- behind its slice's frontier.
+-- Locking: called under the topic's lock, so retries and outcomes do not change. A message that waits for its next
+-- attempt is behind the frontier of its slice.
 WITH retried AS (
     DELETE FROM heddle.message_retries r
      WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL AND ($3::smallint IS NULL OR r.bucket = $3)

@@ -1,9 +1,9 @@
--- message_finish: ends a batch and counts what of it was sent, by bucket ($5, $6); tells whether the batch was there.
+-- message_finish: ends a batch, and counts its sent messages by bucket ($5, $6). Returns whether the batch was there.
 --
--- Locking: its share of the topic's row, which goes with a claim that is under way, but not with a cancel; called under
--- the topic's lock when there is more to record than what was sent. Whoever deletes the batch's row owns its outcomes:
--- nothing is counted for somebody who finds it gone. Counts are taken in the order of buckets ($5 is), here and
--- wherever several are changed without the cancels' lock.
+-- Locking: the topic's row, FOR KEY SHARE. The lock of a claim in progress allows that, the lock of a cancel does
+-- not. If there is more to record than sent messages, the caller holds the topic's lock. Whoever deletes the batch's
+-- row owns its outcomes: if the row is gone, nothing is counted. Counts are written in the order of buckets ($5 is
+-- sorted), here and wherever several are changed without the lock of cancels.
 WITH turn AS (
     SELECT d.topic FROM heddle.topic_drains d WHERE d.topic = $2 FOR KEY SHARE
 ),

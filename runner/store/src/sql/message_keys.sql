@@ -1,8 +1,8 @@
--- message_keys: takes the keys of messages; returns the ids of those whose key is new.
+-- message_keys: takes the keys of messages, and returns the ids of those whose key is new.
 --
--- Locking: a key that another transaction has taken and not committed is waited for. Keys are taken in their order, in
--- one statement of a transaction, so two that take the same ones wait for each other one way only. The bucket is the
--- key's own, so that the primary key makes it unique in its day whoever sends.
+-- Locking: the statement waits for a key that another transaction has taken and not committed. A transaction takes
+-- its keys in their order and in one statement, so two transactions with the same keys wait for each other in one
+-- direction only. The bucket is that of the key: so the primary key makes a key unique within its day, whoever sends.
 INSERT INTO heddle.message_keys (day, topic, bucket, key, id)
 SELECT k.day, $1, k.bucket, k.key, k.id
   FROM (SELECT n.day, n.key, n.id, n.place,

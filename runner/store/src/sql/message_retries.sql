@@ -1,5 +1,6 @@
--- message_retries: due retries of a day, the longest due first; fewer the more often the first of them has failed (an
--- eighth for each attempt), so that a message that breaks its batch ends up alone. Those that fit are then deleted.
+-- message_retries: due retries of a day, those that have been due longest first: at least one, and at most $3 divided
+-- by 8^k, where k is one less than the attempts of the first one, and 5 at most. So a message that breaks its batch
+-- ends up alone in one. The caller then deletes those that fit.
 --
 -- Locking: called under the topic's lock; nobody else deletes these rows meanwhile.
 WITH first AS (

@@ -1,7 +1,8 @@
 -- message_state: sets the state of messages.
 --
--- Locking: called under the topic's lock; nobody else writes rows of its messages, so places that were found hold. They
--- are found one by one, whatever the planner knows of a partition that has just grown.
+-- Locking: called under the topic's lock. Nobody else writes rows of the topic's messages, so the positions of rows
+-- (`ctid`) that were found stay valid. Each message is looked up by itself, whatever the planner knows about a
+-- partition that has just grown.
 UPDATE heddle.messages m
    SET state = $4
  WHERE m.day = $2 AND m.topic = $1

@@ -1,11 +1,12 @@
--- message_work: what there is to do on a topic, and who is doing it: batches in hand, nodes, a batch that was left
--- behind, the day of the longest due retry, and the slice that is first.
+-- message_work: what there is to do on a topic, and who does it: batches in hand, nodes, a batch that a node left
+-- behind, the day of the retry that has been due longest, and the first due slice.
 --
--- Locking: none; called under the topic's lock, in a statement after the one that took it, so that it sees what the last
--- holder committed. What comes after it in its transaction names a day, and is planned for that day (message_lock).
+-- Locking: none of its own. It is called under the topic's lock, in a later statement than the one that took it, so
+-- it sees what the last holder committed. Later statements of its transaction name a day, and are planned for that
+-- day (message_lock).
 --
--- $3: nothing is recorded in this transaction, it only claims. Then its commit need not wait for the disk: if the server
--- loses it, nothing was claimed; and what is recorded of the batch later brings it to the disk first.
+-- $3: this transaction records nothing, it only claims. Then its commit need not wait for the disk. If the server
+-- loses it, nothing was claimed. What is later recorded of the batch brings this commit to the disk first.
 SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in_hand!",
        (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1 AND b.lease = $2) AS "mine!",
        (SELECT count(*) FROM heddle.nodes n WHERE n.state = 0 AND n.expires_at > clock_timestamp()) AS "nodes!",

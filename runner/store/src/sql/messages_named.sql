@@ -1,6 +1,6 @@
--- messages_named: messages of one day by their ids ($3), in the order of bucket and id, and how they stand.
+-- messages_named: messages of one day by their ids ($3), in the order of bucket and id, with their states.
 --
--- Locking: none, as messages_look.
+-- Locking: none, as in messages_search.
 SELECT m.id AS "id!", m.sender AS "sender!", m.receiver AS "receiver!", m.day AS "day!", m.bucket AS "bucket!", m.due_at,
        m.payload AS "payload!", m.state AS "state!", s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
        EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND m.id = ANY (b.ids)) AS "held!",

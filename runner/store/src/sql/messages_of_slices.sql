@@ -1,7 +1,7 @@
--- messages_of_slices: the next messages of slices of one day ($3, with their frontiers $4 and $5), slice by slice, each
--- in the order of bucket and id.
+-- messages_of_slices: the next messages of slices of one day ($3, with their frontiers $4 and $5), one slice after
+-- the other, each in the order of bucket and id.
 --
--- Locking: as messages_of_day.
+-- Locking: as in messages_of_day.
 SELECT f.slice AS "slice!", m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!",
        m.due_at, m.payload AS "payload!"
   FROM UNNEST($3::bigint[], $4::smallint[], $5::uuid[]) WITH ORDINALITY AS f (slice, bucket, id, place)

@@ -1,6 +1,7 @@
--- messages_search: messages of one day behind ($3, $4), in the order of bucket and id, and how they stand.
+-- messages_search: messages of one day after ($3, $4), in the order of bucket and id, with their states. $5, $6 and
+-- $7 select a bucket, a sender, a receiver, if they are given.
 --
--- Locking: none. The day is a parameter that the planner sees, so only its partition is touched.
+-- Locking: none. The planner sees the value of the day, so only that day's partition is touched.
 SELECT m.id AS "id!", m.sender AS "sender!", m.receiver AS "receiver!", m.day AS "day!", m.bucket AS "bucket!", m.due_at,
        m.payload AS "payload!", m.state AS "state!", s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
        EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND m.id = ANY (b.ids)) AS "held!",

@@ -1,9 +1,9 @@
--- move_schedules: moves schedules on, with the insert of the runs that they called for.
+-- move_schedules: advances schedules, in the transaction that inserts the runs that they called for.
 --
--- Locking: the rows are this transaction's already (take_schedules). A run that a fixed delay is counted from may have
--- ended before this transaction could say that it waits for it (the instant had its run from elsewhere): then the
--- delay is counted from now. A run that ends later finds `awaits`, once this has committed: it was inserted here, or
--- is looked at under its lock.
+-- Locking: this transaction already holds the schedules' rows (take_schedules). It locks the runs that a fixed delay
+-- counts from, in id order. If an instant already had a run, that run may have ended before this transaction could
+-- write that the schedule waits for it. Then the delay counts from now. A run that ends later finds `awaits` after
+-- this commit: either this transaction has inserted it, or its row is locked here.
 WITH moved AS (
     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::uuid[], $6::timestamptz[])
         AS m (group_id, name, cursor, next, awaits, fired_at)

@@ -1,8 +1,9 @@
--- put_timers: sets timers; answers how many.
+-- put_timers: inserts timers, and returns how many.
 --
--- Locking: the caller holds their runs, or the attempts that they are for, so nobody else sets the same ones. Where a timer
--- stands already, none is set: one that is being taken (take_timers) would be waited for by the unique key, and whoever takes
--- it may be waiting for one of these runs. The caller drops old ones (drop_timers) and tries again.
+-- Locking: the caller holds their runs, or the attempts that they are for, so nobody else sets the same timers. Where
+-- a timer already exists, none is inserted: the unique key would wait for a transaction that is taking the old timer
+-- (take_timers), and that transaction may be waiting for one of these runs. The caller deletes the old timers
+-- (drop_timers), and tries again.
 WITH put AS (
     INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
     SELECT g.run, g.task, g.item, g.kind, g.attempt, g.due_at

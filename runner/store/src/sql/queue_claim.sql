@@ -1,13 +1,16 @@
--- queue_claim: moves the next rows of a queue to *running*, each under a lease of its own that a worker holds.
+-- queue_claim: moves the next rows of a queue ($1) to *running*. Each gets a lease of its own, which a worker holds.
 --
--- Locking: as claim.sql: rows that another claimer holds are skipped (by the function, see migration 0019), and nothing
--- is locked after this in its transaction, so a cancel that waits for these rows waits for a commit, never for a lock.
--- $4 and $5 are as many ids and leases as rows may be claimed. A lease and a timeout begin by the database's clock. A
--- queue with a rate limit is claimed from only by who has locked its row ($8); to others it looks empty.
+-- Locking: as in claim.sql. Rows that another claim has locked are skipped (by the function queue_front, see
+-- migration 0019). No other rows are locked after these in the transaction, so a cancel that waits for these rows
+-- waits for a commit, never for another lock. A queue with a rate limit is claimed from only by a caller that has
+-- locked the queue's row ($8). To others, the queue looks empty.
 --
--- $9 bounds the bytes of params and contexts (512 each, about) that are claimed, but for the first row: what comes after
--- stays where it is, is locked until the commit, and `cut` says so. Where a row does not carry its params, those of its
--- run count.
+-- $4 and $5 have as many ids and leases as rows may be claimed ($3). A lease and a timeout begin by the database's
+-- clock.
+--
+-- $9 is the maximum of bytes of the claimed params and contexts (about 512 bytes for each context). The first row is
+-- claimed in any case. Rows beyond the maximum stay in the queue, locked until the commit, and `cut` says that there
+-- are some. If a row does not contain its params, those of its run count.
 WITH picked AS MATERIALIZED (
     SELECT f.* FROM heddle.queue_front($1, $2, $3) AS f
      WHERE NOT EXISTS (SELECT FROM heddle.queues q

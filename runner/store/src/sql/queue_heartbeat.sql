@@ -1,8 +1,9 @@
--- queue_heartbeat: extends leases that hold and whose runs go on.
+-- queue_heartbeat: extends leases that are valid, if their runs are live and not paused.
 --
--- Locking: the claims' rows only. Beside a transaction that ends the same claims in another order this can deadlock;
--- one of the two is then repeated. The arrays are there so that, whatever the statistics say, others'
--- claims are not read (`runner/store/src/lib.rs`). Claims that are not returned are somebody else's, too old, or of a paused run.
+-- Locking: only the rows of the claims. It can deadlock with a transaction that ends the same claims in another
+-- order; then one of the two is repeated. Keys are compared as arrays with one element, so that other claims are not
+-- read, whatever the statistics say (runner/store/src/database/server.rs). A claim that is not returned is somebody
+-- else's, too old, or of a run that is paused or over.
 WITH beats AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::uuid[],
                          $7::bigint[])

@@ -1,11 +1,14 @@
--- queue_lock_claims: locks the runs of claims that end, and takes the claims.
+-- queue_lock_claims: locks the runs of claims that end, and deletes the claims. Returns the locked runs, and the
+-- attempts of the deleted claims.
 --
--- Locking: runs first, in id order, as lock_ended.sql; then the claims' rows, then their rows in *running*. The count
--- is an initial plan of the first DELETE, so all locks are there before a row is deleted. A claim that is gone, carries
--- another id, lease or number, or (unless $7 asks for expired ones) whose lease has run out by the database's clock is
--- not returned, and nothing of it is written. A lease that has run out is never extended, so it has run out for good.
--- Keys are compared as arrays of one: whatever the statistics say, others' claims are not read (`lib.rs`).
--- Claims of runs that are not live any more are taken as well: nothing refers to them.
+-- Locking: first the runs, in id order, as in lock_ended.sql; then the rows of the claims, then their rows in
+-- *running*. The first DELETE needs the count of the locked runs, which Postgres computes first. So all runs are
+-- locked before a row is deleted. A claim that is gone, or has another id, lease or number, is not returned, and
+-- nothing of it is written. The same holds for a claim whose lease has expired by the database's clock, unless $7
+-- asks for expired claims, and for these only. An expired lease is never extended, so it stays expired. Keys are
+-- compared as arrays with one element, so that other claims are not read, whatever the statistics say
+-- (runner/store/src/database/server.rs). Claims of runs that are not live any more are deleted as well: nothing
+-- refers to them.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::uuid[])
         AS e (run, task, item, attempt, lease, id)

@@ -1,7 +1,8 @@
--- queue_lock_overdue: locks the runs of task runs that nobody has claimed in time, and takes these out of their queues.
+-- queue_lock_overdue: locks the runs of task runs that nobody has claimed in time, and deletes their rows from
+-- *queue_ready*.
 --
--- Locking: runs first, in id order, as lock_ended.sql, then the rows in *queue_ready*. One that is being claimed at
--- this moment is waited for, and is then not there any more.
+-- Locking: first the runs, in id order, as in lock_ended.sql, then the rows in *queue_ready*. If a row is being
+-- claimed at this moment, the statement waits, and then the row is gone.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS e (run, task, item, attempt)
 ),

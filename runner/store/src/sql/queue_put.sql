@@ -1,8 +1,10 @@
 -- queue_put: inserts rows for task runs that workers may claim from now on.
 --
--- Locking: the caller holds the runs' rows, or creates the runs in this very transaction, so nobody else makes the same
--- task run ready. A queue's head is read without a lock: two writers that read the same one only share its turn.
--- What is ready for longer ($13: since when) has waited since then: it goes back to where it was, or comes from a pool.
+-- Locking: the caller holds the runs' rows, or creates the runs in the same transaction, so nobody else makes the
+-- same task run ready. The lowest `turn` of a queue is read without a lock: two writers that read the same one only
+-- share it.
+--
+-- $13, if given, says since when a task run is ready: it returns to its old position, or comes from a pool.
 WITH rows AS MATERIALIZED (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::text[], $6::smallint[],
                          $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::text[],

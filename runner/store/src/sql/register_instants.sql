@@ -1,10 +1,12 @@
--- register_instants: takes instants of a group for runs that are made in the same transaction, and writes how far that
--- has brought the backfill that makes them ($5 to $8): those that it did not get count as left alone.
+-- register_instants: registers instants of a group ($2) for runs ($3) that this transaction creates, and writes the
+-- progress of the backfill that creates them ($5 to $8). Instants that it does not get are counted as skipped.
+-- Returns the runs that got their instant.
 --
--- Locking: the unique key is the lock. A row that another transaction is inserting is waited for; in the order of
--- instants, as everybody does who registers several. A row that stands is taken over only if it names the run that was
--- seen there before: what a sub-select would say of that run is older than the row that was waited for, so nothing is
--- looked up here. A row that came meanwhile was seen by nobody, and stays. The backfill's row is locked already.
+-- Locking: the unique key is the lock; the backfill's row is already locked. The statement waits for a row that
+-- another transaction is inserting. All transactions that register several instants do so in the order of the
+-- instants. An existing row is taken over only if it names the run that the caller has read there before ($4). The
+-- statement looks up nothing about that run: what a sub-select says is older than the row that it waited for. A row
+-- that was inserted meanwhile was read by nobody, and stays.
 WITH got AS (
     INSERT INTO heddle.run_instants AS i (group_id, logical_time, run)
     SELECT $1, w.at, w.run FROM UNNEST($2::timestamptz[], $3::uuid[]) AS w (at, run) ORDER BY w.at

@@ -1,14 +1,17 @@
--- step_backfill: the turn of a backfill whose runs follow one another (max_active 1), in one statement: takes the
--- backfill's row, registers the next instant, makes its run and hands it to this node. What a turn of several statements
--- finds out is given here as what the last turn on this node left behind ($2 to $4); if anything of it is not so, or
--- somebody has the row or the instant, nothing is done and nothing answered, and a turn of several statements follows.
+-- step_backfill: a round of a backfill whose runs follow one another (max_active 1), in one statement. It locks the
+-- backfill's row, registers the next instant, creates its run, and hands the run's first attempts to this node. What
+-- other rounds read before that is given here, as the last round on this node left it ($2 to $4). If something of it
+-- is different now, or somebody else has the row or the instant, the statement does nothing and returns nothing, and
+-- a round of several statements follows.
 --
--- Locking: the backfill's row first, as in every turn; who has it is not waited for. That none of its runs is active is
--- seen by the statement's snapshot, which may be older than the row that was locked: then another turn has come in
--- between, and `made` or `position` differ from what they are compared with, since both are looked at again in the row
--- as it was locked. The instant's unique key is the second lock; a row that stands there is never taken over.
--- The run before may have ended after the node's clock was read ($16), so the database's is asked as well, behind the locks:
--- the next run is made after that end.
+-- Locking: the backfill's row first, as in every round; if somebody else has it, the statement does not wait. That
+-- none of its runs is active is seen in the statement's snapshot, which may be older than the locked row. In that
+-- case there was another round in between, and `made` or `position` differ from $2 or $3, because both are compared
+-- again in the row as it was locked. The instant's unique key is the second lock; an existing row is never taken
+-- over.
+--
+-- The previous run may have ended after the node read its clock ($16). So the database's clock is read as well, after
+-- the locks: the next run is created after that end.
 WITH turn AS MATERIALIZED (
     SELECT b.id, b.group_id
       FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
@@ -28,7 +31,7 @@ moved AS (
     UPDATE heddle.backfills b SET position = $6, made = b.made + 1, note = NULL FROM got WHERE b.id = $1
 ),
 begun AS MATERIALIZED (SELECT group_id, greatest($16, clock_timestamp()) AS at FROM got),
--- From here on as create_runs.
+-- From here on, as in create_runs.
 new_run AS (
     INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, labels, created_at, started_at, source, progress)

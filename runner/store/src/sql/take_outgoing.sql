@@ -1,12 +1,15 @@
--- take_outgoing: takes notifications that are due, a few of each lane, under a node's lease.
+-- take_outgoing: takes due notifications under a node's lease ($1): at most $3, and only a few of each destination
+-- ($2, minus those that the node already has in hand). The column `lane` is the destination: a channel, or the host
+-- that is called back.
 --
--- Lanes are found by skipping from one to the next in the index, so that one lane with a hundred thousand rows costs as
--- little as one with a single row, and none can fill the batch.
+-- The index is read from one destination to the next. So a destination with a hundred thousand rows costs as little
+-- as one with a single row, and none can fill the batch.
 --
--- Locking: rows of *outgoing* that are due, skipping locked ones: two nodes take different rows, and nobody waits. A row
--- belongs to a node while its lease is good by the database's clock, as in *running*; what a dead node held is due again
--- at once. A row under the node's own lease that it does not have in hand ($6) is one whose taking it never heard of. A
--- digest that has been taken does not grow any more: whoever adds to it locks the row first and looks.
+-- Locking: due rows of *outgoing*, skipping locked ones: two nodes take different rows, and nobody waits. A row
+-- belongs to a node while the node's lease is valid by the database's clock, as in *running*. Rows of a dead node are
+-- due again at once. A row under the node's own lease that the node does not have in hand ($6) is taken again: the
+-- answer that gave it to the node was lost. A digest that was taken does not grow any more: whoever adds to it locks
+-- the row first, and checks that.
 WITH RECURSIVE lanes AS (
     (SELECT lane FROM heddle.outgoing ORDER BY lane LIMIT 1)
     UNION ALL

@@ -1,8 +1,8 @@
--- user_facts: what there is to know of users who poll: what they hold, their groups, what they have finished last, and what
--- they have had within their window.
+-- user_facts: what is known about users who poll: what they hold, their groups, the last occurrence that they have
+-- finished, and what they have had within their window.
 --
--- Locking: none; whatever is given because of it is judged again by `give`. Every part is an index lookup for one
--- user (LIMIT keeps it one: a join could be planned as a scan of all users' rows); see the function (migration 0018).
+-- Locking: none. `give` judges again whatever is given because of it. Every part is an index look-up for one user.
+-- LIMIT keeps it so: a join could be planned as a scan of the rows of all users. See the function (migration 0018).
 SELECT u.uid AS "uid!", h.id AS "id?", h.offer_id AS "offer_id?", o.name AS "offer?", h.audience AS "audience?",
        h.occurrence AS "occurrence?", h.assigned_at AS "assigned_at?", v.params AS "params?",
        u.audiences AS "audiences!", u.last_finished AS "last_finished?", u.offers AS "had_offers?",

@@ -50,7 +50,8 @@ fn row(ctx: &Ctx, one: &Backfill) -> Markup {
     }
 }
 
-/// How far it is, in words: what did not succeed is told by its number, not by the colour of the bar alone.
+/// The progress of a backfill in words: also the number of runs that did not succeed, which the bar shows only by
+/// colour.
 fn told(ctx: &Ctx, one: &Backfill, total: i64) -> String {
     let ended =
         ["succeeded", "failed", "cancelled"].map(|name| (name, one.counts.get(name).copied().unwrap_or_default()));
@@ -81,7 +82,7 @@ fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
     ];
     let count = |name: &str| one.counts.get(name).copied().unwrap_or_default();
     let total = one.total.max(ORDER.iter().map(|name| count(name)).sum()).max(1);
-    // All of its instants had runs.
+    // It created no run, because all its instants had one.
     if one.total == 0 && one.skipped > 0 {
         return html! { span.muted { (t!(ctx, "left-alone", n = one.skipped)) } };
     }
@@ -158,7 +159,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
     ]))
 }
 
-/// What may be done to it, each with a word about what that does to a backfill.
+/// The buttons of a backfill, each with a sentence about its effect.
 fn actions(ctx: &Ctx, id: uuid::Uuid, one: &Backfill, open: bool, failed: i64) -> Markup {
     let refused = || (!open).then(|| t!(ctx, "refused-ended"));
     let verb = |name: &str, word: &str| {
@@ -173,7 +174,7 @@ fn actions(ctx: &Ctx, id: uuid::Uuid, one: &Backfill, open: bool, failed: i64) -
     }
 }
 
-/// What was asked for when it was started.
+/// The options with which it was started.
 fn asked(ctx: &Ctx, one: &Backfill) -> Markup {
     let order = match one.order {
         Order::Asc => t!(ctx, "backfill-order-asc"),

@@ -17,14 +17,14 @@ use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble, yaml};
 
-/// Rows that are shown.
+/// How many rows are shown at most.
 const ROWS_MAX: usize = 1_500;
-/// Runs that may be chosen from.
+/// How many runs are offered to choose from.
 const CHOICES: i64 = 60;
-/// Bytes of params and outputs that are compared line by line.
+/// Up to how many bytes params and outputs are compared line by line.
 const COMPARED_BYTES_MAX: usize = 100_000;
 
-/// Compares the two runs of the query; of one, with the run of its group that was made before it.
+/// Compares the two runs that the query names. If it names one, compares it with the previous run of its group.
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let asked: Vec<Uuid> = ctx
         .query
@@ -103,7 +103,7 @@ fn whole(run: &Run) -> Option<i64> {
     length(run.started_at, run.finished_at)
 }
 
-/// `+3 s`, `−1.2 s`, nothing where one of them is missing.
+/// The difference of two durations, as `+3 s` or `−1.2 s`; empty if one of them is missing.
 fn change(ctx: &Ctx, before: Option<i64>, after: Option<i64>) -> Option<String> {
     let by = after? - before?;
     let sign = match by {
@@ -149,7 +149,7 @@ fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
     }
 }
 
-/// Tasks of either run, in the order of the newer, then what only the other has.
+/// The tasks of both runs: first those of the newer run in its order, then those that only the older one has.
 fn pairs<'a>(before: &'a Run, after: &'a Run) -> Vec<(&'a str, Option<&'a TaskRun>, Option<&'a TaskRun>)> {
     let mut left: BTreeMap<&str, &TaskRun> = before.wholes().map(|task| (task.task.as_str(), task)).collect();
     let mut pairs: Vec<_> = after

@@ -19,7 +19,7 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// What may be asked of the assignments.
+/// The filters of the list of assignments.
 const ASKED: [&str; 7] = ["uid", "gid", "offer", "state", "from", "to", "cursor"];
 /// States of an assignment, in the order in which they are offered.
 const STATES: [AssignmentState; 5] = [
@@ -33,7 +33,7 @@ const STATES: [AssignmentState; 5] = [
 /// How far ahead occurrences are drawn, and how many of them at most.
 const AHEAD: TimeDelta = TimeDelta::days(7);
 const AHEAD_MAX: u32 = 500;
-/// Offers that have a line of their own.
+/// How many offers have a line in the picture.
 const LINES_MAX: usize = 20;
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
@@ -54,7 +54,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ctx.get::<List<Assignment>>(&assigned),
     );
     let (offers, audiences, assignments) = (offers?, audiences?, assignments?);
-    // Without a window the API may have its own idea of which are shown; none is no fault of this page.
+    // If the API lists no occurrences, the page shows none of them, and everything else.
     let [occurrences, ahead] = [occurrences, ahead].map(|found| found.map(|found| found.items).unwrap_or_default());
     let title = t!(ctx, "nav-dispatch");
     let body = html! {
@@ -86,7 +86,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("dispatch", title, body))
 }
 
-/// Asks for whom to look.
+/// The form that asks for a user.
 fn poll_as(ctx: &Ctx, user: Option<&str>) -> Markup {
     html! {
         section.panel {
@@ -101,8 +101,8 @@ fn poll_as(ctx: &Ctx, user: Option<&str>) -> Markup {
     }
 }
 
-/// What a user would get now, and what the user was given. It does not change after the request: a peek makes the
-/// database try, which is not for every change.
+/// What a user would get now, and what the user was given before. This part is not kept up to date: a peek executes a
+/// take in the database, which is too much for each change.
 pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     let Some(uid) = ctx.q("uid").map(str::trim).filter(|uid| !uid.is_empty()) else {
         return Ok(Answer::Go {
@@ -130,7 +130,7 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
     ]))
 }
 
-/// What a poll of somebody would give, and what each offer to them comes to.
+/// What a poll of a user would return, and the verdict on each offer to the user.
 fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
     let peek = match peek {
         Ok(peek) => peek,
@@ -294,7 +294,7 @@ fn occurrences_table(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
     }
 }
 
-/// What of an occurrence is taken, completed, failed, left.
+/// How much stock of an occurrence is taken, completed, failed and left.
 fn stock(ctx: &Ctx, one: &Occurrence) -> Markup {
     let [taken, completed, failed] = [one.taken, one.completed, one.failed].map(i64::from);
     let Some(left) = one.left.map(i64::from) else {

@@ -22,7 +22,7 @@ fn thing(path: &str) -> Option<(&'static str, String)> {
     Some((kind, name.into_owned()))
 }
 
-/// The deletion, if there was one; nothing where the audit has none, or cannot be read.
+/// The deletion of an object. `None` if the audit contains none, or cannot be read.
 pub(crate) async fn shown(ctx: &Ctx) -> Markup {
     let Some((kind, name)) = thing(&ctx.path) else {
         return html! {};

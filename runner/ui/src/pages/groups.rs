@@ -18,15 +18,15 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Groups on a page.
+/// How many groups a page shows.
 const LINES: i64 = 50;
-/// Runs that are read of each; the last thirty are drawn.
+/// How many runs of each group are read; the last thirty are drawn.
 const RUNS_EACH: i64 = 60;
 const STRIP: usize = 30;
-/// Categories that are listed, and up to how many without being asked for.
+/// How many categories are listed, and up to how many are shown unfolded.
 const CATEGORIES_MAX: i64 = 500;
 const CATEGORIES_OPEN: usize = 12;
-/// What rate and median are of.
+/// The rate and the median are computed from the runs of this span before now.
 const LATELY: TimeDelta = TimeDelta::days(7);
 
 /// How a group's runs went lately.
@@ -38,7 +38,7 @@ struct Lately {
 }
 
 impl Lately {
-    /// Of runs that are newest first.
+    /// Computes it from runs, the newest first.
     fn of(ctx: &Ctx, runs: &[BarRow]) -> Self {
         let millis =
             |run: &BarRow| Some((run.finished_at? - run.started_at.unwrap_or(run.created_at)).num_milliseconds());
@@ -85,7 +85,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     lines.truncate(LINES as usize);
     let ids: Vec<i64> = lines.iter().map(|line| line.id).collect();
     let mut runs: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
-    // As far back as the strip reaches: a monthly group has thirty runs in three years.
+    // How far back runs are read for the strip: a monthly group has thirty runs in three years.
     for bar in ctx
         .store()
         .page_bars(&ids, heddle_domain::Time::UNIX_EPOCH, RUNS_EACH)
@@ -188,7 +188,8 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
                                 td.wide.no-bars[lately.bars.is_empty()] {
                                     a.of-runs href={ "/groups/" (segment(&line.name)) "/runs" } { (strip(&lately.bars, &strip_label(ctx, lately))) }
-                                    // How the newest went is told by more than the hue of its bar.
+                                    // The state of the newest run is also shown as a word, not only as the colour of
+                                    // its bar.
                                     @if let Some((newest, _)) = lately.bars.last() { span.newest title=(t!(ctx, "newest-run")) { (state(ctx, newest)) } }
                                 }
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }

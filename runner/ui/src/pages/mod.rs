@@ -34,12 +34,12 @@ pub(crate) fn ended_runs() -> EndedRuns {
     EndedRuns::new(run::view::TASK_RUNS_KEPT)
 }
 
-/// What a page's function comes to.
+/// The result of the function of a page.
 pub(crate) enum Answer {
     Page(Box<Page>),
-    /// A piece of one, for a script that asked for it.
+    /// A piece of a page, for a script that asked for it.
     Piece(Markup),
-    /// Somewhere else, which may say something first.
+    /// A redirect, and perhaps a sentence that the next page shows first.
     Go {
         /// An address of ours.
         to: String,
@@ -55,7 +55,7 @@ impl Answer {
         Ok(Self::Page(Box::new(page)))
     }
 
-    /// Back to the page that the form stood on.
+    /// Back to the page with the form.
     pub(crate) fn back(ctx: &Ctx, said: Option<String>) -> Result<Self, Trouble> {
         Ok(Self::Go {
             to: crate::answer::form_home(ctx),
@@ -83,7 +83,8 @@ const FIRST: [&str; 15] = [
     "topics",
 ];
 
-/// Whether a page may be at a path; elsewhere, programs get a problem and people a page that says so.
+/// Whether there may be a page at this path. For other paths, programs get a problem, and people get a page that says
+/// that nothing is there.
 pub(crate) fn exists(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     FIRST.contains(&first)

@@ -19,31 +19,31 @@ use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Lanes that are drawn.
+/// How many groups the timeline draws, each on a line of its own.
 const LANES_MAX: i64 = 40;
-/// Runs that are read for each lane.
+/// How many runs are read for each group of the timeline.
 const BARS_EACH: i64 = 150;
-/// Instants that are drawn for each lane; more are a line.
+/// How many future instants are drawn for each group of the timeline; if there are more, one line is drawn.
 const INSTANTS_EACH: usize = 60;
-/// Failed runs that are read.
+/// How many failed runs are read.
 const FAILURES_MAX: i64 = 300;
-/// What is counted no further.
+/// Up to this number things are counted.
 const COUNT_MAX: i64 = 10_000;
-/// Runs counted for each minute.
+/// How many runs are counted for each minute.
 const MINUTE_MAX: i64 = 500;
-/// Attempts that timed out that are read, and scripts that are named for it.
+/// How many attempts that timed out are read, and how many of their scripts are named.
 const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
-/// Groups whose newest run failed that are listed; how many more there are is said.
+/// How many groups whose newest run failed are listed; the page says how many more there are.
 const FAILING_LISTED: usize = 50;
-/// Shorter bars in the picture of a day that did not fail are drawn together with others of their kind and have no
-/// link: nobody could hit them, and there may be thousands.
+/// A bar that is shorter than this and did not fail is drawn together with others of its state and has no link: nobody
+/// could hit it, and there may be thousands.
 const LINK_WIDTH_MIN: f64 = 6.0;
-/// How far back failures need somebody.
+/// For how long a failure needs a person.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
-/// How far back failures are shown of groups that have gone on since.
+/// For how long failures are shown of groups that have run again since.
 const RECOVERED_FOR: TimeDelta = TimeDelta::hours(24);
-/// How late a schedule or queued work may be before somebody is needed.
+/// How late a schedule or queued work may be before it needs a person.
 const LATE_AFTER: TimeDelta = TimeDelta::seconds(90);
 const STALLED_AFTER: TimeDelta = TimeDelta::minutes(10);
 
@@ -53,7 +53,8 @@ struct Failing {
     newest: FailureRow,
     count: usize,
     since: Time,
-    /// How its newest run ended, if not by failing: the group goes on by itself, and what failed is still missing.
+    /// How its newest run ended, if it did not fail: then the group goes on by itself, but the results of the failed
+    /// runs are still missing.
     since_then: Option<RunState>,
 }
 
@@ -64,7 +65,7 @@ struct Lane {
     more: bool,
 }
 
-/// A script whose attempts timed out lately.
+/// A script with attempts that timed out lately.
 struct Slow {
     script: String,
     group: String,
@@ -100,8 +101,8 @@ impl View {
         let store = ctx.store();
         let now = ctx.now;
         let (from, to) = (now - TimeDelta::hours(24), now + TimeDelta::hours(24));
-        // Three at a time, on as many sessions: what all pages are made of is soon known to each of these, while a session
-        // for each statement would have to learn it for the first time again and again.
+        // Three statements at a time, on three sessions. These soon have the plans of all statements of the pages; with
+        // one session for each statement, many sessions would plan the same statements again.
         let failed = async { failing(ctx, store.page_failures(now - FAILURES_FOR, FAILURES_MAX).await?).await };
         let drawn = async {
             let mut lanes = store.page_lanes(from, to, LANES_MAX + 1).await?;
@@ -130,7 +131,7 @@ impl View {
         let (failing, (lanes, more_lanes), (minutes, counts, late, stalled, unsent, slow, nodes)) =
             futures::try_join!(failed, drawn, counted)?;
         let nodes = nodes.items;
-        // A node that has been gone for days is not news.
+        // A node that has been gone for days is left out.
         let is_lost = |node: &&Node| node.state == "lost" && node.heartbeat_at.0 > from;
         let lost = nodes
             .iter()
@@ -156,8 +157,8 @@ impl View {
     }
 }
 
-/// Groups with failed runs: first those whose newest run failed, then those that go on by themselves. Of the latter, what
-/// failed within a day is shown, because a later success does not make up for it; it needs nobody at once.
+/// Groups with failed runs: first those whose newest run failed, then those that go on by themselves. Of the latter,
+/// the failures of a day are shown: a later success does not replace the failed run, but it needs nobody at once.
 async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, Trouble> {
     let mut groups: Vec<i64> = failures.iter().map(|row| row.group_id).collect();
     groups.sort_unstable();
@@ -202,7 +203,7 @@ async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
         let Some(task) = revision.plan.tasks.get(row.task as usize) else {
             continue;
         };
-        // For workers and people who took too long, see their queue.
+        // Workers and people who took too long are shown with their queue.
         let Some(script) = task.spec.script.as_deref() else {
             continue;
         };
@@ -269,7 +270,8 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let nothing = view.now.groups == 0;
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
-        // The same parts whether there is something or not: the greeting makes way by itself for the first group.
+        // The page has the same parts whether there are groups or not, so the first group replaces the greeting without
+        // a reload.
         (ctx.live("attention", if nothing { welcome(ctx) } else { attention(ctx, &view) }))
         (ctx.live("day", html! { @if !nothing { (day(ctx, &view)) } }))
         div.two {
@@ -317,7 +319,7 @@ fn reaching(ctx: &Ctx) -> String {
     lines
 }
 
-/// An empty database greets, and says what to do first.
+/// The greeting of an empty database, with the first steps.
 fn welcome(ctx: &Ctx) -> Markup {
     let reaching = reaching(ctx);
     html! {
@@ -400,7 +402,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
     }
 }
 
-/// Why nothing of a queue is claimed.
+/// Why nobody claims from a queue.
 fn stalled(ctx: &Ctx, one: &StalledRow) -> String {
     match (one.paused, one.claimed) {
         (true, _) => t!(ctx, "stalled-paused", n = one.waiting),
@@ -411,7 +413,7 @@ fn stalled(ctx: &Ctx, one: &StalledRow) -> String {
 
 fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     let run = one.newest.id;
-    // One run at a time: the button tells which of several.
+    // The button restarts one run. If several failed, it says that it is the newest.
     let (restart, will) = if one.count > 1 {
         ("restart-newest", "restart-newest-will")
     } else {
@@ -436,7 +438,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
 }
 
 fn day(ctx: &Ctx, view: &View) -> Markup {
-    // By the minute, so that the picture is another only when something in it is.
+    // The time is rounded to the minute, so that the picture only changes when something in it does.
     let now = ctx.now
         - TimeDelta::seconds(i64::from(ctx.now.second()))
         - TimeDelta::nanoseconds(i64::from(ctx.now.nanosecond()));
@@ -472,17 +474,17 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
     }
 }
 
-/// What the word for *now* takes of the scale to either side of it, together with half an hour's name; on a phone, where
-/// the scale has a third of the pixels.
+/// How much of the scale the word for *now* takes to either side, together with half the name of an hour. The second is
+/// for a phone, where the scale has a third of the pixels.
 const NOW_ROOM: f64 = 45.0;
 const NOW_ROOM_PHONE: f64 = 115.0;
 
-/// The hours under the lanes: words, which a stretched picture cannot have.
+/// The hours under the timeline. They are HTML, because the picture is stretched, and text in it would be too.
 fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
     html! {
         div.lanes aria-hidden="true" {
             div {}
-            // Without a view box, so that words keep their size however wide the picture is.
+            // Without a view box, so that words have the same size at each width of the picture.
             svg.picture.scale {
                 @for tick in ticks {
                     @let x = axis.x(*tick);
@@ -509,16 +511,16 @@ fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     }
 }
 
-/// A bar's width, so that it is seen.
+/// The width of a bar, at least so much that it can be seen.
 const BAR_WIDTH_MIN: f64 = 2.2;
 
-/// Whether a bar leads nowhere.
+/// Whether a bar is no link.
 fn is_narrow(bar: &BarRow, width: f64) -> bool {
     let ended_well = matches!(bar.state, RunState::Succeeded | RunState::Cancelled);
     ended_well && width < LINK_WIDTH_MIN
 }
 
-/// A lane's bars that lead nowhere: a path for each state.
+/// The bars of a group that are no links: one path for each state.
 fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for bar in lane.bars.iter().rev() {
@@ -551,7 +553,7 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
                 @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
                 @if ends >= axis.from && !is_narrow(bar, width) {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
-                        // What failed is what one wants to hit, however short it was.
+                        // Failed runs can be clicked however short they were, because people look for them.
                         @if failed {
                             title { (lane.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
                             rect.hit x=(format!("{:.1}", x - 3.0)) y="0" width=(format!("{:.1}", width + 6.0)) height="26" {}
@@ -650,7 +652,7 @@ mod tests {
             stands(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
             (at("2026-11-22T02:00:00Z"), at("2026-11-22T02:00:02Z"))
         );
-        // Of years ago: it ran today. And what a schedule made ran when it ran.
+        // A backfilled run for a logical time years ago is at the time at which it ran. So is a run by a schedule.
         assert_eq!(stands(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
         assert_eq!(stands(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
     }

@@ -1,4 +1,4 @@
-//! Which group follows which, as a picture: with how each went last.
+//! The picture of groups that follow each other, with the state of each one's last run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ use crate::layout::layered;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Links that are read.
+/// How many links are read.
 const LINKS_MAX: i64 = 3_000;
-/// Groups that are drawn.
+/// How many groups are drawn.
 const NODES_MAX: usize = 300;
 
 struct Node {
@@ -24,7 +24,7 @@ struct Node {
     enabled: bool,
 }
 
-/// The groups that hang together with one whose name has the text; those without links are in the list only.
+/// The groups that are connected with one whose name contains the text. Groups without links are only in the list.
 fn chosen(links: &[LinkLine], text: Option<&str>) -> (Vec<Node>, Vec<(usize, usize, bool)>) {
     let text = text.map(str::to_lowercase);
     let fits = |name: &str| text.as_ref().is_none_or(|text| name.to_lowercase().contains(text));
@@ -60,18 +60,18 @@ fn chosen(links: &[LinkLine], text: Option<&str>) -> (Vec<Node>, Vec<(usize, usi
                 nodes.len() - 1
             })
         });
-        // Who starts runs of another stands before it.
+        // A group that starts runs of another one comes before it.
         let starts = link.kind == "sub_run";
         edges.push(if starts { (to, from, true) } else { (from, to, false) });
     }
     (nodes, without_cycles(edges))
 }
 
-/// A group may start runs of one that follows it: the picture leaves out what would lead back.
+/// A group may start runs of a group that follows it. The picture leaves out lines that would lead back.
 fn without_cycles(edges: Vec<(usize, usize, bool)>) -> Vec<(usize, usize, bool)> {
     let mut kept: Vec<(usize, usize, bool)> = Vec::with_capacity(edges.len());
     let mut out: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    // What follows goes first: it has no cycles of its own.
+    // Links of `depends_on` are added first, because they have no cycles.
     let (follows, starts): (Vec<_>, Vec<_>) = edges.into_iter().partition(|edge| !edge.2);
     for edge in follows {
         out.entry(edge.0).or_default().push(edge.1);

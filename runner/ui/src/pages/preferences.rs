@@ -14,7 +14,7 @@ use crate::{Ctx, Trouble};
 
 const YEAR: &str = "Path=/; Max-Age=31536000; SameSite=Lax";
 
-/// Zones that are offered; any other may be written.
+/// The zones that are offered; people can write any other.
 const ZONES: [&str; 14] = [
     "UTC",
     "Asia/Shanghai",

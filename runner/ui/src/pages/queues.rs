@@ -14,17 +14,17 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
-/// Task runs of a queue that are listed.
+/// How many task runs of a queue are listed.
 const TASKS: usize = 50;
-/// Minutes of its picture, and those that its rate is reckoned from.
+/// How many minutes the picture of a queue shows, and from how many its rate is computed.
 const MINUTES: i64 = 60;
 const RATE_MINUTES: i64 = 10;
 
 /// A minute of a queue's picture: how many waited, how many ended.
 type Minute = (i64, i64);
 
-/// The minutes up to now, oldest first. Between two looks a queue is as deep as it was at the last one; before the first
-/// it is not known to have had anything.
+/// The minutes up to now, oldest first. Between two measurements, the depth is that of the earlier one; before the
+/// first, it is taken as 0.
 fn minutes(items: &[QueueMinute], depth_now: i64, now: Time) -> Vec<Minute> {
     let mut minutes: Vec<(Option<i64>, i64)> = vec![(None, 0); MINUTES as usize];
     let this = now.timestamp().div_euclid(60);
@@ -47,7 +47,7 @@ fn minutes(items: &[QueueMinute], depth_now: i64, now: Time) -> Vec<Minute> {
         .collect()
 }
 
-/// A number of some minutes as one of each: `0.4`, `12`.
+/// The number for each minute, from a sum over some minutes: `0.4`, `12`.
 fn each_minute(ended: i64) -> String {
     let tenths = ended * 10 / RATE_MINUTES;
     match tenths {
@@ -56,7 +56,7 @@ fn each_minute(ended: i64) -> String {
     }
 }
 
-/// The ends of a queue's last minutes, the one that goes on among them.
+/// How many task runs of a queue ended in the last minutes, including the current one.
 fn ended_lately(minutes: &[Minute]) -> i64 {
     let last = minutes.iter().rev().take(RATE_MINUTES as usize);
     last.map(|minute| minute.1).sum()
@@ -122,7 +122,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("queues", title, body))
 }
 
-fn standing(ctx: &Ctx, one: &Queue) -> Markup {
+fn queue_state(ctx: &Ctx, one: &Queue) -> Markup {
     let stuck = one.depth > 0 && one.workers == 0;
     state(
         ctx,
@@ -160,7 +160,7 @@ fn row(ctx: &Ctx, one: &Queue, ended: i64) -> Markup {
     html! {
         tr {
             td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } }
-            td.tight.side { (standing(ctx, one)) }
+            td.tight.side { (queue_state(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
             td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one.oldest { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(one.claimed)) }
@@ -189,7 +189,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     let shown = html! {
         div.stack {
             div.heading {
-                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
+                div.grow { h1 { bdi { (queue) } (queue_state(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
                 @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {

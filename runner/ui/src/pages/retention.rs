@@ -1,4 +1,4 @@
-//! How long what is kept, a row a rule: what would go now, and how old the oldest of it is.
+//! The retention rules: how long each kind of data is kept, what would be removed now, and the age of the oldest.
 
 use axum::http::Method;
 use heddle_api::{EndState, Pruned, Retention};
@@ -12,12 +12,13 @@ use crate::elements::{prose, time};
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
-/// A kind of data, how long it is kept, and what would be removed: nothing known of that for those who may not ask.
+/// A kind of data, how long it is kept, and what would be removed. The latter is unknown if the viewer may not ask for
+/// it.
 struct Line {
     what: String,
     kept: String,
     due: Option<i64>,
-    /// No more are counted.
+    /// Up to this number rows are counted.
     most: i64,
     oldest: Option<Time>,
 }
@@ -69,7 +70,7 @@ fn lines(ctx: &Ctx, kept: &Retention, would: Option<&Pruned>, oldest: &OldestDue
         most: COUNT_MAX,
         oldest,
     }));
-    // What follows from these rules, shown where there is some.
+    // What is also removed because of these rules, shown if there is something.
     let following = would.map(|would| {
         [
             ("occurrences", would.occurrences, COUNT_MAX),

@@ -1,4 +1,4 @@
-//! All runs: by group, state, trigger, label, key and time; and what may be done to many of them at once.
+//! All runs, filtered by group, state, trigger, label, key and time; and controls of many of them at once.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// What may be asked of the list.
+/// The filters of the list.
 const FILTERS: [&str; 12] = [
     "group",
     "state",
@@ -35,10 +35,10 @@ const FILTERS: [&str; 12] = [
     "cursor",
 ];
 const ACTIONS: [&str; 5] = ["cancel", "pause", "resume", "restart", "rerun"];
-/// Runs that would not change, of which a preview tells why.
+/// For how many runs a preview says why they would not change.
 const REFUSED_SHOWN: usize = 20;
 
-/// The actions, those first that fit runs in this state.
+/// The actions; those that are possible for runs in this state come first.
 fn actions_for(state: Option<&str>) -> [&'static str; 5] {
     let fits: &[&str] = match state {
         Some("failed" | "cancelled") => &["restart", "rerun"],
@@ -64,8 +64,8 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         (ctx.live("runs", list(ctx, &runs.items)))
         @if by_param && runs.next_cursor.is_some() { p.muted { (t!(ctx, "param-looked")) } }
         (more(ctx, runs.next_cursor.as_deref()))
-        // What is looked for a part at a time is not all that there is to be done something to, and to all runs there are
-        // nobody does the same.
+        // There are no controls without a filter, because nobody wants the same for all runs; nor with a filter that
+        // searches a part of the runs at a time, because it does not find all of them.
         @if ctx.viewer.operates() && !by_param && !none {
             @if filtered { (bulk_form(ctx)) } @else { p.muted { (t!(ctx, "bulk-filter-first")) } }
         }
@@ -77,7 +77,7 @@ fn at(ctx: &Ctx, name: &str) -> Option<heddle_domain::Time> {
     ctx.q(name).and_then(parse)
 }
 
-/// What is to be listed; `of`: of this group, from its own page, whose list stays as it is.
+/// The form of the filters. `of`: the list is that of a group, on the page of the group, and stays there.
 pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
     let select = |name: &'static str, all: String, among: Vec<(&'static str, String)>| -> Markup {
         html! {
@@ -117,7 +117,7 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
                     span.tag { (t!(ctx, "backfill")) ": " code { (id.chars().take(13).collect::<String>()) "…" } " " a href=(with_query(ctx, &[("backfill", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
                     input type="hidden" name="backfill" value=(id);
                 }
-                // A day of a calendar, or what was marked in a picture.
+                // A day from a calendar, or a span that was marked in a picture.
                 @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
                     span.tag { (t!(ctx, "logical-time")) ": " (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
                     input type="hidden" name="logical_from" value=[ctx.q("logical_from")];
@@ -162,7 +162,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
     }
 }
 
-/// Does something to all runs that the filter above finds: first says to how many.
+/// Controls all runs that the filter finds, after saying how many these are.
 fn bulk_form(ctx: &Ctx) -> Markup {
     html! {
         section.panel {
@@ -190,7 +190,7 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     let starts = field(&form, "do") == Some("start");
     let body = json!({ "filter": filter, "action": action, "dry_run": !starts });
     let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
-    // Back to the runs that were meant, to see what became of them.
+    // Back to the list with the same filter, to see the result.
     let to = same_filter(&form);
     if starts {
         return Ok(Answer::Go {
@@ -226,7 +226,7 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     )
 }
 
-/// What a bulk control came to.
+/// The result of a bulk control.
 pub(super) fn said_bulk(ctx: &Ctx, report: &BulkReport) -> String {
     let (changed, matched) = (report.changed as i64, report.matched as i64);
     t!(ctx, "said-bulk", changed = changed, matched = matched)
@@ -241,7 +241,7 @@ fn same_filter(form: &[(String, String)]) -> String {
     format!("/runs?{query}")
 }
 
-/// The runs that a report names, as far as they are shown.
+/// The runs that a report names, up to the maximum that is shown.
 async fn named(ctx: &Ctx, refused: &[BulkRefusal]) -> Result<BTreeMap<Uuid, RunRow>, Trouble> {
     let ids: Vec<Uuid> = refused.iter().take(REFUSED_SHOWN).map(|one| one.id).collect();
     if ids.is_empty() {

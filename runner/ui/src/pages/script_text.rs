@@ -15,13 +15,13 @@ use crate::{Ctx, Trouble};
 /// The largest text that a page shows: what the API takes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// What scripts are written in.
+/// The languages of scripts that are text.
 struct Language {
     /// The last part of its world, and of addresses.
     name: &'static str,
     shown: &'static str,
     media: &'static str,
-    /// What a new script begins with.
+    /// The text with which a new script begins.
     beginning: &'static str,
 }
 
@@ -60,12 +60,12 @@ pub(super) fn is_text(world: &str) -> bool {
     of_world(world).is_some()
 }
 
-/// What somebody wrote, with the line ends of files: forms send those of the network.
+/// The text of the form, with `\n` as line ends: browsers send `\r\n`.
 fn written(form: &[(String, String)]) -> Option<String> {
     Some(field(form, "text")?.replace("\r\n", "\n"))
 }
 
-/// Uploads a text; what the API says of the version.
+/// Uploads a text, and returns the answer of the API.
 async fn put(ctx: &Ctx, name: &str, language: &Language, text: &str, keeps: bool) -> Result<ScriptVersion, Trouble> {
     let keep = if keeps { "?activate=false" } else { "" };
     let target = format!("/v1/scripts/{}{keep}", segment(name));
@@ -73,7 +73,7 @@ async fn put(ctx: &Ctx, name: &str, language: &Language, text: &str, keeps: bool
     ctx.ask_as(Method::PUT, &target, language.media, text).await
 }
 
-/// Where somebody goes who has uploaded a text: on with it, or to try it.
+/// The next page after an upload: the text again, or the console to try it.
 fn done(ctx: &Ctx, name: &str, made: &ScriptVersion, form: &[(String, String)]) -> Answer {
     let number = made.version;
     let tab = match field(form, "do") {
@@ -102,7 +102,8 @@ fn text_field(ctx: &Ctx, text: &str) -> Markup {
     html! {
         div.field {
             label for="text" { (t!(ctx, "script-source")) }
-            // A line end behind the tag is none of the text's.
+            // HTML drops a line end right after the tag. So one is written there, and a line end that the text begins
+            // with is kept.
             textarea #text name="text" rows=(rows) spellcheck="false" autocomplete="off" autocapitalize="off" required { "\n" (text) }
         }
     }
@@ -112,7 +113,7 @@ fn wrong_shown(ctx: &Ctx, wrong: Option<&Trouble>) -> Markup {
     html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } } }
 }
 
-/// A script that is not there yet.
+/// The page for a new script.
 pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
     if !ctx.viewer.authors() {
         return Err(Trouble::new(403, ""));
@@ -163,15 +164,15 @@ pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
     )
 }
 
-/// What the tab of a script's text comes to.
+/// The result of the tab with a script's text.
 pub(super) enum Tab {
-    /// A new version was made.
+    /// A new version was created.
     Gone(Answer),
     /// The tab, and the status of its page.
     Shown(Markup, u16),
 }
 
-/// The text of a version, to be read, and to be changed by authors.
+/// The text of a version. Authors can change it.
 pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Tab, Trouble> {
     ctx.beats_with(Beat::Still);
     let asked = ctx.q("version").and_then(|n| n.parse::<i32>().ok());

@@ -1,4 +1,4 @@
-//! Scripts: what there is, uploading, versions, and a console to try them.
+//! Scripts: the list, uploads, versions, and a console to try them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,13 +22,13 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
 
-/// Files of one upload.
+/// How many files one upload may have.
 const FILES_MAX: usize = 20;
-/// Versions that are listed.
+/// How many versions are listed.
 const VERSIONS: usize = 100;
-/// Up to so many changes of a version's params are shown without being asked for.
+/// Up to this number of changes, the changes of a version's params are shown unfolded.
 const CHANGES_OPEN: usize = 6;
-/// Attempts that tell how a script does, and where they are looked for: in the newest runs of groups that use it.
+/// How many attempts show how a script does, and in how many of the newest runs of its groups these are searched.
 const ATTEMPTS: usize = 1_000;
 const GROUPS_LOOKED_AT: usize = 10;
 const RUNS_LOOKED_AT: i64 = 100;
@@ -96,7 +96,7 @@ fn upload_form(ctx: &Ctx, name: &str) -> Markup {
     }
 }
 
-/// Which language a file is written in, by its ending.
+/// The language of a file, by its extension.
 fn media(file: &str) -> &'static str {
     match file.rsplit('.').next() {
         Some("js" | "mjs") => "text/javascript",
@@ -106,7 +106,7 @@ fn media(file: &str) -> &'static str {
     }
 }
 
-/// A name for a script, of a file's.
+/// A name for a script, made from the name of its file.
 fn stem(file: &str) -> String {
     let bare = file.rsplit(['/', '\\']).next().unwrap_or(file);
     let stem = bare.rsplit_once('.').map_or(bare, |(stem, _)| stem);
@@ -277,7 +277,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<M
     })
 }
 
-/// By a part of an import's name: the sentence about what it means for whoever uses the script.
+/// What an import means for the users of a script: a part of its name, and the key of a sentence.
 const NEEDS: [(&str, &str); 6] = [
     ("heddle:task/sql", "needs-sql"),
     ("heddle:task/secret", "needs-secret"),
@@ -287,7 +287,7 @@ const NEEDS: [(&str, &str); 6] = [
     ("heddle:task/state", "needs-state"),
 ];
 
-/// What the active version asks of Heddle, and what a task has to grant for that.
+/// What the active version imports from Heddle, and what a task has to grant for it.
 fn imports(ctx: &Ctx, names: &[String]) -> Markup {
     let needs: Vec<&str> = NEEDS
         .iter()
@@ -344,7 +344,7 @@ async fn lately(ctx: &Ctx, script: &str, uses: &[String]) -> Result<Lately, Trou
         .await?
         .into_iter()
         .collect();
-    // Which of its tasks a revision has the script do.
+    // The tasks of a revision that use the script.
     let mut tasks: BTreeMap<i64, Vec<bool>> = BTreeMap::new();
     for revision in runs.values() {
         if let Entry::Vacant(entry) = tasks.entry(*revision) {
@@ -416,7 +416,7 @@ fn change_in_words(ctx: &Ctx, one: &SchemaChange) -> Markup {
     }
 }
 
-/// In what the params are others than those of the version before.
+/// How the params differ from those of the version before.
 fn params_changed(ctx: &Ctx, one: &ScriptVersion, before: &ScriptVersion) -> Markup {
     let schema = |version: &ScriptVersion| version.params_schema.clone().unwrap_or_default();
     let changed = changes(&schema(before), &schema(one));
@@ -457,7 +457,7 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
     }
     let none = Map::new();
     let version = &script.version;
-    // It is handed batches of messages, which only a topic has.
+    // Its input is batches of messages, and only a topic has these.
     if version.world == CONSUMER {
         return Ok(html! {
             section.panel {

@@ -15,7 +15,7 @@ use crate::{Ctx, Trouble, Viewer};
 /// How many of each kind are shown.
 const SHOWN: i64 = 8;
 
-/// Of each kind of thing: what it is called, its glyph, and where its pages are.
+/// The kinds of things: word, glyph, and the path of their pages.
 const KINDS: [(&str, &str, &str); 9] = [
     ("group", "groups", "/groups/"),
     ("script", "scripts", "/scripts/"),
@@ -27,7 +27,7 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("audience", "dispatch", "/dispatch/audiences/"),
     ("user", "dispatch", "/dispatch/as?uid="),
 ];
-/// What may be done with a group by its name: `run weather`. The page on which it is done asks before.
+/// Actions on a group by its name, such as `run weather`. The page of the action asks before it does something.
 const VERBS: [(&str, &str); 8] = [
     ("run", "run-now"),
     ("backfill", "backfill"),
@@ -38,10 +38,10 @@ const VERBS: [(&str, &str); 8] = [
     ("cancel", "cancel"),
     ("restart", "restart"),
 ];
-/// Behind so many things nothing to do is offered beside a group, unless it was asked for.
+/// If at least so many things are found, no actions are offered for a group, unless the viewer named one.
 const ACTIONS_MAX: usize = 4;
 
-/// Where a verb is done to a group; `None`: it does not go with how the group stands.
+/// The page of an action on a group; `None`: it is not possible in the group's state.
 fn place_of(verb: &str, name: &str, group: &heddle_engine::Group) -> Option<String> {
     let name = segment(name);
     let runs = |state: &str| Some(format!("/runs?group={name}&state={state}"));
@@ -94,7 +94,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("", title, body))
 }
 
-/// What may be done without a name: the word for it, where, and who may.
+/// Actions without a name: the word, the page, and who may do it.
 type Deed = (&'static str, &'static str, fn(&Viewer) -> bool);
 
 const DEEDS: [Deed; 12] = [
@@ -118,7 +118,8 @@ fn says(ctx: &Ctx, key: &str, lower: &str) -> bool {
     says(ctx.lang) || says(Lang::En)
 }
 
-/// `run weather`: what is to be done, by the word for it here or in English, and with what.
+/// Reads a search such as `run weather`: the action, by its word in the viewer's language or in English, and its
+/// object.
 fn verb<'a>(ctx: &Ctx, text: &'a str) -> (Option<&'static str>, &'a str) {
     let Some((first, name)) = text.split_once(' ') else {
         return (None, text);
@@ -134,7 +135,7 @@ fn verb<'a>(ctx: &Ctx, text: &'a str) -> (Option<&'static str>, &'a str) {
     }
 }
 
-/// Queues that hold something: only what was set of a queue has a row that a search by name finds.
+/// Queues with task runs. (The search by name only finds queues with settings, because only these have a row.)
 async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
     if lower.is_empty() {
         return Ok(());

@@ -78,7 +78,7 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     shown(ctx, &to, wrong)
 }
 
-/// The form; `wrong`: why one is still here, with the answer's status.
+/// The form. `wrong`: why the sign-in failed, and the status of the answer.
 fn shown(ctx: &Ctx, to: &str, wrong: Option<(u16, String)>) -> Result<Answer, Trouble> {
     let title = t!(ctx, "sign-in");
     let (status, wrong) = wrong.map_or((200, None), |(status, wrong)| (status, Some(wrong)));
@@ -167,7 +167,7 @@ async fn finish(ctx: &Ctx) -> Result<Answer, Trouble> {
     }
 }
 
-/// Why somebody does not come in, and the answer's status.
+/// Why somebody could not sign in, and the status of the answer.
 fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
     let name = ctx.ui.host.provider().unwrap_or_default();
     match astray {
@@ -198,7 +198,7 @@ fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
     }
 }
 
-/// Ends the session everywhere that it is known.
+/// Ends the session, on all nodes.
 pub(super) async fn out(ctx: &Ctx) -> Result<Answer, Trouble> {
     if !ctx.posts() {
         return Ok(Answer::Go {

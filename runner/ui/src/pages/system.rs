@@ -1,4 +1,4 @@
-//! What Heddle itself is made of: nodes, pools, connections, secrets, tokens, retention, the audit.
+//! The parts of Heddle itself: nodes, pools, connections, secrets, tokens, retention, the audit.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, yaml};
 
-/// Longer changes are not shown in the audit: a page has fifty of them, and a spec may have thousands of lines. The page of
-/// the thing has them.
+/// The audit does not show longer changes: a page has fifty entries, and a spec may have thousands of lines. The page
+/// of the object shows them.
 const CHANGED_BYTES_MAX: usize = 16_000;
 
 pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
@@ -35,7 +35,7 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     framed(ctx, tab, inside, admin)
 }
 
-/// The tabs, and whether each is only for administrators: what somebody may not see is not offered.
+/// The tabs, and whether each is only for administrators. Others do not get these tabs.
 const TABS: [(&str, &str, bool); 7] = [
     ("", "nodes", false),
     ("pools", "pools", false),
@@ -46,7 +46,7 @@ const TABS: [(&str, &str, bool); 7] = [
     ("audit", "audit", false),
 ];
 
-/// The tabs that somebody may see: name, address, word.
+/// The tabs that the viewer may see: name, address, word.
 pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> {
     let may = TABS.into_iter().filter(|(.., only)| admin || !only);
     may.map(|(name, word, _)| {
@@ -58,7 +58,7 @@ pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> 
 
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
     let mut all = tab_list(ctx, admin);
-    // Channels stand with what is told through them.
+    // Channels are on the page of notifications.
     let channels = (
         "channels".to_owned(),
         "/notifications#channels".to_owned(),
@@ -112,14 +112,14 @@ async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
     Ok(ctx.live("nodes", shown))
 }
 
-/// Who holds slots, and who waits, of a pool.
+/// Who holds slots of a pool, and who waits for some.
 #[derive(Default)]
 struct Around {
     holds: Vec<PoolLine>,
     waits: Vec<PoolLine>,
 }
 
-/// Holders that are read, of all pools together, and waiters of each.
+/// How many holders are read, of all pools together, and how many waiting task runs of each pool.
 pub(in crate::pages) const HOLDS_MAX: i64 = 500;
 const WAITS_MAX: i64 = 20;
 
@@ -222,7 +222,7 @@ pub(super) async fn put_pool(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::back(ctx, Some(t!(ctx, "said-saved")))
 }
 
-/// Grants: to which groups and categories.
+/// The groups and categories that have a grant.
 fn grants(groups: &[String], categories: &[String]) -> Markup {
     html! {
         @for group in groups { span.tag { (group) } " " }
@@ -271,7 +271,7 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
-/// What the audit tells of, as it writes it.
+/// The kinds of objects in the audit, in its words.
 const ACTIONS: [&str; 25] = [
     "create",
     "update",
@@ -321,7 +321,7 @@ const AUDITED: [&str; 19] = [
     "topic",
 ];
 
-/// A field of the audit's filter, in words; what somebody asked for by the address stays chosen, whatever it is.
+/// A field of the filter of the audit. A value from the address stays chosen, even if it is not in the list.
 fn audit_choice(ctx: &Ctx, name: &str, all: String, among: &[&str], word: fn(&Ctx, &str) -> String) -> Markup {
     let asked = ctx.q(name);
     let other = asked.filter(|asked| !among.contains(asked));
@@ -370,7 +370,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
-/// What an entry is about: a link, if it has a page. One that was deleted has a page that says so.
+/// The object of an entry: a link, if such objects have pages. The page of a deleted object says that it was deleted.
 fn thing(one: &AuditEntry) -> Markup {
     let name = &one.name;
     let page = match one.kind.as_str() {
@@ -478,7 +478,7 @@ pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Troub
     Answer::back(ctx, Some(t!(ctx, "said-sessions-ended")))
 }
 
-/// Makes a token, and shows it: once, so on the answer to the form itself.
+/// Creates a token, and shows it. It is shown only once, so it is in the answer to the form itself.
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let body = json!({ "name": field(&form, "name").unwrap_or_default().trim(), "role": field(&form, "role").unwrap_or("viewer") });

@@ -20,9 +20,9 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
-/// Topics of which the list tells how their today goes: a day has up to 10,000 buckets to be counted.
+/// For how many topics the list shows the progress of today: up to 10,000 buckets must be counted for each.
 const TODAYS_MAX: usize = 20;
-/// Buckets of a day: 100 by 100 of them.
+/// The picture of a day's buckets has 100 rows of 100.
 const BUCKETS: usize = 10_000;
 const SIDE: usize = 100;
 
@@ -79,7 +79,7 @@ fn zone_of(one: &Topic) -> Tz {
     zone.unwrap_or(Tz::UTC)
 }
 
-/// How the topic's own today goes, if anything is due on it.
+/// The progress of today in the topic's zone, if something is due today.
 async fn today(ctx: &Ctx, one: &Topic) -> Result<Option<Day>, Trouble> {
     let today = ctx.now.with_timezone(&zone_of(one)).date_naive();
     let target = format!("/v1/topics/{}/days?limit=1&cursor={today}", segment(&one.name));
@@ -91,12 +91,12 @@ async fn today(ctx: &Ctx, one: &Topic) -> Result<Option<Day>, Trouble> {
     }
 }
 
-/// Messages of a day that nothing has been done to yet.
+/// How many messages of a day have not been handled yet.
 fn still_to_send(day: &Day) -> i64 {
     (day.total - day.sent - day.failed - day.cancelled - day.in_hand - day.retrying).max(0)
 }
 
-/// Each state of a day's messages, in the order in which they go through them.
+/// The states of a day's messages, in the order in which a message passes through them.
 fn counts(day: &Day) -> [(i64, &'static str); 6] {
     [
         (still_to_send(day), "scheduled"),
@@ -108,7 +108,7 @@ fn counts(day: &Day) -> [(i64, &'static str); 6] {
     ]
 }
 
-/// The states that pictures of messages tell apart.
+/// The states that pictures of messages distinguish.
 const DRAWN: [&str; 5] = ["scheduled", "sending", "sent", "failed", "cancelled"];
 
 fn target(ctx: &Ctx, one: &Topic) -> Markup {
@@ -138,7 +138,7 @@ fn crumbs(ctx: &Ctx, topic: &str, day: Option<&str>) -> Vec<(String, Option<Stri
     crumbs
 }
 
-/// The first day of the month that is shown: what was asked for, else the topic's today.
+/// The first day of the shown month: of the requested one, or else of the current one in the topic's zone.
 fn month(ctx: &Ctx, zone: Tz) -> NaiveDate {
     let asked = ctx
         .q("month")
@@ -172,7 +172,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         (ctx.live("days", html! { div.stack { (shown) } }))
         section.panel #look-up {
             h2 { (t!(ctx, "look-up")) }
-            // What is found is in sight.
+            // The address ends in `#look-up`, so that the browser scrolls to the result.
             form.filters method="get" action={ (ctx.path) "#look-up" } role="search" {
                 @if let Some(month) = ctx.q("month") { input type="hidden" name="month" value=(month); }
                 (number_field(ctx, "sender"))
@@ -191,16 +191,16 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     Answer::page(Page { status, ..page })
 }
 
-/// What somebody asked for with a form of the page.
+/// The result of a form of the page.
 enum Looked<T> {
-    /// It was not asked for.
+    /// The form was not sent.
     Nothing,
     Found(T),
-    /// It cannot be: its status, and why. That stands beside the form, which keeps what was typed.
+    /// The form was refused: the status, and the reason. The reason is shown next to the form, which keeps its values.
     Refused(u16, String),
 }
 
-/// An answer that goes on the page, whatever it is; what is no fault of the form goes in the page's place.
+/// The result of a form, to be shown on the page. An error that the form did not cause replaces the page.
 fn beside<T>(ctx: &Ctx, answer: Result<Looked<T>, Trouble>) -> Result<Looked<T>, Trouble> {
     match answer {
         Err(trouble) if matches!(trouble.status, 400..500) => {
@@ -225,7 +225,7 @@ fn why_not(why: &str) -> Markup {
     html! { p.state.s-failed.under role="alert" { (glyph("failed")) span { (why) } } }
 }
 
-/// Whether a form was sent, if only with fields that are empty.
+/// Whether a form was sent, perhaps with empty fields only.
 fn sent(ctx: &Ctx, field: &str) -> bool {
     ctx.query.iter().any(|(name, _)| name == field)
 }
@@ -247,7 +247,7 @@ fn month_choice(ctx: &Ctx, month: NaiveDate) -> Markup {
     }
 }
 
-/// A month, weeks below one another, Mondays first: how many messages each day has, and how far they are.
+/// A month, one week below the other, beginning on Mondays: the number of each day's messages, and their progress.
 fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items: &[Day]) -> Markup {
     let lead = month.weekday().num_days_from_monday();
     let days = month.iter_days().take_while(|day| day.month() == month.month());
@@ -330,7 +330,7 @@ fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
 fn bar(ctx: &Ctx, day: &Day) -> Markup {
     let total = day.total.max(1) as f64;
     let mut x = 0.0;
-    // Of what is scheduled there is the ground.
+    // Messages that are only scheduled are the background.
     let drawn = counts(day).into_iter().filter(|(_, state)| *state != "scheduled");
     let parts: Vec<_> = drawn
         .map(|(count, state)| {
@@ -358,7 +358,7 @@ async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer,
         section.panel {
             p.params { (bar(ctx, &one)) }
             dl.stats {
-                // How fast it goes is reckoned by the page from one look to the next.
+                // The script of the page computes the rate from two updates.
                 @if one.state == "draining" { div hidden data-rate=(one.sent) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
                 div { dd { b { (number(one.total)) } } dt { span { (t!(ctx, "messages")) } } }
                 @for (count, state) in counts(&one) { div.s-failed[state == "failed" && count > 0] { dd { b { (number(count)) } } dt { (state_of(ctx, "message", state)) } } }
@@ -413,15 +413,15 @@ fn buckets(ctx: &Ctx, day: &Day) -> Markup {
     }
 }
 
-/// What a cancel would take, as it was asked for by the address: a day, a sender, a receiver.
+/// The filter of a cancel, from the address: a day, a sender, a receiver.
 struct AskedCancel {
     fields: Vec<(&'static str, String)>,
-    /// How many; counted up to a bound.
+    /// How many messages it finds, counted up to a maximum.
     count: i64,
     more: bool,
 }
 
-/// Messages that are counted for a cancel, by pages of so many.
+/// How many messages are counted for a cancel, and in pages of how many.
 const COUNTED_PAGES: usize = 10;
 const COUNTED_EACH: u32 = 500;
 
@@ -463,7 +463,7 @@ async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Looked<AskedCancel>, Troub
     Ok(Looked::Found(AskedCancel { fields, count, more }))
 }
 
-/// First how many messages that would be, then the button that cancels them.
+/// Shows first how many messages a cancel would affect, then the button for it.
 fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Looked<AskedCancel>) -> Markup {
     let written = |name: &str| ctx.q(&format!("cancel_{name}")).unwrap_or_default().to_owned();
     let day = if written("day").is_empty() {

@@ -23,7 +23,7 @@ pub(super) struct World {
     pub(super) begun: BTreeSet<AttemptKey>,
     /// Attempts that were stopped while they ran.
     pub(super) stopped: Vec<AttemptKey>,
-    /// Steps so far.
+    /// The steps so far, for the message of a failed check.
     pub(super) log: Vec<String>,
     /// Whether the last run was ended by a cancel.
     cancelled: bool,
@@ -536,7 +536,7 @@ impl World {
         shown.join(" ")
     }
 
-    /// Checks the states.
+    /// Checks the states of the run and its task runs, as `show` writes them.
     pub(super) fn shows(&mut self, expect: &str) -> &mut Self {
         assert_eq!(self.show(), expect, "after {}", self.log.join("; "));
         self

@@ -88,7 +88,7 @@ impl Verifier<Vec<u8>> for ByRing {
     }
 }
 
-/// The head of a token, if its signature is of a kind that we take.
+/// The header of a token, if its signature has an accepted algorithm.
 pub(super) fn header_of(token: &str) -> Result<Header, Wrong> {
     let header = jsonwebtoken::decode_header(token).map_err(|_| Wrong::Form)?;
     if ALGORITHMS.contains(&header.alg) {
@@ -98,7 +98,7 @@ pub(super) fn header_of(token: &str) -> Result<Header, Wrong> {
     }
 }
 
-/// The key that a token names; one that names none is signed by the only one that there is of its kind.
+/// The key that a token names. A token that names none is valid only if there is one single key of its type.
 pub(super) fn key_of<'a>(header: &Header, all: &'a [Jwk]) -> Option<&'a Jwk> {
     let fits = |key: &&Jwk| {
         let signs = matches!(key.common.public_key_use, None | Some(PublicKeyUse::Signature));
@@ -113,7 +113,7 @@ pub(super) fn key_of<'a>(header: &Header, all: &'a [Jwk]) -> Option<&'a Jwk> {
     }
 }
 
-/// What a provider says of a person.
+/// The provider's data about a person.
 #[derive(Debug)]
 pub(super) struct Claims {
     /// The person's id there.
@@ -121,7 +121,7 @@ pub(super) struct Claims {
     all: Map<String, Value>,
 }
 
-/// Believes a token, or says why not.
+/// Checks a token: returns its claims, or why it is refused.
 pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &str, now: Time) -> Result<Claims, Wrong> {
     // The second time it is installed already, by us: nobody else here reads tokens.
     let _ = BY_RING.install_default();
@@ -146,7 +146,8 @@ pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &st
     if text("iss") != Some(&config.issuer) {
         return Err(Wrong::Issuer);
     }
-    // For several: then it says for whom it was made. And what says so is believed.
+    // A token with several audiences must say for which client it was made (`azp`). If a token says so, it must be for
+    // us.
     let several = all["aud"].as_array().is_some_and(|all| all.len() > 1);
     match all.get("azp") {
         Some(party) if party != config.client_id.as_str() => return Err(Wrong::Audience),
@@ -177,7 +178,8 @@ pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &st
 }
 
 impl Claims {
-    /// How people know the person: by an address that the provider has not called unverified, else by the id.
+    /// The name by which people know the person: the e-mail address, unless the provider calls it unverified, otherwise
+    /// the id.
     pub(super) fn shown(&self) -> String {
         let verified = self.all.get("email_verified") != Some(&Value::Bool(false));
         let email = self.all.get("email").and_then(Value::as_str).filter(|_| verified);
@@ -185,7 +187,7 @@ impl Claims {
         text.chars().filter(|c| !c.is_control()).take(ACTOR_CHARS_MAX).collect()
     }
 
-    /// As the audit names the person; no token is called like that.
+    /// The name of the person in the audit. No token can have such a name.
     pub(super) fn actor(&self) -> String {
         format!("person:{}", self.shown())
     }

@@ -66,19 +66,19 @@ const ACTOR_CHARS_MAX: usize = 200;
 /// What is known of a provider by configuration.
 #[derive(Clone)]
 pub struct ProviderConfig {
-    /// Exactly as the provider writes itself.
+    /// The issuer, exactly as the provider writes it.
     pub issuer: String,
     /// Our id at the provider.
     pub client_id: String,
-    /// How we show it; `None`: we have nothing but PKCE.
+    /// The client secret; `None`: we only have PKCE.
     pub client_secret: Option<String>,
-    /// Divided by spaces; `openid` among them.
+    /// The scopes, separated by spaces; `openid` is one of them.
     pub scopes: String,
     /// The claim that says what a person may do: a name, or a JSON pointer.
     pub claim: String,
-    /// Which of its values make which role.
+    /// Which value of the claim gives which role.
     pub roles: BTreeMap<String, Role>,
-    /// The role of people for whom none of them gives one; `None`: they are refused.
+    /// The role of people whose claim gives none; `None`: they are refused.
     pub default_role: Option<Role>,
     /// The address to which people return, as the provider knows it; `None`: the one that they requested.
     pub redirect_url: Option<String>,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Provider {
 /// Why a sign-in has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Astray {
-    /// The provider does not answer, or not as one does; the log has the particulars.
+    /// The provider does not answer, or not as a provider should. The log has the details.
     Away,
     /// It was begun in another browser, or too long ago.
     NotBegun,
@@ -110,7 +110,7 @@ pub enum Astray {
     Denied(String),
     /// The provider's answer is invalid.
     Wrong(Wrong),
-    /// Nothing gives this person a role.
+    /// No claim and no default gives this person a role.
     NoRole(String),
     /// It is not about the provider.
     Problem(Problem),
@@ -130,7 +130,7 @@ pub enum Wrong {
     Issuer,
     /// It is for somebody else.
     Audience,
-    /// It is over, or not yet in force.
+    /// It has expired, or is not valid yet.
     Expired,
     /// It answers another sign-in.
     Nonce,
@@ -158,7 +158,7 @@ pub struct Onward {
     pub cookies: Vec<HeaderValue>,
 }
 
-/// Says why a URL will not do: what passes between a provider and us is not for others to read.
+/// Says why a URL is not accepted: others must not be able to read the traffic between the provider and Heddle.
 pub(super) fn check_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("`{text}` is not a valid URL: {error}"))?;
     let local = match url.host() {
@@ -206,7 +206,7 @@ impl Provider {
         Ok(Arc::new(Self { config, remote }))
     }
 
-    /// What it is called on the page.
+    /// Its name on the page.
     pub fn name(&self) -> &str {
         &self.config.name
     }
@@ -358,7 +358,7 @@ fn kept(headers: &HeaderMap, https: bool) -> Option<(Flow, String)> {
     Some((Flow(secret.to_owned()), to))
 }
 
-/// A provider's word for what went wrong, if it is a word: it is shown.
+/// The error code of the provider, without other characters than those of a word, because people see it.
 fn error_code(given: &str) -> String {
     let code: String = given
         .chars()
@@ -450,7 +450,7 @@ mod tests {
             Some(("hds_x".into(), "/runs?a=1".into()))
         );
         assert_eq!(kept_by("heddle_sign_in=hds_x"), None);
-        // One that a page of a sibling domain may have set begins no sign-in of ours.
+        // A cookie that a page of a sibling domain may have set is not accepted.
         assert_eq!(kept_over(true, "heddle_sign_in=hds_evil.%2F"), None);
         let both = "heddle_sign_in=hds_evil.%2F; __Host-heddle_sign_in=hds_x.%2F";
         assert_eq!(kept_over(true, both), Some(("hds_x".into(), "/".into())));

@@ -30,22 +30,22 @@ use super::{Astray, ProviderConfig, Wrong, check_url, claims, error_code};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most that an answer may have.
+/// The maximum bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 512 * 1024;
 
 /// How many keys of a provider are read.
 const KEYS_MAX: usize = 100;
 
-/// How long what it says of itself, and its keys, are believed.
+/// How long its description and its keys are used before they are read again.
 const KEPT_FOR: TimeDelta = TimeDelta::hours(1);
 
 /// How long its old description is used while a new one is read.
 const SERVES_FOR: TimeDelta = TimeDelta::hours(24);
 
-/// After so long a provider that did not answer is asked again, and one whose keys lack the one that is named.
+/// How long to wait before asking again a provider that did not answer, or whose keys did not contain the named one.
 const AGAIN_AFTER: TimeDelta = TimeDelta::seconds(1);
 
-/// Codes that are exchanged at once; others wait.
+/// How many codes are exchanged at the same time; others wait.
 const EXCHANGES_MAX: usize = 16;
 
 /// A provider's description of itself.
@@ -56,7 +56,7 @@ pub(super) struct Described {
     keys: Url,
     /// The endpoint with further claims about a person.
     userinfo: Option<Url>,
-    /// The secret goes into the form, for it is not taken in the header.
+    /// The provider accepts the secret only in the form, not in the header.
     secret_in_form: bool,
 }
 
@@ -64,12 +64,12 @@ pub(super) struct Described {
 struct Known {
     described: Option<(Arc<Described>, Time)>,
     keys: Option<(Arc<Vec<Jwk>>, Time)>,
-    /// When it was last found not to say what it is, and not to tell its keys.
+    /// When reading its description failed last, and when reading its keys did.
     away: Option<Time>,
     keys_away: Option<Time>,
 }
 
-/// Whether something was so lately that the provider is not asked again.
+/// Whether something failed so recently that the provider is not asked again.
 fn just(at: Option<Time>, now: Time) -> bool {
     at.is_some_and(|at| now - at < AGAIN_AFTER)
 }
@@ -99,7 +99,7 @@ pub(super) struct Remote {
     client_secret: Option<String>,
     http: reqwest::Client,
     known: Mutex<Known>,
-    /// Held by who asks: others wait for the answer instead of asking as well.
+    /// The lock of the caller that asks. Others wait for the answer, and do not ask as well.
     asking: Arc<tokio::sync::Mutex<()>>,
     asking_keys: tokio::sync::Mutex<()>,
     exchanges: Semaphore,
@@ -156,7 +156,7 @@ impl Remote {
         Astray::Away
     }
 
-    /// What the provider says of itself.
+    /// The provider's description of itself.
     pub(super) async fn described(self: &Arc<Self>, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, Astray> {
         let serves = self.known.lock().described_within(SERVES_FOR, clock.now());
         let Some(serves) = serves else {
@@ -177,7 +177,7 @@ impl Remote {
         Ok(serves)
     }
 
-    /// The same, for who is the one that asks. Others may have asked while it waited for that.
+    /// The same for a caller that holds the lock. Another caller may have asked while this one waited for it.
     async fn described_alone(&self, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, Astray> {
         {
             let (known, now) = (self.known.lock(), clock.now());

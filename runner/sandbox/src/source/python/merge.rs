@@ -163,7 +163,7 @@ impl<'a> Merge<'a> {
     }
 
     pub fn module(&self, table_elements: u32) -> Result<Vec<u8>, String> {
-        let told = |error: reencode::Error<String>| error.to_string();
+        let text = |error: reencode::Error<String>| error.to_string();
         let numbers = (0..self.parts.len()).map(|part| self.functions_of(part));
         let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
         let (mut types, mut functions, mut elements) =
@@ -186,13 +186,13 @@ impl<'a> Merge<'a> {
             for of_type in &part.types {
                 types
                     .ty()
-                    .func_type(&renumbered.func_type(of_type.clone()).map_err(told)?);
+                    .func_type(&renumbered.func_type(of_type.clone()).map_err(text)?);
             }
             for of_type in &part.functions {
-                functions.function(renumbered.type_index(*of_type).map_err(told)?);
+                functions.function(renumbered.type_index(*of_type).map_err(text)?);
             }
             for element in &part.elements {
-                let items = renumbered.element_items(element.items.clone()).map_err(told)?;
+                let items = renumbered.element_items(element.items.clone()).map_err(text)?;
                 match &element.kind {
                     ElementKind::Active { offset_expr, .. } => {
                         let at = ConstExpr::i32_const(constant(offset_expr, &globals)?.cast_signed());
@@ -203,7 +203,7 @@ impl<'a> Merge<'a> {
                 };
             }
             for body in &part.bodies {
-                renumbered.parse_function_body(&mut code, body.clone()).map_err(told)?;
+                renumbered.parse_function_body(&mut code, body.clone()).map_err(text)?;
             }
         }
         // Exported for the host: the glue, and the allocator.

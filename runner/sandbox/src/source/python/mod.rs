@@ -123,10 +123,10 @@ struct Running {
 impl Python {
     /// With a memory where nothing ran; it still has to be [booted](boot).
     pub fn new(engine: &Engine, bundle: &RuntimeBundle, tag: String, code: Module) -> Result<Self, String> {
-        let told = |error: wasmtime::Error| format!("the interpreter: {error:#}");
-        let base = Module::new(engine, image(&bundle.memory()?)).map_err(told)?;
-        let mut linker = linker(engine, &code).map_err(told)?;
-        linker.define_unknown_imports_as_traps(&code).map_err(told)?;
+        let text = |error: wasmtime::Error| format!("the interpreter: {error:#}");
+        let base = Module::new(engine, image(&bundle.memory()?)).map_err(text)?;
+        let mut linker = linker(engine, &code).map_err(text)?;
+        linker.define_unknown_imports_as_traps(&code).map_err(text)?;
         let imports = code.imports().map(|import| {
             let is_memory = import.ty().memory().is_some();
             (!is_memory).then(|| (import.module().to_owned(), import.name().to_owned()))

@@ -50,18 +50,18 @@ pub(super) struct Names<'a> {
 
 impl<'a> Part<'a> {
     pub fn read(wasm: &'a [u8]) -> Result<Self, String> {
-        let told = |error: wasmparser::BinaryReaderError| error.to_string();
+        let text = |error: wasmparser::BinaryReaderError| error.to_string();
         let mut part = Self::default();
         for payload in Parser::new(0).parse_all(wasm) {
-            match payload.map_err(told)? {
+            match payload.map_err(text)? {
                 Payload::TypeSection(types) => {
                     for of_type in types.into_iter_err_on_gc_types() {
-                        part.types.push(of_type.map_err(told)?);
+                        part.types.push(of_type.map_err(text)?);
                     }
                 }
                 Payload::ImportSection(imports) => {
                     for import in imports.into_imports() {
-                        let import = import.map_err(told)?;
+                        let import = import.map_err(text)?;
                         let (module, name) = (import.module, import.name);
                         match import.ty {
                             TypeRef::Func(of_type) => part.imports.push(Import { module, name, of_type }),
@@ -73,12 +73,12 @@ impl<'a> Part<'a> {
                 }
                 Payload::FunctionSection(functions) => {
                     for of_type in functions {
-                        part.functions.push(of_type.map_err(told)?);
+                        part.functions.push(of_type.map_err(text)?);
                     }
                 }
                 Payload::GlobalSection(globals) => {
                     for global in globals {
-                        let global = global.map_err(told)?;
+                        let global = global.map_err(text)?;
                         if global.ty.mutable {
                             return Err("has a variable of its own".into());
                         }
@@ -87,13 +87,13 @@ impl<'a> Part<'a> {
                 }
                 Payload::ExportSection(exports) => {
                     for export in exports {
-                        let export = export.map_err(told)?;
+                        let export = export.map_err(text)?;
                         part.exports.insert(export.name, (export.kind, export.index));
                     }
                 }
                 Payload::ElementSection(elements) => {
                     for element in elements {
-                        part.elements.push(element.map_err(told)?);
+                        part.elements.push(element.map_err(text)?);
                     }
                 }
                 Payload::CodeSectionEntry(body) => part.bodies.push(body),

@@ -40,14 +40,14 @@ const MAX_OPEN: usize = 256;
 /// How many bytes are read at once.
 const MAX_READ_BYTES: u64 = 1 << 20;
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
-/// How many bytes a stream accepts.
+/// The number of the stream of standard input.
 const STDIN: u32 = 0;
 
 /// `error-code` of `wasi:filesystem` and `wasi:sockets`.
 const NO_ENTRY: u8 = 20;
 const READ_ONLY: u8 = 33;
 const NOT_SUPPORTED: u8 = 2;
-/// `descriptor-type` of `wasi:filesystem`.
+/// Values of `descriptor-type` in `wasi:filesystem`.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 6;
 /// Its size, and that of a `descriptor-stat` after a result's tag.

@@ -73,7 +73,6 @@ pub struct NewRun {
     pub trigger: Trigger,
     /// A higher number goes first.
     pub priority: i16,
-    /// Its logical time.
     pub logical_time: Time,
     /// From the previous instant to this one.
     pub interval: (Time, Time),

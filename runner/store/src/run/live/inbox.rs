@@ -51,9 +51,9 @@ pub struct Settlement {
 #[derive(Clone, Debug)]
 pub struct SqlStart {
     pub run: RunId,
-    /// Its script versions.
+    /// The row with the script versions that the run pins.
     pub resolution_id: i64,
-    /// Its data interval.
+    /// The data interval: its begin, and its end, which does not belong to it.
     pub interval: (Time, Time),
     pub labels: Option<Value>,
     /// When it must have ended.

@@ -29,12 +29,12 @@ use super::{BATCH_MAX, ReadyRow};
 use crate::StoreError;
 use crate::database::PgSession;
 
-/// A due timer.
+/// What a due timer calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A retry.
+    /// The next attempt of a task run that is `retrying`.
     Retry(RunId, AttemptKey),
-    /// A run's deadline.
+    /// The instant by which the run must have ended.
     Deadline(RunId),
     /// The timeout of an attempt that a sub-run holds.
     Timeout(RunId, AttemptKey),

@@ -17,9 +17,9 @@ use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
-/// Instants that are listed; the rest is counted.
+/// How many instants are listed; the others are only counted.
 const LISTED: usize = 200;
-/// Months that are drawn: two years.
+/// How many months are drawn: two years.
 const MONTHS: u32 = 24;
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
@@ -93,7 +93,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(page)
 }
 
-/// What would be done: how many runs, how long that takes, and which days have a run already.
+/// The preview of a backfill: how many runs it creates, how long it takes, and which days already have a run.
 async fn preview(
     ctx: &Ctx,
     here: &Here,
@@ -124,7 +124,7 @@ async fn preview(
     })
 }
 
-/// The days between the ends of what was asked for: those that have runs, those that would get one.
+/// The days of the requested span: those that have runs, and those that would get one.
 async fn on_calendar(ctx: &Ctx, here: &Here, form: &[(String, String)], instants: &[Time]) -> Result<Markup, Trouble> {
     let written = |name: &str| field(form, name).and_then(|text| parse(&moment(ctx, name, text.trim())));
     let first = instants.iter().min().copied().into_iter().chain(written("from")).min();
@@ -186,7 +186,7 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) 
     ctx.ask(Method::POST, &here.api("/backfills"), &body).await
 }
 
-/// A day that was written without a time means its midnight in UTC.
+/// A date without a time means midnight of that day in UTC.
 fn moment(_ctx: &Ctx, name: &str, text: &str) -> String {
     let is_day = matches!(name, "from" | "to") && text.len() == 10 && text.parse::<chrono::NaiveDate>().is_ok();
     if is_day {

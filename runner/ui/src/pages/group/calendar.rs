@@ -16,9 +16,9 @@ use crate::pages::Answer;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 
-/// Runs of each kind that are read; of a group with more a year, the newest are shown.
+/// How many runs of each kind are read. If a group has more in a year, the newest are shown.
 const RUNS_MAX: i64 = 10_000;
-/// Instants to come that are counted; of days behind those it is only told that there is one.
+/// How many future instants are counted. For later days, the page only says that there are instants.
 const INSTANTS_MAX: usize = 3_000;
 /// A day's side, and the step to the next.
 const SIDE: u32 = 20;
@@ -34,7 +34,7 @@ pub(super) struct Day {
     cancelled: usize,
     open: usize,
     to_come: usize,
-    /// There are more to come than were counted.
+    /// There are more future instants than were counted.
     more_to_come: bool,
 }
 
@@ -53,7 +53,7 @@ impl Day {
         self.to_come > 0 || self.more_to_come
     }
 
-    /// The state that the day is drawn as, if it has runs; failures go first, since they are what one looks for.
+    /// The state in whose colour the day is drawn, if it has runs. Failed goes first, because people look for failures.
     fn state(&self) -> Option<RunState> {
         match self {
             Self { runs: 0, .. } => None,
@@ -151,7 +151,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(framed(ctx, here, "calendar", inside))
 }
 
-/// Counts what is to come, day by day: a day behind as many as are counted costs one look.
+/// Counts the future instants, day by day. When the maximum is reached, each further day costs one look-up.
 fn to_come(
     calendar: &Calendar,
     spans: impl Iterator<Item = (NaiveDate, Time, Time)>,
@@ -176,7 +176,7 @@ fn month_name(lang: Lang, day: NaiveDate) -> String {
     }
 }
 
-/// The name of a month with its year, where months of several years stand side by side.
+/// The name of a month, with its year if months of several years are shown.
 pub(super) fn month_and_year(lang: Lang, day: NaiveDate) -> String {
     match lang {
         Lang::En => day.format("%B %Y").to_string(),
@@ -219,7 +219,7 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
         @if how.runs == 0 && how.comes() { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
         @else if let Some(state) = state { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
         @else { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
-        // How much of a day failed is told by how much of it is red.
+        // The height of the red part shows which share of the runs of the day failed.
         @if how.failed > 0 && how.failed < how.runs {
             @let good = (f64::from(SIDE) * (1.0 - (how.failed as f64 / how.runs as f64)).clamp(0.15, 0.7)).round();
             rect.f-succeeded x=(x) y=(y) width=(SIDE) height=(good) rx="4" {}

@@ -20,7 +20,7 @@ const WIDTH_MIN: f64 = 88.0;
 const STATE_ROOM: f64 = 44.0;
 /// The maximum of tasks that are drawn: a larger picture would not help anybody.
 const NODES_MAX: usize = 2_000;
-/// The room that a name has in its box, and what its letters take of it, about.
+/// The width of a name in its box, and the approximate width of a letter.
 const NAME_ROOM: f64 = 134.0;
 const LETTER: f64 = 7.0;
 const WIDE_LETTER: f64 = 12.5;
@@ -74,16 +74,16 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(framed(ctx, here, "graph", inside))
 }
 
-/// What is drawn of a plan beside its tasks.
+/// What a graph shows in addition to the tasks of a plan.
 #[derive(Default)]
 pub(in crate::pages) struct Shown {
-    /// How the tasks of a run stand.
+    /// The states of the tasks of a run.
     pub(in crate::pages) states: BTreeMap<String, TaskState>,
-    /// The chain that made the run so long, from its end.
+    /// The chain of tasks that determined the length of the run, the last task first.
     pub(in crate::pages) critical: Vec<String>,
-    /// Where the logs of the tasks are, if there is a run.
+    /// The address of the logs of the tasks, if there is a run.
     pub(in crate::pages) log: Option<String>,
-    /// By task: the run that it has started.
+    /// The run that each task has started.
     pub(in crate::pages) started: BTreeMap<String, Edge>,
     /// Groups that the whole group waits for.
     pub(in crate::pages) upstream: Vec<String>,
@@ -107,10 +107,11 @@ impl Edge {
     }
 }
 
-/// Lines from groups around to tasks that are drawn; where there would be more, words tell of those groups.
+/// The maximum of lines between the tasks and other groups. If there would be more, these groups are only named in
+/// words.
 const AROUND_MAX: usize = 40;
 
-/// The boxes around a plan's tasks, each with the numbers of the tasks that it stands before or after.
+/// The boxes around the tasks of a plan, each with the numbers of the tasks before or after which it comes.
 fn around(plan: &Plan, shown: &Shown) -> Vec<(Edge, Vec<usize>, bool)> {
     let tasks = || plan.tasks.iter().enumerate();
     let first: Vec<usize> = tasks()
@@ -155,7 +156,7 @@ pub(in crate::pages) fn is_drawn(plan: &Plan) -> bool {
 }
 
 fn room_of(letter: char) -> f64 {
-    // From there on, scripts have letters as wide as they are high.
+    // From here on, characters are as wide as they are high.
     if letter < '\u{1100}' { LETTER } else { WIDE_LETTER }
 }
 
@@ -264,7 +265,7 @@ pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
     }
 }
 
-/// A box with a name and, at its edges, a state; from far away, the box is the state's.
+/// A box with a name, and a state at its edges. In a small picture, the whole box has the colour of the state.
 pub(in crate::pages) fn node(name: &str, now: Option<impl elements::Shown>, (x, y): (f64, f64), wide: f64) -> Markup {
     let fill = now.as_ref().map(crate::chart::fill).unwrap_or_default();
     html! {

@@ -30,13 +30,13 @@ use crate::{Ctx, Trouble, span};
 /// How many runs the grid may have.
 const COLUMNS: [i64; 4] = [25, 50, 100, 250];
 const COLUMNS_DEFAULT: i64 = 25;
-/// Rows that are drawn; the rest is said to be there.
+/// How many rows are drawn. The page says how many more there are.
 const ROWS_MAX: usize = 1_500;
 /// The side of a cell, in CSS pixels.
 const SIZE: usize = 20;
-/// Above the cells: a bar for each run.
+/// The height of the bars of runs above the cells.
 const TOP: usize = 84;
-/// Attempts under way that are looked up.
+/// How many running attempts are looked up.
 const RUNNING_MAX: i64 = 20_000;
 
 /// What the grid shows.
@@ -44,7 +44,7 @@ struct Grid {
     /// The runs of the columns, newest last.
     runs: Vec<GroupRunRow>,
     tasks: Vec<String>,
-    /// By row: by column.
+    /// The states, by row and then by column.
     cells: Vec<Vec<Option<TaskState>>>,
     more_rows: usize,
 }
@@ -81,7 +81,7 @@ impl Grid {
             if let Entry::Vacant(vacant) = indexes.entry(run.revision_id) {
                 let revision = ctx.ui.engine.catalog().revision(run.revision_id).await?;
                 let of_tasks = revision.plan.tasks.iter().map(|task| {
-                    // A task that an older revision had and this one has not.
+                    // A task that only an older revision has.
                     *rows.entry(task.name.to_string()).or_insert_with_key(|name| {
                         tasks.push(name.clone());
                         tasks.len() - 1
@@ -108,12 +108,12 @@ impl Grid {
     }
 }
 
-/// How a task stands, as the API says it and the graphs show it: its progress does not tell whether an attempt of it is
-/// under way, and a mapped task runs as soon as it has items.
+/// The state of a task as the API and the graphs show it. The progress of a run does not say whether an attempt is
+/// running, and a mapped task counts as running as soon as it has items.
 fn stands(run: RunState, progress: &Progress, task: TaskIndex, under_way: bool) -> TaskState {
     match progress.task(task) {
         TaskState::Ready if under_way || progress.items(task).is_some() => TaskState::Running,
-        // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
+        // A task that waits for the run's turn is held back as by a pause, but nobody paused it.
         TaskState::Paused if run == RunState::Waiting => TaskState::Pending,
         state => state,
     }
@@ -141,7 +141,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     span { (t!(ctx, "runs")) " " (choice(ctx, &t!(ctx, "runs-shown"), "n", &columns.to_string(), &among)) }
                 }
                 (ctx.live("grid", picture(ctx, here, &grid)))
-                // Below, where it may take two lines without moving a cell when the details take their room.
+                // The legend is below the grid: when the details make the grid narrower, it may take two lines, and no
+                // cell moves.
                 div.under-grid { (legend(ctx, &TASK_STATES)) }
             }
             aside #detail.detail aria-live="polite" { @if let Some(chosen) = chosen { (chosen) } }
@@ -150,12 +151,12 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(framed(ctx, here, "", inside))
 }
 
-/// Whether a state is drawn as a square that is filled, and so as a part of a bar.
+/// Whether a state is drawn as a filled square, which can be part of a bar.
 fn is_solid(state: TaskState) -> bool {
     matches!(state, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
 }
 
-/// The shape of another state in a cell whose corner is at (x, y).
+/// The shape of a state that is not a filled square, in the cell with its corner at (x, y).
 fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
     let (x, y) = (x + 3, y + 3);
     // Writing into a string does not fail.
@@ -246,7 +247,7 @@ fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     paths
 }
 
-/// Makes squares of bars: a gap between each two columns, over all rows.
+/// Divides bars into squares by a gap between each two columns, over all rows.
 fn gaps(columns: usize, top: usize, height: usize) -> String {
     let mut path = String::new();
     for column in 1..columns {
@@ -277,7 +278,7 @@ fn marks(cells: &[Option<TaskState>], y: usize) -> String {
     path
 }
 
-/// What is known of a cell, beside the grid.
+/// The details of a cell, shown next to the grid.
 pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let (Some(run), Some(task)) = (ctx.q("run"), ctx.q("task")) else {
         return Err(Trouble::not_found());
@@ -297,15 +298,15 @@ pub(super) async fn cell(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
 /// A short text for the cell under the pointer: state, duration, attempts, the error's first line.
 async fn brief(ctx: &Ctx, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
-    Ok(standing(ctx, &task_of(ctx, run, task).await?))
+    Ok(summary(ctx, &task_of(ctx, run, task).await?))
 }
 
 async fn task_of(ctx: &Ctx, run: Uuid, task: &str) -> Result<TaskDetail, Trouble> {
     ctx.get(&format!("/v1/runs/{run}/tasks/{}", segment(task))).await
 }
 
-/// How a task stands, how long it took, how often it was tried, and what it failed with.
-fn standing(ctx: &Ctx, one: &TaskDetail) -> Markup {
+/// The state of a task, its duration, the number of its attempts, and its error.
+fn summary(ctx: &Ctx, one: &TaskDetail) -> Markup {
     let (task, attempts) = (&one.task, one.attempts.len());
     html! {
         p.row {
@@ -320,7 +321,7 @@ fn standing(ctx: &Ctx, one: &TaskDetail) -> Markup {
 async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     let one = task_of(ctx, run, task).await?;
-    // What has ended, in a run that has; the API says no to the rest.
+    // Only ended tasks of an ended run; the API would refuse others.
     let whole = ctx.store().run(heddle_domain::id::RunId(run)).await?;
     let clears = whole.as_ref().is_some_and(|run| run.finished_at.is_some());
     let failed_items = one
@@ -337,7 +338,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                 a.button.plain.small href=(here.address("")) data-close title={ (t!(ctx, "close")) " (Esc)" } aria-label=(t!(ctx, "close")) { (glyph("close")) }
             }
             p { (t!(ctx, "run")) " " a href={ "/runs/" (run) } title=(t!(ctx, "open-run")) { @if let Some(whole) = &whole { (time(ctx, whole.logical_time)) } @else { (t!(ctx, "open-run")) } } }
-            (standing(ctx, &one))
+            (summary(ctx, &one))
             @if let Some(failed) = failed_items.filter(|failed| *failed > 0) {
                 p { a href={ "/runs/" (run) "#items-" (segment(task)) } { (t!(ctx, "items-failed", n = number(failed as i64), all = number(items as i64))) } }
             }

@@ -26,7 +26,7 @@ use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// What every page of a group has at hand.
+/// What every page of a group needs.
 pub(super) struct Here {
     pub(super) name: String,
     pub(super) group: Arc<heddle_engine::Group>,
@@ -112,7 +112,7 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
                     @if let Some(text) = &spec.description { bdi dir="auto" { (text) } br; }
                     (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
                     @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (index, name) in depends.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
-                    // Last, since it goes on.
+                    // This one is last, because its length changes as time passes.
                     @if let Some(at) = next { " · " (t!(ctx, "next-is")) " " (ago(ctx, at)) }
                 }
             }
@@ -168,7 +168,8 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     Page::new("groups", title, html! { (head) (inside) }).crumbs(crumbs)
 }
 
-/// Since when a run runs: since it began, or since somebody had it go on that had ended. What lies between is nobody's work.
+/// Since when a run has been running: since its start, or since an ended run was continued. The time in between was no
+/// work.
 fn begun(run: &GroupRunRow) -> Option<Time> {
     run.started_at.max(run.reopened_at)
 }
@@ -178,7 +179,7 @@ fn millis(run: &GroupRunRow) -> Option<i64> {
     Some((run.finished_at? - begun(run).unwrap_or(run.created_at)).num_milliseconds())
 }
 
-/// The median duration of runs that succeeded, and did so in one go.
+/// The median duration of runs that succeeded without being continued after an end.
 pub(super) fn median(runs: &[GroupRunRow]) -> Option<i64> {
     let whole = |run: &&GroupRunRow| run.state == RunState::Succeeded && run.reopened_at.is_none();
     let mut spans: Vec<i64> = runs.iter().filter(whole).filter_map(millis).collect();

@@ -13,10 +13,10 @@ use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Scripts whose schemas are asked for.
+/// How many scripts' schemas are read.
 const SCRIPTS_MAX: usize = 30;
 
-/// What the group's scripts take, joined by name, and what a run gets if nothing is said.
+/// The params of the group's scripts, merged by name, and the values that a run gets if none are given.
 async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value>) {
     let mut properties = Map::new();
     let mut values = Map::new();
@@ -43,7 +43,7 @@ async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value
     (properties, values)
 }
 
-/// What a param without a schema takes: the like of what the group gives it.
+/// The type of a param without a schema: that of the value which the group gives it.
 fn typed_as(value: &Value) -> Value {
     match value {
         Value::String(_) => json!({"type": "string"}),

@@ -11,7 +11,7 @@ use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Instants that are shown of each.
+/// How many next instants of each schedule are shown.
 const NEXT: usize = 10;
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
@@ -64,7 +64,7 @@ fn json(part: &impl Serialize) -> String {
     serde_json::to_value(part).unwrap_or_default().to_string()
 }
 
-/// The key of what is done about instants that were missed.
+/// The key of the text about what happens with missed instants.
 fn misfire(what: Misfire) -> &'static str {
     match what {
         Misfire::Once => "misfire-once",

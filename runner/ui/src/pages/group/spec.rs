@@ -98,7 +98,7 @@ async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Revision], number: i32) ->
     Ok(one.spec)
 }
 
-/// What is wrong with a spec that is being written, and nothing else: for a script that asks while somebody types.
+/// Only the errors of a spec that somebody is writing, for a script that asks for them while the person types.
 async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Result<Answer, Trouble> {
     let text = field(form, "spec").unwrap_or_default().to_owned();
     let answer = ctx
@@ -111,14 +111,14 @@ async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Res
     }))
 }
 
-/// What tells the words of a spec apart while it is written; of these pages only.
+/// The scripts that colour the words of a spec while somebody writes it. Only these pages load them.
 const COLOURS: [&str; 3] = [
     "vendor/prism-core-1.30.0.min.js",
     "vendor/prism-yaml-1.30.0.min.js",
     "vendor/prism-json-1.30.0.min.js",
 ];
 
-/// The field of a spec; with a script, its words have colours, and what is wrong with it stands above while one types.
+/// The field of a spec. With a script, its words are coloured, and its errors are shown above while the person types.
 fn text_field(action: &str, rows: usize, text: &str) -> Markup {
     html! {
         div.verdict-line #verdict role="status" {}
@@ -183,7 +183,7 @@ fn any_two(ctx: &Ctx, here: &Here, revisions: &[Revision], shown: i32) -> Markup
     }
 }
 
-/// A group that is not there yet.
+/// The page for a new group.
 pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
     if !ctx.viewer.operates() {
         return Err(Trouble::new(403, ""));

@@ -8,9 +8,9 @@ use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
-/// Keys on a page.
+/// How many keys a page shows.
 const KEYS: i64 = 100;
-/// Characters of a value that are shown.
+/// How many characters of a value are shown.
 const SHOWN_CHARS: i32 = 4_000;
 /// Longer values are folded.
 const FOLDED_CHARS: usize = 160;

@@ -1,4 +1,4 @@
-//! Every attempt of a run: where it ran, how long, with what, how it ended.
+//! All attempts of a run: their nodes, durations, resources and ends.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::elements::{self, empty, failure, linked, state, time_exact, took, wit
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 
-/// Attempts that are listed.
+/// How many attempts are listed.
 const LISTED: usize = 500;
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
@@ -25,7 +25,7 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
         let task = revision.plan.tasks.get(attempt.key.task as usize);
         task.map(|task| task.name.to_string()).unwrap_or_default()
     };
-    // Of one task, or of one of its items, if the address says so.
+    // Only those of one task, or of one of its items, if the address names it.
     let chosen = (ctx.q("task"), ctx.q("item").and_then(|item| item.parse().ok()));
     let is_chosen = |attempt: &AttemptView| {
         chosen.0.is_none_or(|task| name_of(attempt) == task)

@@ -20,19 +20,19 @@ const REASON_CHARS_MAX: usize = 2_000;
 const OF_TASKS: [TaskState; 3] = [TaskState::Succeeded, TaskState::Skipped, TaskState::Failed];
 const OF_RUNS: [RunState; 2] = [RunState::Succeeded, RunState::Failed];
 
-/// Where the form for a task run is.
+/// The address of the form for a task run.
 pub(in crate::pages) fn address(run: &str, task: &str, item: Option<u32>) -> String {
     let item = item.map(|item| format!("&item={item}")).unwrap_or_default();
     format!("/runs/{run}/override?task={}{item}", segment(task))
 }
 
-/// The form: of the task run that the address names, else of the run.
+/// The form for the task run that the address names; for the run, if it names none.
 pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     if !ctx.viewer.operates() {
         return Err(Trouble::new(403, ""));
     }
     let item = ctx.q("item");
-    // A form that was wrong is shown at the address that it was sent to.
+    // A refused form is shown at the address to which it was sent.
     let posted = ctx.path.split('/').skip_while(|part| *part != "tasks").nth(1);
     let posted = posted.and_then(|task| percent_encoding::percent_decode_str(task).decode_utf8().ok());
     let task = ctx.q("task").or(posted.as_deref());

@@ -1,4 +1,4 @@
-//! What went into a run and what came out: params and whence each came, upstream values, outputs.
+//! The input and the output of a run: params with the origin of each, values from upstream tasks, outputs.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::elements::{empty, script_link, time_exact};
 use crate::words::t;
 use crate::{Ctx, Trouble, yaml};
 
-/// Tasks whose params are listed.
+/// For how many tasks params are listed.
 const TASKS_MAX: usize = 100;
-/// Up to so many tasks have their params shown without being asked for.
+/// Up to this number of tasks, params are shown unfolded.
 const TASKS_OPEN: usize = 4;
-/// Characters of a param's value in a line.
+/// How many characters of a value are shown in a line.
 const VALUE_CHARS: usize = 200;
 
-/// Bytes of an output that are shown.
+/// How many bytes of an output are shown.
 const SHOWN_BYTES_MAX: usize = 20_000;
 
 pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
@@ -68,14 +68,14 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     Ok(ctx.live("data", inside))
 }
 
-/// What each task returned; a mapped one, what its items did.
+/// The output of each task; for a mapped task, what its items did.
 pub(in crate::pages) fn outputs(run: &Run) -> Vec<(&str, &Value)> {
     run.wholes()
         .filter_map(|task| Some((task.task.as_str(), task.output.as_ref()?)))
         .collect()
 }
 
-/// By `name@version`: the params that a script takes where nothing is given.
+/// The default params of each script, by `name@version`.
 async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> {
     let mut found = BTreeMap::new();
     for full in run.scripts.values() {
@@ -86,7 +86,7 @@ async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> 
             continue;
         }
         let target = format!("/v1/scripts/{}/versions/{}", segment(name), segment(version));
-        // Of a script that was deleted nothing is known any more.
+        // Nothing is known about a deleted script.
         let version: Option<ScriptVersion> = ctx.get(&target).await.ok();
         let defaults = version.and_then(|version| version.defaults.as_object().cloned());
         found.insert(full.clone(), defaults.unwrap_or_default());
@@ -94,7 +94,7 @@ async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> 
     found
 }
 
-/// The params of a task, layer over layer: each with where its value came from.
+/// The params of a task after merging all layers, each with the layer from which its value comes.
 fn layered<'a>(layers: &[(&'static str, &'a Map<String, Value>)]) -> BTreeMap<&'a str, (&'static str, &'a Value)> {
     let mut merged = BTreeMap::new();
     for (from, layer) in layers {
@@ -147,7 +147,7 @@ fn one(ctx: &Ctx, params: &BTreeMap<&str, (&'static str, &Value)>) -> Markup {
     }
 }
 
-/// What the tasks before it returned: `upstream` in its templates.
+/// The outputs of the tasks before it, which its templates read as `upstream`.
 fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, &Value)], ended: bool) -> Markup {
     let needs = task
         .depends_on

@@ -1,4 +1,4 @@
-//! What happened to a run, and by whom: begun, ended, what operators did.
+//! The events of a run, and who caused them: starts, ends, and actions of operators.
 
 use heddle_api::{AuditEntry, List, Run, RunState, TaskState};
 use maud::{Markup, html};
@@ -8,7 +8,7 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 use heddle_domain::Time;
 
-/// Events that are listed.
+/// How many events are listed.
 const LISTED: usize = 500;
 
 struct Event<'r> {
@@ -79,7 +79,7 @@ fn moves<'r>(ctx: &Ctx, run: &'r Run) -> Vec<Event<'r>> {
 
 pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let mut events = moves(ctx, run);
-    // Without it, what the run itself tells is shown.
+    // If the audit cannot be read, only the data of the run is shown.
     let audit: Option<List<AuditEntry>> = ctx.get(&format!("/v1/audit?name={}&limit=100", run.id)).await.ok();
     for entry in audit.into_iter().flat_map(|audit| audit.items) {
         events.push(Event {
@@ -89,7 +89,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             text: audit_action(ctx, &entry.action),
         });
     }
-    // Of what happened at the same moment, the last first, too.
+    // Events of the same moment are in reverse order too.
     events.reverse();
     events.sort_by_key(|event| std::cmp::Reverse(event.at));
     let all = events.len();

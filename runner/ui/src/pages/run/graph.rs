@@ -24,18 +24,18 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
     })
 }
 
-/// What the graph of a run, or of a group whose newest run it is, shows of that run.
+/// What a graph shows about a run: its own graph, or that of its group if the run is the newest.
 pub(in crate::pages) async fn shown(ctx: &Ctx, whole: &Whole) -> Result<Shown, Trouble> {
     let run = &whole.run;
     let revision = whole.revision(ctx).await?;
     let states: BTreeMap<String, TaskState> = run.wholes().map(|task| (task.task.clone(), task.state)).collect();
-    // Only of a run that has ended: until then another chain may become the longest.
+    // Only for an ended run: before that, another chain may become the longest.
     let critical = if run.finished_at.is_some() {
         critical(run, &dependencies(&revision.plan))
     } else {
         Vec::new()
     };
-    // The newest of each task; of a mapped task there is no one run that stands for all.
+    // The newest run that each task has started. For a mapped task, no single one represents all.
     let subs = whole.sub_runs(ctx).await?.iter().filter(|sub| sub.item.is_none());
     let started = subs.map(|sub| {
         let edge = Edge {

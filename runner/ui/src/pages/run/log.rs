@@ -16,11 +16,11 @@ use crate::elements::{empty, with_query};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Lines on a page, the most that the API gives at once.
+/// How many lines a page shows: the maximum of one answer of the API.
 const LINES: usize = 500;
-/// Pages of the log that a search goes through.
+/// How many pages of the log a search reads.
 const SEARCHED_PAGES: usize = 40;
-/// Lines before the one that a link leads to.
+/// How many lines are shown before the one that a link names.
 const BEFORE: usize = 20;
 const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
@@ -84,7 +84,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 @if let Some(last) = ctx.q("last") { input type="hidden" name="last" value=(last); }
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
                 button type="submit" { (t!(ctx, "filter")) }
-                // Another task is chosen without its item.
+                // If the viewer chooses another task, the item is dropped.
                 @if let Some(item) = item(ctx) { a.tag href=(with_query(ctx, &[("item", None), ("cursor", None)])) title=(t!(ctx, "remove-filter")) { "[" (item) "] ×" } }
                 span.grow {}
                 a.button href={ "/runs/" (run.id) "/log/download" @if let Some(task) = ctx.q("task") { "?task=" (segment(task)) @if let Some(item) = item(ctx) { "&item=" (item) } } } download { (t!(ctx, "download")) }
@@ -116,13 +116,13 @@ fn link_to(ctx: &Ctx, lines: &[LogLine], index: usize) -> String {
     format!("{page}#l-{}", cursor(index))
 }
 
-/// The item that was chosen of a mapped task.
+/// The chosen item of a mapped task.
 fn item(ctx: &Ctx) -> Option<u32> {
     ctx.q("task")?;
     ctx.q("item")?.parse().ok()
 }
 
-/// Where the lines are: of the task that was chosen, or of one of its items, or of all.
+/// The path of the API for the lines: of the chosen task, of one of its items, or of all tasks.
 fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
     let last = if last { "&last=true" } else { "" };
     let item = item(ctx).map(|item| format!("&item={item}")).unwrap_or_default();
@@ -132,7 +132,7 @@ fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
     }
 }
 
-/// What a line says beside its message, if anything.
+/// The fields of a line, if it has some.
 fn fields(line: &LogLine) -> Option<&Value> {
     let is_empty = |fields: &Value| fields.as_object().is_none_or(Map::is_empty);
     line.fields.as_ref().filter(|fields| !is_empty(fields))
@@ -155,7 +155,7 @@ fn one(ctx: &Ctx, line: &LogLine, link: &str, find: Option<&str>) -> Markup {
     }
 }
 
-/// A message in its colours, what was searched for marked.
+/// A message in its colours, with the searched text marked.
 fn marked(message: &str, find: Option<&str>) -> Markup {
     let find = find.filter(|find| !find.is_empty());
     html! {
@@ -173,7 +173,7 @@ fn with_marks(message: &str, find: Option<&str>) -> Markup {
         return html! { (message) };
     };
     let lower = message.to_lowercase();
-    // Lower case may have another length: then nothing is marked.
+    // If the text in lower case has another length, nothing is marked.
     if lower.len() != message.len() {
         return html! { (message) };
     }
@@ -244,7 +244,7 @@ fn coloured(text: &str) -> Vec<(Option<&'static str>, String)> {
     pieces
 }
 
-/// A line of a file: when, how grave, which task, what.
+/// A line of the file: time, level, task, message.
 fn plain_line(line: &LogLine) -> String {
     let message: String = coloured(&line.message).into_iter().map(|(_, text)| text).collect();
     let item = line.item.map(|item| format!("[{item}]")).unwrap_or_default();
@@ -271,7 +271,7 @@ pub(super) async fn download(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
         let cursor = next?;
         match lines(&own, &base, Some(&cursor)).await {
             Ok((text, next)) => Some((Ok(Bytes::from(text)), (own, base, next))),
-            // The browser sees that the file is not whole.
+            // The browser notices that the file is incomplete.
             Err(trouble) => Some((Err(std::io::Error::other(trouble.sentence())), (own, base, None))),
         }
     });

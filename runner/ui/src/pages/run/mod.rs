@@ -79,7 +79,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
     }
 }
 
-/// A form that is wrong is shown again, as it was filled in, with what is wrong about it.
+/// A refused form is shown again with its values and its errors.
 async fn shown_if_wrong(ctx: &Ctx, id: Uuid, tab: &str, done: Result<Answer, Trouble>) -> Result<Answer, Trouble> {
     match done {
         Err(trouble) if matches!(trouble.status, 400 | 409 | 422) => with_trouble(ctx, id, tab, Some(trouble)).await,
@@ -122,7 +122,8 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     let base = format!("/runs/{id}");
     let address = |tab: &str| format!("{base}/{tab}");
     let moment = span::moment(ctx.lang, ctx.zone, run.logical_time.0, ctx.now, false);
-    // No script puts a title right, as it does the times of the page: without knowing the viewer's zone it says which it is.
+    // No script corrects the title, as it does with the times of the page. So if the viewer's zone is not known, the
+    // title names the zone.
     let zone = if ctx.knows_zone() { "" } else { ctx.zone.name() };
     let title = format!("{} · {moment} {zone}", run.group);
     let title = title.trim_end();
@@ -166,7 +167,7 @@ async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, 
                     @if interval.start < interval.end { " · " (t!(ctx, "interval")) " " (time(ctx, interval.start)) " – " (time(ctx, interval.end)) }
                     @if let Some(key) = &run.key { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
                     @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
-                    // Last, since these go on.
+                    // These are last, because their length changes as time passes.
                     @if let Some(from) = since { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }
                     @else { " · " (t!(ctx, "created")) " " (ago(ctx, run.created_at)) }
                     @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
@@ -202,7 +203,7 @@ async fn maker(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     })
 }
 
-/// Which schedule made a run. Of an instant that several have, nobody knows.
+/// The schedule that created a run. If several schedules have this instant, that is not known.
 async fn schedule_of(ctx: &Ctx, whole: &Whole) -> Result<Option<String>, Trouble> {
     let (revision, at) = (whole.revision(ctx).await?, whole.run.logical_time.0);
     let names = |schedule: &Schedule| schedule.enabled() && schedule.latest(at) == Some(at);
@@ -213,7 +214,7 @@ async fn schedule_of(ctx: &Ctx, whole: &Whole) -> Result<Option<String>, Trouble
     })
 }
 
-/// What everybody may.
+/// The button that compares the run with another one. It is for everybody: it changes nothing.
 fn compare(ctx: &Ctx, id: Uuid) -> Markup {
     html! { a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) } }
 }

@@ -16,17 +16,17 @@ use crate::elements::{self, Button, button, failure, line, state};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Rows that are drawn.
+/// How many rows are drawn.
 const ROWS_MAX: usize = 400;
-/// Attempts that are drawn in a row.
+/// How many attempts are drawn in one row.
 const PIECES_MAX: usize = 400;
 /// In how many intervals of the axis the running items of a map are counted.
 const STRETCHES: usize = 180;
 /// Positions on the axis are in hundredths of its length, so that letters and lines have the same size on each screen.
 const LENGTH: f64 = 100.0;
-/// The least length of a piece that is seen.
+/// The minimum length of a piece, so that it can be seen.
 const PIECE_MIN: f64 = 0.4;
-/// From this length on a piece has room for the sign of its end.
+/// The minimum length of a piece that has room for the sign of its end.
 const SIGN_MIN: f64 = 2.2;
 const ROW: f64 = 24.0;
 
@@ -55,7 +55,7 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
     })
 }
 
-/// By name: what each task waits for.
+/// The dependencies of each task, by its name.
 pub(super) fn dependencies(plan: &Plan) -> BTreeMap<String, Vec<String>> {
     plan.tasks
         .iter()
@@ -69,7 +69,8 @@ pub(super) fn dependencies(plan: &Plan) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-/// The chain of tasks that the run's length is made of: from the one that ended last, back over what each waited for longest.
+/// The chain of tasks that determined the length of the run: from the one that ended last, back over the dependency for
+/// which each waited longest.
 pub(super) fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let ends: BTreeMap<&str, Time> = run
         .wholes()
@@ -95,7 +96,7 @@ pub(super) fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) 
     chain
 }
 
-/// A round step of an axis: five or so on it.
+/// A round step between the marks of an axis, so that there are about five.
 fn step(millis: i64) -> i64 {
     const STEPS: [i64; 24] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000,
@@ -104,12 +105,12 @@ fn step(millis: i64) -> i64 {
     STEPS.into_iter().find(|step| millis / step <= 7).unwrap_or(millis / 6)
 }
 
-/// A place or a length on the axis, as SVG writes it.
+/// A position or a length on the axis, as SVG writes it.
 fn part(hundredths: f64) -> String {
     format!("{hundredths:.2}%")
 }
 
-/// What all rows of a timeline are drawn with.
+/// The data that all rows of a timeline need.
 struct Rows<'a> {
     ctx: &'a Ctx,
     run: &'a Run,
@@ -126,7 +127,7 @@ fn picture(
     critical: &[String],
 ) -> Markup {
     let from = run.started_at.unwrap_or(run.created_at).0;
-    // A second at a time, so that a run that goes on is not another picture with each millisecond.
+    // Rounded to a second, so that the picture of a running run does not change with each millisecond.
     let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
     let to = run
         .finished_at
@@ -177,7 +178,7 @@ fn picture(
 }
 
 impl Rows<'_> {
-    /// A task: its name, its attempts on the axis, and in words how it stands.
+    /// The row of a task: its name, its attempts on the axis, and its state in words.
     fn row(&self, task: &TaskRun, attempts: &[&AttemptView]) -> Markup {
         let mut own: Vec<&&AttemptView> = attempts.iter().collect();
         own.sort_by_key(|attempt| attempt.started_at);
@@ -191,7 +192,7 @@ impl Rows<'_> {
         }
     }
 
-    /// How long a task took; of one that has not begun, why.
+    /// The duration of a task; or why it has not begun.
     fn said(&self, task: &TaskRun, begun: bool) -> String {
         let ctx = self.ctx;
         let mut words = Vec::new();
@@ -215,7 +216,7 @@ impl Rows<'_> {
         words.join(" · ")
     }
 
-    /// Since when a task could have begun.
+    /// The instant from which on a task could have begun.
     fn ready_at(&self, task: &TaskRun) -> Time {
         let needs = self.dependencies.get(&task.task).into_iter().flatten();
         needs
@@ -258,7 +259,7 @@ fn succeeded(attempt: &AttemptView) -> bool {
     attempt.state == AttemptState::Succeeded && !attempt.skipped
 }
 
-/// The class of an attempt's area: one that had nothing to do did not do anything.
+/// The class of an attempt's area. An attempt that had nothing to do is drawn as skipped.
 fn fill_of(attempt: &AttemptView) -> String {
     if attempt.skipped {
         fill(TaskState::Skipped)
@@ -271,7 +272,7 @@ fn fill_of(attempt: &AttemptView) -> String {
 fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
     let x = axis.x(attempt.started_at);
     let width = (axis.x(attempt.finished_at.unwrap_or(axis.to)) - x).max(PIECE_MIN);
-    // One that began at the very end is seen too.
+    // So an attempt that began at the very end can be seen too.
     let x = x.min(LENGTH - PIECE_MIN);
     let class = fill_of(attempt);
     html! {
@@ -282,7 +283,7 @@ fn piece(attempt: &AttemptView, axis: &Axis) -> Markup {
     }
 }
 
-/// Of the attempts of a map, how many were under way in each stretch of the axis; of those only that are wanted.
+/// How many of the wanted attempts of a mapped task were running in each interval of the axis.
 fn under_way(attempts: &[&&AttemptView], axis: &Axis, wanted: impl Fn(&AttemptView) -> bool) -> Vec<i64> {
     let stretch = |at: Time| ((axis.x(at) / axis.width * STRETCHES as f64) as usize).min(STRETCHES - 1);
     let mut changes = vec![0_i64; STRETCHES + 1];
@@ -301,10 +302,10 @@ fn under_way(attempts: &[&&AttemptView], axis: &Axis, wanted: impl Fn(&AttemptVi
         .collect()
 }
 
-/// How the attempts of a map are stacked, from the bottom: what failed is seen first.
+/// In which order the attempts of a mapped task are stacked, from the bottom: failed ones are seen first.
 const STACK: [&str; 5] = ["f-failed", "f-running", "f-cancelled", "f-skipped", "f-succeeded"];
 
-/// The bands of a map's row, the highest first, since each covers what is below it.
+/// The bands in the row of a mapped task, the highest first, because each covers what is below it.
 fn bands(attempts: &[&&AttemptView], axis: &Axis) -> Vec<(&'static str, Vec<i64>)> {
     let mut below = vec![0; STRETCHES];
     let mut bands = Vec::with_capacity(STACK.len());
@@ -319,7 +320,7 @@ fn bands(attempts: &[&&AttemptView], axis: &Axis) -> Vec<(&'static str, Vec<i64>
     bands
 }
 
-/// The items of a map in one row: how many were under way at each time, by how they ended.
+/// The items of a mapped task in one row: how many were running at each time, by how they ended.
 fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
     const HEIGHT: f64 = 14.0;
     let bands = bands(attempts, axis);
@@ -379,10 +380,10 @@ fn spread(ctx: &Ctx, attempts: &[&AttemptView]) -> String {
     )
 }
 
-/// Failed items that are named under their task.
+/// How many failed items are named under their task.
 const ITEMS_NAMED: usize = 20;
 
-/// By task: its items that failed.
+/// The failed items of each task.
 fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&TaskRun>> {
     let mut found: BTreeMap<&str, Vec<&TaskRun>> = BTreeMap::new();
     let failed = |task: &&TaskRun| task.item.is_some() && task.state == TaskState::Failed;
@@ -402,7 +403,7 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    /// The same as the picture as words, with what may be done about each task.
+    /// The picture in words, with the buttons of each task.
     fn shown(&self, pieces: &BTreeMap<String, Vec<&AttemptView>>) -> Markup {
         let (ctx, may) = (self.ctx, self.ctx.viewer.operates());
         let took_of = |task: &TaskRun| match pieces.get(&task.task) {
@@ -440,7 +441,7 @@ impl List<'_> {
             .map(Vec::as_slice)
             .unwrap_or_default();
         let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
-        // What failed is what one acts on; the rest may be, and does not ask for it.
+        // Failed tasks have prominent buttons, because people act on these. The buttons of the others are plain.
         let kind = if task.state == TaskState::Failed {
             "small"
         } else {
@@ -472,7 +473,8 @@ impl List<'_> {
         }
     }
 
-    /// The runs that a task has started: one for each attempt, of a mapped task those that go on or failed.
+    /// The runs that a task has started: one for each attempt. For a mapped task, only those that are running or
+    /// failed.
     fn sub_runs_of(&self, task: &TaskRun) -> Markup {
         let ctx = self.ctx;
         let own = self.sub_runs.iter().filter(|sub| sub.task == task.task);
@@ -495,7 +497,7 @@ impl List<'_> {
         }
     }
 
-    /// What some items of a map failed with, their logs, and what may be done about each.
+    /// Some failed items of a mapped task, with their errors, logs and buttons.
     fn items(&self, failed: &[&TaskRun], may: bool) -> Markup {
         let (ctx, id) = (self.ctx, self.run.id);
         let again = |task: &TaskRun| {

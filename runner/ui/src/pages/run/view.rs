@@ -1,5 +1,5 @@
-//! A run as its pages need it: what the API answers, and what it does not. Of one that has ended both are kept: whoever
-//! looks at one of its pages soon looks at another.
+//! A run as its pages need it: the answer of the API, and more. Both are kept for an ended run, because a viewer of one
+//! of its pages soon looks at another.
 
 use std::sync::Arc;
 
@@ -19,15 +19,15 @@ pub(in crate::pages) async fn read(ctx: &Ctx, id: Uuid) -> Result<Run, Trouble> 
     ctx.get(&format!("/v1/runs/{id}")).await
 }
 
-/// Runs that have ended, as their pages have them.
+/// Ended runs, as their pages need them.
 pub(crate) type EndedRuns = Ended<Whole>;
 
-/// So many task runs of them are kept, with their attempts.
+/// How many task runs of these are kept, with their attempts.
 pub(in crate::pages) const TASK_RUNS_KEPT: usize = 10_000;
 
-/// What people did to a run that is read: the newest.
+/// How many of the newest actions of people on a run are read.
 const DEEDS_MAX: usize = 20;
-/// Runs under way that its tasks have started, and that are read.
+/// How many running runs that its tasks have started are read.
 const SUB_RUNS_MAX: i64 = 200;
 
 /// A run that a task of another has started.
@@ -37,12 +37,12 @@ pub(in crate::pages) struct SubRun {
     pub(in crate::pages) group: String,
     pub(in crate::pages) task: String,
     pub(in crate::pages) item: Option<u32>,
-    /// By which of its attempts.
+    /// The attempt that started it.
     pub(in crate::pages) attempt: u32,
     pub(in crate::pages) state: RunState,
 }
 
-/// A run, and what some of its pages need beside what the API says.
+/// A run, and data that some of its pages need in addition to the answer of the API.
 pub(crate) struct Whole {
     pub(in crate::pages) run: Run,
     row: OnceCell<RunRow>,
@@ -73,7 +73,7 @@ impl Whole {
         Ok(whole)
     }
 
-    /// Its attempts, among others.
+    /// The run with its attempts, read from the database.
     pub(in crate::pages) async fn detail(&self, ctx: &Ctx) -> Result<&RunDetail, Trouble> {
         let read = async || {
             let detail = ctx.store().run_detail(RunId(self.run.id)).await?;
@@ -97,7 +97,7 @@ impl Whole {
         Ok(ctx.ui.engine.catalog().revision(id).await?)
     }
 
-    /// What people did to it, newest first. Without the audit, nothing is known of it.
+    /// The actions of people on the run, newest first; empty if the audit cannot be read.
     pub(in crate::pages) async fn deeds(&self, ctx: &Ctx) -> &[AuditEntry] {
         let read = async || {
             let target = format!("/v1/audit?kind=run&name={}&limit={DEEDS_MAX}", self.run.id);
@@ -107,7 +107,7 @@ impl Whole {
         self.deeds.get_or_init(read).await
     }
 
-    /// Since when it runs: since it began, or since somebody had it go on that had ended.
+    /// Since when it has been running: since its start, or since somebody continued it after its end.
     pub(in crate::pages) async fn runs_since(&self, ctx: &Ctx) -> Option<Time> {
         let began = self.run.started_at?.0;
         Some(reopened(self.deeds(ctx).await).map_or(began, |at| at.max(began)))
@@ -153,7 +153,7 @@ impl Whole {
     }
 }
 
-/// When somebody had a run go on that had ended: of deeds, newest first, the newest that did.
+/// When somebody continued an ended run, by the newest of these actions that did so.
 fn reopened(deeds: &[AuditEntry]) -> Option<Time> {
     let state =
         |value: &Option<serde_json::Value>| -> Option<RunState> { value.as_ref()?["state"].as_str()?.parse().ok() };
@@ -163,7 +163,7 @@ fn reopened(deeds: &[AuditEntry]) -> Option<Time> {
     deeds.iter().find(did).map(|one| one.at.0)
 }
 
-/// The run that an attempt had started, and how that ended, as the engine writes both into the attempt's end.
+/// The run that an attempt had started, and its final state. The engine writes both into the error of the attempt.
 fn told_of(attempt: &AttemptView) -> Option<(Uuid, RunState)> {
     #[derive(Deserialize)]
     struct Output {

@@ -1,4 +1,4 @@
-//! Why a run stands where it stands, in sentences: what it and its task runs wait for, who holds them up, who stopped it.
+//! Why a run is in its state, in sentences: what it and its task runs wait for, what holds them up, and who stopped it.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::pages::system;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Tasks that a sentence names, or that have a sentence each.
+/// How many tasks a sentence names, or how many tasks have a sentence each.
 const NAMED: usize = 5;
-/// Runs, holders and instants that a sentence names.
+/// How many runs, holders or instants a sentence names.
 const FEW: usize = 3;
-/// Active runs of a group that are counted.
+/// How many active runs of a group are counted.
 const ACTIVE_MAX: usize = 100;
 
-/// All sentences, and what was done to the run last.
+/// All sentences, and the last action of a person on the run.
 pub(super) async fn sentences(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let deed = deed(run.state, whole.deeds(ctx).await);
@@ -39,7 +39,7 @@ pub(super) async fn sentences(ctx: &Ctx, whole: &Whole) -> Result<Markup, Troubl
     Ok(html! { (why) @if let Some(deed) = deed { (done(ctx, deed)) } })
 }
 
-/// What somebody did that made the run stand as it does: newest first come the deeds.
+/// The action of a person that brought the run into its state. The actions come newest first.
 fn deed(state: RunState, deeds: &[AuditEntry]) -> Option<&AuditEntry> {
     let sought: &[&str] = match state {
         RunState::Cancelled => &["cancel"],
@@ -49,7 +49,7 @@ fn deed(state: RunState, deeds: &[AuditEntry]) -> Option<&AuditEntry> {
     deeds.iter().find(|one| sought.contains(&one.action.as_str()))
 }
 
-/// By whom, when, and why if that was said.
+/// Who did it and when, and the reason if one was given.
 fn done(ctx: &Ctx, deed: &AuditEntry) -> Markup {
     let after = deed.after.as_ref();
     let reason = after.and_then(|after| after["reason"].as_str()).unwrap_or_default();
@@ -116,7 +116,7 @@ fn upstreams(reasons: &[Value]) -> BTreeMap<&str, Vec<Time>> {
     found
 }
 
-/// Who is before it.
+/// The runs that come before it.
 async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let target = format!(
@@ -125,7 +125,7 @@ async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
         ACTIVE_MAX + 1
     );
     let active: List<Run> = ctx.get(&target).await?;
-    // One that was paused while it waited has not begun.
+    // A run that was paused while it waited has not begun.
     let active: Vec<&Run> = active.items.iter().filter(|one| one.waiting_for.is_empty()).collect();
     let bound = whole.revision(ctx).await?.plan.spec.max_active_runs;
     let more = active.len().saturating_sub(FEW);
@@ -143,7 +143,7 @@ async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     })
 }
 
-/// What holds up task runs of one task: all of them that wait for the same.
+/// Why task runs of one task are held up: all of them that wait for the same.
 #[derive(Debug, PartialEq)]
 struct Stall<'r> {
     task: &'r str,
@@ -156,13 +156,13 @@ struct Stall<'r> {
 
 #[derive(Debug, PartialEq)]
 enum Reason<'r> {
-    /// Room on a node.
+    /// It waits for room on a node.
     Node,
-    /// Its items are taken so many at a time.
+    /// An item waits, because the task runs only some of its items at a time.
     Turn,
-    /// The next attempt.
+    /// The instant of its next attempt, after a failure.
     Retry,
-    /// A worker, a queue, slots.
+    /// It waits for a worker, a queue or slots.
     Wait(&'r TaskWait),
 }
 
@@ -183,13 +183,13 @@ fn reason(task: &TaskRun) -> Option<(Reason<'_>, Option<Time>)> {
         (TaskState::Ready, Some(wait)) => Some((Reason::Wait(wait), wait.until.map(|at| at.0))),
         (TaskState::Ready, None) => Some((Reason::Node, None)),
         (TaskState::Retrying, _) => Some((Reason::Retry, task.next_attempt_at.map(|at| at.0))),
-        // The items of a map are made when what it depends on has ended.
+        // The items of a mapped task are created when its dependencies have ended.
         (TaskState::Pending, _) if task.item.is_some() => Some((Reason::Turn, None)),
         _ => None,
     }
 }
 
-/// What holds the task runs up, in the order of the graph. Of a mapped task its items tell.
+/// Why task runs are held up, in the order of the graph. For a mapped task, its items say why.
 fn stalls(tasks: &[TaskRun]) -> Vec<Stall<'_>> {
     let mut found: Vec<Stall<'_>> = Vec::new();
     let single = |task: &&TaskRun| task.items.as_ref().is_none_or(BTreeMap::is_empty);
@@ -263,7 +263,7 @@ fn who(ctx: &Ctx, stall: &Stall<'_>) -> Markup {
     }
 }
 
-/// How many items of a mapped task may be under way at a time.
+/// How many items of a mapped task may run at the same time.
 async fn concurrency(ctx: &Ctx, whole: &Whole, task: &str) -> Result<i64, Trouble> {
     let revision = whole.revision(ctx).await?;
     let task = revision.plan.tasks.iter().find(|one| one.name.as_str() == task);
@@ -302,7 +302,7 @@ struct Held {
     more: bool,
 }
 
-/// Who holds the slots that are waited for.
+/// The task runs that hold the needed slots.
 async fn held(ctx: &Ctx, stalls: &[Stall<'_>]) -> Result<BTreeMap<String, Held>, Trouble> {
     let pools = stalls.iter().filter_map(|stall| match stall.reason {
         Reason::Wait(wait) => wait.pools.as_ref(),
@@ -313,7 +313,7 @@ async fn held(ctx: &Ctx, stalls: &[Stall<'_>]) -> Result<BTreeMap<String, Held>,
         return Ok(all);
     }
     for (name, held) in &mut all {
-        // One that was deleted has none.
+        // A deleted pool has no slots.
         let pool: Option<Pool> = ctx.get(&format!("/v1/pools/{}", segment(name))).await.ok();
         held.slots = pool.map_or(0, |pool| i64::from(pool.slots));
     }
@@ -329,7 +329,7 @@ async fn held(ctx: &Ctx, stalls: &[Stall<'_>]) -> Result<BTreeMap<String, Held>,
     Ok(all)
 }
 
-/// A task run that holds slots, and of which run it is: two runs of a group are told apart by their times.
+/// A task run that holds slots, and its run. The logical time distinguishes two runs of a group.
 async fn holder(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
     let revision = ctx.ui.engine.catalog().revision(one.revision_id).await?;
     let task = revision.plan.tasks.get(one.task as usize);
@@ -339,7 +339,7 @@ async fn holder(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
     })
 }
 
-/// What a task of a list waits for or failed with, where there is room for a line.
+/// What a task waits for, or its error, in one line of a list.
 pub(super) fn of_task(ctx: &Ctx, task: &TaskRun) -> Markup {
     html! {
         @if let Some(error) = &task.error { (failure(Some(error.kind), &error.message)) }
@@ -374,7 +374,7 @@ mod tests {
             task("each", Some(4), "running", Value::Null),
             task("stamp", None, "ready", json!({"reason": "worker", "queue": "people"})),
             task("plain", None, "ready", Value::Null),
-            // It waits for what it depends on, which its row says.
+            // It waits for its dependencies; its row says that already.
             task("last", None, "pending", Value::Null),
         ];
         let said: Vec<(&str, usize)> = stalls(&tasks).iter().map(|stall| (stall.task, stall.items)).collect();
