@@ -428,8 +428,8 @@ async fn restarts_are_deduped() {
     control(&last, "restart").await.expect_status(200);
 }
 
-/// Who submits or repeats a run is kept with it: while it lives, when it has ended, and when it lives again. What a schedule
-/// or another run makes names nobody.
+/// Who submits or repeats a run is kept with it: while it lives, when it has ended, and when it lives again, with the time of
+/// that. What another run makes names nobody.
 #[tokio::test]
 async fn who_submits() {
     let (_world, node) = World::with_node().await;
@@ -456,12 +456,25 @@ async fn who_submits() {
         (&again["state"], &again["created_by"]),
         (&json!("running"), &json!("night"))
     );
+    let (reopened, started) = (again["reopened_at"].as_str(), again["started_at"].as_str());
+    assert!(reopened > started, "its time at work counts from here: {again:#}");
+    day.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&run).await["reopened_at"].as_str(), reopened);
 
     let short = night.start("g", json!({})).await;
-    assert_eq!(
-        node.ended(&short).await["created_by"],
-        "night",
-        "a run of one task run, too"
+    let ended = node.ended(&short).await;
+    assert_eq!(ended["created_by"], "night", "a run of one task run, too");
+    assert_eq!(ended.get("reopened_at"), None);
+    day.post(&format!("/v1/runs/{short}/tasks/t/clear"), json!({}))
+        .await
+        .expect_status(200);
+    let again = node.ended(&short).await;
+    assert!(again["reopened_at"].is_string(), "{again:#}");
+    assert!(
+        again["finished_at"].as_str() >= again["reopened_at"].as_str(),
+        "{again:#}"
     );
     let repeated = day
         .post(&format!("/v1/runs/{short}/rerun"), json!({}))

@@ -84,6 +84,10 @@ pub struct Run {
     /// `database:` and the role that called `heddle.submit`. Missing: no person did, or the run is older than this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
+    /// When somebody last continued the run after it had ended (restart, override, retry, clear): the run has been at work
+    /// since then, not since `started_at`. Missing: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reopened_at: Option<Moment>,
     /// The state that somebody set by hand, while it is in effect. Missing in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#override: Option<Override>,
@@ -96,6 +100,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Since when it has been at work: since its start, or since somebody continued it after its end.
+    pub fn at_work_since(&self) -> Option<Moment> {
+        self.started_at.max(self.reopened_at)
+    }
+
     /// Its task runs; none of a run in a list.
     pub fn task_runs(&self) -> &[TaskRun] {
         self.tasks.as_deref().unwrap_or_default()

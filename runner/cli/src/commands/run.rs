@@ -491,7 +491,7 @@ async fn list(
                 cell(run, "/group"),
                 cell(run, "/state"),
                 cell(run, "/created_at"),
-                watch::took(&run["started_at"], &run["finished_at"]),
+                watch::took(at_work_since(run), &run["finished_at"]),
                 cell(run, "/trigger"),
                 cell(run, "/logical_time"),
                 cell(run, "/finished_at"),
@@ -502,6 +502,11 @@ async fn list(
     })?;
     output::more(session.output, &page);
     done()
+}
+
+/// Since when a run has been at work: since its start, or since somebody continued it after its end.
+fn at_work_since(run: &Value) -> &Value {
+    run.get("reopened_at").unwrap_or(&run["started_at"])
 }
 
 /// The exit code for a run that has ended.

@@ -173,7 +173,7 @@ fn title(run: &Run, columns: usize, colours: bool, watched_s: u64) -> String {
     };
     let tasks = run.tasks.as_deref().unwrap_or_default();
     let settled = tasks.iter().filter(|task| task.state.is_settled()).count();
-    let took = match (run.started_at, run.finished_at) {
+    let took = match (run.at_work_since(), run.finished_at) {
         (Some(from), Some(to)) => format!("  {}", span(*to - *from)),
         (Some(_), None) => format!("  watched for {watched_s} s"),
         _ => String::new(),

@@ -147,6 +147,7 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         parent_run: run.parent.map(|parent| parent.0.0),
         source: run.source,
         created_by: run.created_by.clone(),
+        reopened_at: None,
         waiting_for: run.waiting_for.clone(),
         skipped: None,
         progress: run.progress.clone(),

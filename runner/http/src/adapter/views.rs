@@ -78,6 +78,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         },
         source: row.source.map(|source| source.to_string()),
         created_by: row.created_by,
+        reopened_at: row.reopened_at.map(Into::into),
         r#override: None,
         scripts,
         tasks: None,

@@ -42,7 +42,7 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub error: Option<String>,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
-    /// When somebody had it go on last that had ended.
+    /// When somebody last continued it after it had ended.
     pub reopened_at: Option<Time>,
 }
 
@@ -175,46 +175,38 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<GroupRunRow>, StoreError> {
         let before = before.unwrap_or(Uuid::max());
-        let runs: Result<Vec<GroupRunRow>, StoreError> =
-            transaction!(self, reads, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
-                let mut runs = sqlx::query_as!(
-                    GroupRunNumbers,
-                    r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
+        transaction!(self, reads, "page_group_runs", once(BEGIN_BY_SPANS), |tx| {
+            let mut runs = sqlx::query_as!(
+                GroupRunNumbers,
+                r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
                           NULL::timestamptz AS finished_at, NULL::text AS error, v.progress,
-                          NULL::timestamptz AS reopened_at
+                          v.reopened_at
                      FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
                     ORDER BY v.group_id DESC, v.id DESC LIMIT $3"#,
-                    group_id,
-                    before,
-                    limit
-                )
-                .fetch_all(&mut *tx)
-                .await?;
-                let mut left = limit;
-                let now = span::now(&mut tx).await?;
-                let newest = span::made(before).map_or(now, |made| made.min(now));
-                let mut planning = Planning::default();
-                for span in span::spans_of_groups(newest, None) {
-                    planning.of(&mut tx, span).await?;
-                    let found = ended_runs(&mut tx, group_id, span, before, left).await?;
-                    left -= found.len() as i64;
-                    runs.extend(found);
-                    if left <= 0 {
-                        break;
-                    }
+                group_id,
+                before,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let mut left = limit;
+            let now = span::now(&mut tx).await?;
+            let newest = span::made(before).map_or(now, |made| made.min(now));
+            let mut planning = Planning::default();
+            for span in span::spans_of_groups(newest, None) {
+                planning.of(&mut tx, span).await?;
+                let found = ended_runs(&mut tx, group_id, span, before, left).await?;
+                left -= found.len() as i64;
+                runs.extend(found);
+                if left <= 0 {
+                    break;
                 }
-                tx.commit().await?;
-                runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
-                runs.truncate(usize::try_from(limit).unwrap_or(0));
-                runs.into_iter().map(GroupRunNumbers::known).collect()
-            });
-        let mut runs = runs?;
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
-        let reopened: BTreeMap<Uuid, Time> = self.page_reopened(&ids).await?.into_iter().collect();
-        for run in &mut runs {
-            run.reopened_at = reopened.get(&run.id).copied();
-        }
-        Ok(runs)
+            }
+            tx.commit().await?;
+            runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.id));
+            runs.truncate(usize::try_from(limit).unwrap_or(0));
+            runs.into_iter().map(GroupRunNumbers::known).collect()
+        })
     }
 
     /// Which task runs of these runs have a running attempt: run and task's number.
@@ -471,7 +463,7 @@ async fn ended_runs(
     Ok(sqlx::query_as!(
         GroupRunNumbers,
         "SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at, d.finished_at, d.error,
-                d.progress, NULL::timestamptz AS reopened_at
+                d.progress, d.reopened_at
            FROM heddle.runs_done d
           WHERE d.group_id = ANY (ARRAY[$1::bigint]) AND d.id >= $2 AND d.id < $3 AND d.id < $4
           ORDER BY d.group_id DESC, d.id DESC LIMIT $5",

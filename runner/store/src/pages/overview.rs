@@ -38,12 +38,21 @@ pub struct BarRow<S = RunState, T = Trigger> {
     /// When it was made.
     pub created_at: Time,
     pub started_at: Option<Time>,
+    /// When somebody last continued it after it had ended.
+    pub reopened_at: Option<Time>,
     pub finished_at: Option<Time>,
     pub logical_time: Time,
 }
 
 /// The same with the numbers of the table.
 type BarNumbers = BarRow<i16, i16>;
+
+impl BarRow {
+    /// Since when it has been at work: since its start, or since somebody continued it after its end.
+    pub fn at_work_since(&self) -> Time {
+        self.started_at.max(self.reopened_at).unwrap_or(self.created_at)
+    }
+}
 
 impl BarNumbers {
     fn known(self) -> Result<BarRow, StoreError> {
@@ -54,6 +63,7 @@ impl BarNumbers {
             id: self.id,
             created_at: self.created_at,
             started_at: self.started_at,
+            reopened_at: self.reopened_at,
             finished_at: self.finished_at,
             logical_time: self.logical_time,
         })
@@ -205,11 +215,11 @@ impl Store {
             let mut bars = sqlx::query_as!(
                 BarNumbers,
                 r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
-                          l.created_at AS "created_at!", l.started_at, NULL::timestamptz AS finished_at,
+                          l.created_at AS "created_at!", l.started_at, l.reopened_at, NULL::timestamptz AS finished_at,
                           l.logical_time AS "logical_time!"
                      FROM UNNEST($1::bigint[]) AS n (id)
                     CROSS JOIN LATERAL (
-                         SELECT v.group_id, v.id, v.state, v.trigger, v.created_at, v.started_at, v.logical_time
+                         SELECT v.group_id, v.id, v.state, v.trigger, v.created_at, v.started_at, v.reopened_at, v.logical_time
                            FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[n.id])
                           ORDER BY v.group_id DESC, v.id DESC LIMIT $2) AS l"#,
                 groups,
@@ -355,10 +365,11 @@ async fn ended_bars(
     Ok(sqlx::query_as!(
         BarNumbers,
         r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.state AS "state!", l.trigger AS "trigger!",
-                  l.created_at AS "created_at!", l.started_at, l.finished_at, l.logical_time AS "logical_time!"
+                  l.created_at AS "created_at!", l.started_at, l.reopened_at, l.finished_at, l.logical_time AS "logical_time!"
              FROM UNNEST($1::bigint[], $2::bigint[]) AS n (id, each)
             CROSS JOIN LATERAL (
-                 SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.finished_at, d.logical_time
+                 SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.reopened_at, d.finished_at,
+                        d.logical_time
                    FROM heddle.runs_done d
                   WHERE d.group_id = ANY (ARRAY[n.id]) AND d.id >= $3 AND d.id < $4 AND d.id >= heddle.uuid_floor($5)
                   ORDER BY d.group_id DESC, d.id DESC LIMIT n.each) AS l"#,

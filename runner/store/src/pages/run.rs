@@ -1,6 +1,5 @@
 //! A run: the runs that its tasks have started, and since when runs run that somebody had go on.
 
-use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use uuid::Uuid;
 
@@ -41,22 +40,5 @@ impl Store {
                 })
             })
             .collect()
-    }
-
-    /// Of these runs, those that somebody had go on after they had ended, and when that was last.
-    pub async fn page_reopened(&self, runs: &[Uuid]) -> Result<Vec<(Uuid, Time)>, StoreError> {
-        let rows = sqlx::query!(
-            r#"SELECT n.id AS "id!", a.at FROM UNNEST($1::uuid[]) AS n (id)
-                CROSS JOIN LATERAL (
-                    SELECT d.at FROM heddle.audit d
-                     WHERE d.kind = 'run' AND d.name = n.id::text
-                       AND d.before ->> 'state' = ANY ('{succeeded,failed,cancelled}')
-                       AND d.after ->> 'state' = ANY ('{waiting,running,paused}')
-                     ORDER BY d.id DESC LIMIT 1) AS a"#,
-            runs
-        )
-        .fetch_all(&self.reads)
-        .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.at)).collect())
     }
 }

@@ -62,6 +62,8 @@ pub struct RunRow {
     pub source: Option<Uuid>,
     /// Who submitted or repeated it, as the audit names people.
     pub created_by: Option<String>,
+    /// When somebody last continued it after it had ended.
+    pub reopened_at: Option<Time>,
     /// What it waits for.
     pub waiting_for: Option<Value>,
     /// Its progress as bytes.
@@ -105,6 +107,7 @@ impl RunRow {
             parent_run: row.try_get("parent_run")?,
             source: row.try_get("source")?,
             created_by: row.try_get("created_by")?,
+            reopened_at: row.try_get("reopened_at")?,
             waiting_for: row.try_get("waiting_for")?,
             progress: row.try_get("progress")?,
             finished_at: row.try_get("finished_at")?,
@@ -120,7 +123,7 @@ macro_rules! columns_and {
         concat!(
             "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
              l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, \
-             l.started_at, l.deadline_at, l.parent_run, l.source, l.created_by, l.progress, ",
+             l.started_at, l.deadline_at, l.parent_run, l.source, l.created_by, l.reopened_at, l.progress, ",
             $own
         )
     };

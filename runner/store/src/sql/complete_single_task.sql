@@ -45,10 +45,11 @@ gone AS (
 done AS (
     INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
-        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by, progress, finished_at, error)
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by, reopened_at, progress,
+        finished_at, error)
     SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
-        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by, end_progress,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by, reopened_at, end_progress,
         ended_at, run_error
       FROM gone
 ),

@@ -100,7 +100,7 @@ fn length(from: Option<Moment>, to: Option<Moment>) -> Option<i64> {
 
 /// How long a run took, if it has ended.
 fn whole(run: &Run) -> Option<i64> {
-    length(run.started_at, run.finished_at)
+    length(run.at_work_since(), run.finished_at)
 }
 
 /// The difference of two durations, as `+3 s` or `−1.2 s`; empty if one of them is missing.
@@ -124,7 +124,7 @@ fn both(ctx: &Ctx, before: &Run, after: &Run) -> Markup {
                     td.tight { strong { (word) } }
                     td.tight.side { a href={ "/runs/" (run.id) } { (time_exact(ctx, run.logical_time)) } }
                     td.tight { (state(ctx, run.state)) }
-                    td.num.side { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+                    td.num.side { @if let Some(from) = run.at_work_since() { (took(ctx, from, run.finished_at)) } }
                     td.num.wide data-label=(t!(ctx, "difference")) { (by.unwrap_or_else(|| "–".into())) }
                     td.tight.muted { (trigger_word(ctx, run.trigger)) }
                     td.side { a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = i64::from(run.revision))) } }

@@ -40,8 +40,7 @@ struct Lately {
 impl Lately {
     /// Computes it from runs, the newest first.
     fn of(ctx: &Ctx, runs: &[BarRow]) -> Self {
-        let millis =
-            |run: &BarRow| Some((run.finished_at? - run.started_at.unwrap_or(run.created_at)).num_milliseconds());
+        let millis = |run: &BarRow| Some((run.finished_at? - run.at_work_since()).num_milliseconds());
         let bars = runs
             .iter()
             .take(STRIP)
@@ -56,7 +55,7 @@ impl Lately {
         let decided = recent.iter().filter(|run| run.state != RunState::Cancelled).count();
         let mut spans: Vec<i64> = recent
             .iter()
-            .filter(|run| run.state == RunState::Succeeded)
+            .filter(|run| run.state == RunState::Succeeded && run.reopened_at.is_none())
             .filter_map(|run| millis(run))
             .collect();
         spans.sort_unstable();

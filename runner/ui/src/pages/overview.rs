@@ -502,7 +502,7 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
 /// The position of a run on the axis: when it ran; or, if a backfill made it for the shown day, its logical time, where
 /// the run was missing.
 fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
-    let begins = bar.started_at.unwrap_or(bar.created_at);
+    let begins = bar.at_work_since();
     let ends = bar.finished_at.unwrap_or(now);
     if bar.trigger == Trigger::Backfill && bar.logical_time >= from && bar.logical_time < begins {
         (bar.logical_time, bar.logical_time + (ends - begins))
@@ -643,6 +643,7 @@ mod tests {
             trigger,
             created_at: at("2026-11-22T11:00:00Z"),
             started_at: Some(at("2026-11-22T11:00:01Z")),
+            reopened_at: None,
             finished_at: Some(at("2026-11-22T11:00:03Z")),
             logical_time: at(logical),
         };

@@ -151,7 +151,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
             td.tight.side { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight { (state(ctx, run.state)) }
             td.tight.muted.side.trigger { (trigger_word(ctx, run.trigger)) }
-            td.num data-label=(t!(ctx, "took")) { @if let Some(from) = run.started_at { (took(ctx, from, run.finished_at)) } }
+            td.num data-label=(t!(ctx, "took")) { @if let Some(from) = run.at_work_since() { (took(ctx, from, run.finished_at)) } }
             td.tight.muted.side { (ago(ctx, run.created_at)) }
             td.wide {
                 @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }

@@ -124,11 +124,11 @@ impl Completion {
              INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
                  logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
                  created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
-                 created_by, progress)
+                 created_by, reopened_at, progress)
              SELECT id, group_id, revision_id, resolution_id, 1, trigger, priority, logical_time, interval_start,
                     interval_end, params, task_params, labels, key, dedupe, callback, created_at,
                     coalesce(started_at, created_at), CASE WHEN deadline_at > now() THEN deadline_at END,
-                    NULL, NULL, NULL, NULL, source, created_by, progress
+                    NULL, NULL, NULL, NULL, source, created_by, now(), progress
                FROM gone
              RETURNING id, deadline_at)
              INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)

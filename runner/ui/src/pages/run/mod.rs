@@ -154,7 +154,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
 async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let (why, maker) = (why::sentences(ctx, whole).await?, maker(ctx, whole).await?);
-    let since = whole.runs_since(ctx).await;
+    let since = run.at_work_since();
     let interval = run.data_interval;
     Ok(html! {
         div.heading {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use heddle_api::{AuditEntry, List, Run, RunState};
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_engine::{Ended, Revision};
 use heddle_store::run::{AttemptView, RunDetail, RunRow};
@@ -107,12 +106,6 @@ impl Whole {
         self.deeds.get_or_init(read).await
     }
 
-    /// Since when it has been running: since its start, or since somebody continued it after its end.
-    pub(in crate::pages) async fn runs_since(&self, ctx: &Ctx) -> Option<Time> {
-        let began = self.run.started_at?.0;
-        Some(reopened(self.deeds(ctx).await).map_or(began, |at| at.max(began)))
-    }
-
     /// The runs that its tasks have started, the newest of each task last.
     pub(in crate::pages) async fn sub_runs(&self, ctx: &Ctx) -> Result<&[SubRun], Trouble> {
         let found = self.sub_runs.get_or_try_init(async || self.read_sub_runs(ctx).await);
@@ -151,16 +144,6 @@ impl Whole {
         found.sort_by_key(|one| one.attempt);
         Ok(found)
     }
-}
-
-/// When somebody continued an ended run, by the newest of these actions that did so.
-fn reopened(deeds: &[AuditEntry]) -> Option<Time> {
-    let state =
-        |value: &Option<serde_json::Value>| -> Option<RunState> { value.as_ref()?["state"].as_str()?.parse().ok() };
-    let did = |one: &&AuditEntry| {
-        state(&one.before).is_some_and(RunState::is_final) && state(&one.after).is_some_and(|state| !state.is_final())
-    };
-    deeds.iter().find(did).map(|one| one.at.0)
 }
 
 /// The run that an attempt had started, and its final state. The engine writes both into the error of the attempt.
@@ -216,24 +199,5 @@ mod tests {
         assert_eq!(end(&failed), Some((id, RunState::Failed)));
         assert_eq!(end(&format!("sub-run {id} cancelled")), Some((id, RunState::Cancelled)));
         assert_eq!(end("the sub-run took longer than the task's timeout"), None);
-    }
-
-    #[test]
-    fn a_run_that_goes_on_after_its_end_runs_since_then() {
-        let deed = |at: &str, before: &str, after: &str| -> AuditEntry {
-            serde_json::from_value(json!({
-                "id": Uuid::nil(), "at": at, "actor": "ann", "action": "restart", "kind": "run", "name": "x",
-                "before": {"state": before}, "after": {"state": after},
-            }))
-            .unwrap()
-        };
-        let deeds = [
-            deed("2026-11-25T12:00:00Z", "running", "paused"),
-            deed("2026-11-25T11:00:00Z", "failed", "running"),
-            deed("2026-11-25T10:00:00Z", "failed", "running"),
-        ];
-        let at: Time = "2026-11-25T11:00:00Z".parse().unwrap();
-        assert_eq!(reopened(&deeds), Some(at));
-        assert_eq!(reopened(&deeds[..1]), None);
     }
 }
