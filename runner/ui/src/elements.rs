@@ -435,13 +435,17 @@ pub(crate) fn tabs(label: &str, here: &str, tabs: &[(String, String, String)]) -
 }
 
 /// The states that the legend of a picture of task runs tells of.
-pub(crate) const TASK_STATES: [TaskState; 6] = [
+pub(crate) const TASK_STATES: [TaskState; 10] = [
     TaskState::Succeeded,
     TaskState::Running,
     TaskState::Retrying,
     TaskState::Failed,
     TaskState::UpstreamFailed,
     TaskState::Skipped,
+    TaskState::Cancelled,
+    TaskState::Paused,
+    TaskState::Pending,
+    TaskState::Ready,
 ];
 
 /// A legend of states.

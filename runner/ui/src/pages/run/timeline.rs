@@ -1,6 +1,6 @@
 //! The times of a run: a row for the run, one for each task, with attempts as pieces and pauses between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_api::{AttemptState, Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
@@ -109,6 +109,36 @@ fn part(hundredths: f64) -> String {
     format!("{hundredths:.2}%")
 }
 
+/// How the words at a place of the axis stand to it: at both ends they stay inside, on a phone too.
+fn anchor(place: f64) -> &'static str {
+    const EDGE: f64 = 6.0;
+    if place < EDGE {
+        "start"
+    } else if place > LENGTH - EDGE {
+        "end"
+    } else {
+        "middle"
+    }
+}
+
+/// How what was under way looks, in the order of the legend; each is called like its state.
+const LOOKS: [&str; 7] = [
+    "f-succeeded",
+    "f-running",
+    "f-failed",
+    "f-skipped",
+    "f-cancelled",
+    "f-paused",
+    "f-waiting",
+];
+
+/// Of these, those that a run and its attempts have.
+fn looks(run: RunState, pieces: &BTreeMap<String, Vec<&AttemptView>>) -> Vec<&'static str> {
+    let mut found: BTreeSet<String> = pieces.values().flatten().map(|attempt| fill_of(attempt)).collect();
+    found.insert(fill(run));
+    LOOKS.into_iter().filter(|look| found.contains(*look)).collect()
+}
+
 /// What all rows of a timeline are drawn with.
 struct Rows<'a> {
     ctx: &'a Ctx,
@@ -151,9 +181,10 @@ fn picture(
             div.timeline role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
                 svg.picture.ruler aria-hidden="true" {
                     @for tick in 0..=(length / each) {
-                        @let x = part((tick * each) as f64 / length as f64 * LENGTH);
+                        @let place = (tick * each) as f64 / length as f64 * LENGTH;
+                        @let x = part(place);
                         line.axis x1=(x) x2=(x) y1="18" y2="100%" {}
-                        text x=(x) y="12" text-anchor=(if tick == 0 { "start" } else { "middle" }) { (elements::millis(ctx, tick * each)) }
+                        text x=(x) y="12" text-anchor=(anchor(place)) { (elements::millis(ctx, tick * each)) }
                     }
                 }
                 div.gantt {
@@ -168,7 +199,9 @@ fn picture(
             @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
             ul.legend.timeline-legend {
                 li { svg.key width="16" height="10" aria-hidden="true" { rect class="f-ready" x="0" y="3" width="16" height="4" {} } " " (t!(ctx, "legend-waits")) }
-                li { svg.key width="16" height="10" aria-hidden="true" { rect class="f-succeeded" x="0" y="0" width="16" height="10" rx="2" {} } " " (t!(ctx, "legend-attempt")) }
+                @for look in looks(run.state, pieces) {
+                    li { svg.key.picture width="16" height="10" aria-hidden="true" { rect class=(look) x="0" y="0" width="16" height="10" rx="2" {} } " " (t!(ctx, &look.replace("f-", "state-"))) }
+                }
                 li { svg.key.picture width="16" height="10" aria-hidden="true" { line.pause x1="0" x2="16" y1="5" y2="5" {} } " " (t!(ctx, "legend-pause")) }
                 li { svg.key.picture width="16" height="10" aria-hidden="true" { rect.critical-bar x="1" y="1" width="14" height="8" rx="2" {} } " " (t!(ctx, "legend-critical")) }
             }
@@ -569,6 +602,27 @@ mod tests {
         );
         assert_eq!(fill_of(&attempt(AttemptState::Lost, false, 0, Some(1))), "f-failed");
         assert_eq!(fill_of(&attempt(AttemptState::Running, false, 0, None)), "f-running");
+    }
+
+    #[test]
+    fn the_legend_tells_of_what_is_there() {
+        let all = [
+            attempt(AttemptState::Lost, false, 0, Some(1)),
+            attempt(AttemptState::Succeeded, true, 1, Some(2)),
+        ];
+        let pieces = BTreeMap::from([("a".to_owned(), all.iter().collect())]);
+        assert_eq!(looks(RunState::Paused, &pieces), ["f-failed", "f-skipped", "f-paused"]);
+        for look in LOOKS {
+            assert!(
+                look.strip_prefix("f-")
+                    .is_some_and(|state| state.parse::<TaskState>().is_ok() || state == "waiting")
+            );
+        }
+    }
+
+    #[test]
+    fn words_stay_within_the_axis() {
+        assert_eq!([0.0, 50.0, 99.0].map(anchor), ["start", "middle", "end"]);
     }
 
     #[test]
