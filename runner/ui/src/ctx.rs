@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
 use bytes::Bytes;
 use chrono_tz::Tz;
-use heddle_domain::{Clock, Time};
+use heddle_domain::{Clock, Time, topic};
 use maud::{Markup, html};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -19,6 +19,9 @@ use crate::{Trouble, Ui, Viewer, span};
 
 /// The most that an answer of the API may have: a run of 10,000 items with their outputs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Names of topics that are kept.
+const TOPICS_KEPT: usize = 10_000;
 
 /// What has to be escaped in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
@@ -146,6 +149,29 @@ impl Ctx {
 
     pub(crate) fn store(&self) -> &heddle_store::Store {
         self.ui.engine.store()
+    }
+
+    /// Looks up the names of the topics to which some groups belong, so that pages can say them. A topic keeps its name: each
+    /// is looked up once.
+    pub(crate) async fn know_topics(&self, groups: &[&str]) -> Result<(), Trouble> {
+        for topic in groups.iter().copied().filter_map(topic::topic_of) {
+            if self.ui.topics.lock().contains_key(&topic) {
+                continue;
+            }
+            if let Some(row) = self.store().topic_by_id(topic).await? {
+                let mut known = self.ui.topics.lock();
+                if known.len() >= TOPICS_KEPT {
+                    known.clear();
+                }
+                known.insert(topic, row.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The topic for which Heddle keeps a group, if it is one of those and its name is known.
+    pub(crate) fn topic_of(&self, group: &str) -> Option<String> {
+        self.ui.topics.lock().get(&topic::topic_of(group)?).cloned()
     }
 
     /// A parameter of the query that is not empty.

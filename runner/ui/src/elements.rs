@@ -314,6 +314,16 @@ pub(crate) fn group_link(name: &str) -> Markup {
     html! { a href={ "/groups/" (segment(name)) } { bdi { (name) } } }
 }
 
+/// A link to a group; from one that Heddle keeps for a topic, to that topic, if its name is known ([`Ctx::know_topics`]).
+pub(crate) fn group_or_topic(ctx: &Ctx, name: &str) -> Markup {
+    match ctx.topic_of(name) {
+        Some(topic) => {
+            html! { a href={ "/topics/" (segment(&topic)) } title=(name) { bdi { (t!(ctx, "topic-named", name = topic)) } } }
+        }
+        None => group_link(name),
+    }
+}
+
 /// A script with its version.
 pub(crate) fn script_link(name: &str) -> Markup {
     let bare = name.split('@').next().unwrap_or(name);

@@ -152,6 +152,7 @@ all-well = No group is failing, no schedule is overdue, no queue is stalled.
 newest-run = The newest run:
 recovered = Failed within 24 hours; the latest run of the group did not fail
 queue-named = queue { $name }
+topic-named = topic { $name }
 script-named = script { $name }
 channel-named = channel { $name }
 node-named = node { $name }

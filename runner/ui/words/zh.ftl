@@ -151,6 +151,7 @@ all-well = 没有正在失败的组，没有逾期的计划，没有停滞的队
 newest-run = 最新一次运行：
 recovered = 24 小时内失败过，该组最新一次运行没有失败
 queue-named = 队列 { $name }
+topic-named = 主题 { $name }
 script-named = 脚本 { $name }
 channel-named = 渠道 { $name }
 node-named = 节点 { $name }

@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use super::Answer;
 use crate::chart::{Axis, fill, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, empty, group_link, line, linked, number, state};
+use crate::elements::{self, Button, ago, button, empty, group_link, group_or_topic, line, linked, number, state};
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
@@ -265,6 +265,11 @@ fn next_instants(calendar: &Calendar, now: Time, to: Time) -> Vec<Time> {
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let view = View::read(ctx).await?;
+    let failing = view.failing.iter().map(|one| one.group.as_str());
+    let groups: Vec<&str> = failing
+        .chain(view.lanes.iter().map(|lane| lane.name.as_str()))
+        .collect();
+    ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-overview");
     let nothing = view.now.groups == 0;
     let body = html! {
@@ -419,7 +424,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     };
     html! {
         tr {
-            td.tight { (group_link(&one.group)) }
+            td.tight { (group_or_topic(ctx, &one.group)) }
             td.tight { a href={ "/runs/" (run) } data-main { (state(ctx, RunState::Failed)) } }
             td.wide {
                 span.error { (linked(&line(one.newest.error.as_deref().unwrap_or_default()))) }
@@ -461,7 +466,7 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
                         line.axis x1="500" x2="500" y1="14" y2="20" {}
                     }
                     @for lane in &view.lanes {
-                        div.lane.lane-name { (group_link(&lane.name)) }
+                        div.lane.lane-name { (group_or_topic(ctx, &lane.name)) }
                         (lane_picture(ctx, lane, &axis, &ticks))
                     }
                 }

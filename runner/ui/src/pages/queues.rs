@@ -184,6 +184,8 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     let one: Queue = ctx.get(&api).await?;
     let (tasks, passed) = (format!("{api}/tasks?limit={TASKS}"), format!("{api}/minutes"));
     let (tasks, passed): (List<QueueTask>, List<QueueMinute>) = futures::try_join!(ctx.get(&tasks), ctx.get(&passed))?;
+    let groups: Vec<&str> = tasks.items.iter().map(|task| task.group.as_str()).collect();
+    ctx.know_topics(&groups).await?;
     let minutes = minutes(&passed.items, one.depth, ctx.now);
     let workers = one.connected.as_deref().unwrap_or_default();
     let shown = html! {
@@ -240,7 +242,7 @@ fn task_runs(ctx: &Ctx, tasks: &[QueueTask], more_wait: bool) -> Markup {
                     thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th { (t!(ctx, "since")) } th.num { (t!(ctx, "priority")) } th { (t!(ctx, "tags")) } th { (t!(ctx, "worker")) } } }
                     tbody { @for one in tasks {
                         tr {
-                            td { a href={ "/runs/" (one.run) } { bdi { (one.group) } " · " bdi { (one.task) } @if let Some(item) = one.item { "[" (item) "]" } } }
+                            td { a href={ "/runs/" (one.run) } { bdi { @match ctx.topic_of(&one.group) { Some(topic) => (t!(ctx, "topic-named", name = topic)), None => (one.group) } } " · " bdi { (one.task) } @if let Some(item) = one.item { "[" (item) "]" } } }
                             td.tight.side { (state(ctx, one.state)) }
                             td.tight.muted { (ago(ctx, one.since)) }
                             td.num.side data-label=(t!(ctx, "priority")) { (number(one.priority)) }

@@ -12,7 +12,8 @@ use uuid::Uuid;
 use super::Answer;
 use crate::ctx::Beat;
 use crate::elements::{
-    ago, empty, group_link, line, more, parse, state, state_word, time, took, trigger_word, when, with_query,
+    ago, empty, group_link, group_or_topic, line, more, parse, state, state_word, time, took, trigger_word, when,
+    with_query,
 };
 use crate::form::field;
 use crate::frame::Page;
@@ -54,6 +55,8 @@ fn actions_for(state: Option<&str>) -> [&'static str; 5] {
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let runs: List<Run> = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
+    let groups: Vec<&str> = runs.items.iter().map(|run| run.group.as_str()).collect();
+    ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-runs");
     let by_param = ctx.q("param").is_some();
     let none = runs.items.is_empty() && runs.next_cursor.is_none();
@@ -147,7 +150,7 @@ pub(super) fn list(ctx: &Ctx, runs: &[Run]) -> Markup {
 fn row(ctx: &Ctx, run: &Run) -> Markup {
     html! {
         tr {
-            td { (group_link(&run.group)) }
+            td { (group_or_topic(ctx, &run.group)) }
             td.tight.side { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight { (state(ctx, run.state)) }
             td.tight.muted.side.trigger { (trigger_word(ctx, run.trigger)) }

@@ -337,6 +337,8 @@ fn audit_choice(ctx: &Ctx, name: &str, all: String, among: &[&str], word: fn(&Ct
 async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let query = ctx.asks(50, &["kind", "name", "actor", "action", "cursor"]);
     let found: List<AuditEntry> = ctx.get(&format!("/v1/audit?{query}")).await?;
+    let groups: Vec<&str> = found.items.iter().map(|one| one.name.as_str()).collect();
+    ctx.know_topics(&groups).await?;
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" {
@@ -359,7 +361,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                             td.tight.muted { (time_exact(ctx, one.at)) }
                             td.tight.side { bdi { (one.actor) } }
                             td.tight title=(one.action) { (elements::audit_action(ctx, &one.action)) }
-                            td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(one)) }
+                            td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(ctx, one)) }
                             td.wide { @if one.before.is_some() || one.after.is_some() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }
@@ -371,10 +373,12 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
 }
 
 /// What an entry is about: a link, if it has a page. One that was deleted has a page that says so.
-fn thing(one: &AuditEntry) -> Markup {
+fn thing(ctx: &Ctx, one: &AuditEntry) -> Markup {
     let name = &one.name;
+    if one.kind == "group" && !name.is_empty() {
+        return elements::group_or_topic(ctx, name);
+    }
     let page = match one.kind.as_str() {
-        "group" => Some("/groups/"),
         "run" => Some("/runs/"),
         "script" => Some("/scripts/"),
         "queue" => Some("/queues/"),
