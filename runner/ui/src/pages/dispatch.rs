@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::{SecondsFormat, TimeDelta};
-use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, Peek};
+use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, OfferTerms, Peek};
 use heddle_domain::Time;
 use heddle_domain::dispatch::{OfferKind, Why};
 use maud::{Markup, html};
@@ -16,7 +16,7 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, line, more, number, state, state_word, time, when};
 use crate::form::field;
 use crate::frame::Page;
-use crate::words::t;
+use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
 
 /// What may be asked of the assignments.
@@ -192,11 +192,21 @@ fn why_in_words(ctx: &Ctx, why: Why) -> String {
     }
 }
 
-fn kind_word(ctx: &Ctx, kind: OfferKind) -> String {
-    match kind {
-        OfferKind::Once => t!(ctx, "offer-once"),
-        OfferKind::Interval => t!(ctx, "offer-interval"),
-        OfferKind::Daily => t!(ctx, "offer-daily"),
+/// When an offer is due, but for its first time: `every 1 h`, `daily at 09:30`.
+fn due_word(lang: Lang, terms: &OfferTerms) -> String {
+    let say = |key: &str, args: &[(&str, Arg)]| lang.t(key, args);
+    match (terms.kind, terms.every, terms.at.as_deref()) {
+        (OfferKind::Once, ..) => say("offer-once", &[]),
+        (OfferKind::Interval, Some(every), _) => {
+            let every = crate::span::span(lang, every.chrono().num_milliseconds());
+            say("offer-every", &[("span", every.into())])
+        }
+        (OfferKind::Interval, None, _) => say("offer-interval", &[]),
+        (OfferKind::Daily, _, Some(at)) => match terms.every_days {
+            Some(days @ 2..) => say("offer-days-at", &[("n", i64::from(days).into()), ("at", at.into())]),
+            _ => say("offer-daily-at", &[("at", at.into())]),
+        },
+        (OfferKind::Daily, _, None) => say("offer-daily", &[]),
     }
 }
 
@@ -221,7 +231,7 @@ fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
                         @let terms = &one.terms;
                         tr {
                             td { a href={ "/dispatch?offer=" (segment(&one.id)) } { bdi { (one.id) } } }
-                            td.tight.side { span.tag { (kind_word(ctx, terms.kind)) } }
+                            td.side { span.tag { (due_word(ctx.lang, terms)) } @if let Some(zone) = &terms.timezone { " " span.muted { (zone) } } }
                             td { bdi { (terms.audience) } }
                             td.tight.side data-label=(t!(ctx, "starts")) { @if let Some(at) = terms.starts_at.or(terms.anchor) { (time(ctx, at)) } }
                             td.num data-label=(t!(ctx, "stock")) { (stock_word(ctx, &terms.dispatch_times)) }
@@ -333,10 +343,16 @@ fn run_of(offer: &str) -> Option<uuid::Uuid> {
     id.parse().ok()
 }
 
+/// The end of an id: its beginning is a time, which runs that were made together share.
+fn id_end(id: &uuid::Uuid) -> String {
+    let text = id.to_string();
+    text[text.len() - 12..].to_owned()
+}
+
 fn offer_name(ctx: &Ctx, offer: &str) -> Markup {
     html! {
         @match run_of(offer) {
-            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { (id.to_string().chars().take(13).collect::<String>()) "…" } },
+            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { "…" (id_end(&id)) } },
             None => bdi { (offer) },
         }
     }
@@ -431,5 +447,30 @@ mod tests {
         for other in ["survey", "run-1", "run-", &format!("run-{id}"), &format!("run-{id}-x")] {
             assert_eq!(run_of(other), None, "{other}");
         }
+        assert_eq!(
+            run_of(&format!("run-{id}-0")).map(|id| id_end(&id)).as_deref(),
+            Some("43089edb2d5a")
+        );
+    }
+
+    #[test]
+    fn an_offer_says_when_it_is_due() {
+        let word = |more: Value| {
+            let mut terms = json!({
+                "kind": "once", "audience": "gid_a", "template": null, "params": {}, "dispatch_times": 1, "mode": "single",
+                "priority": 0, "max_hold": null, "enabled": true, "ends_at": null,
+            });
+            for (name, value) in more.as_object().unwrap() {
+                terms[name] = value.clone();
+            }
+            due_word(Lang::En, &serde_json::from_value(terms).unwrap())
+        };
+        assert_eq!(word(json!({})), "once");
+        assert_eq!(word(json!({"kind": "interval", "every": "1h"})), "every 1 h");
+        assert_eq!(word(json!({"kind": "daily", "at": "09:30"})), "daily at 09:30");
+        assert_eq!(
+            word(json!({"kind": "daily", "at": "09:30", "every_days": 3})),
+            "every 3 days at 09:30"
+        );
     }
 }

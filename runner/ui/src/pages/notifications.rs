@@ -66,6 +66,12 @@ fn row(ctx: &Ctx, one: &Notification) -> Markup {
     }
 }
 
+/// The channels, as a page of the system.
+pub(super) async fn channels(ctx: &Ctx) -> Result<Markup, Trouble> {
+    let channels: List<Channel> = ctx.get("/v1/channels?limit=100").await?;
+    Ok(of_channels(ctx, &channels.items))
+}
+
 fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
     html! {
         section.panel #channels {
