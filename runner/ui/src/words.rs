@@ -230,10 +230,9 @@ mod tests {
             assert!(written.contains_key(&format!("state-{}", state.as_str())), "{state}");
         }
         for trigger in heddle_domain::state::Trigger::ALL {
-            assert!(
-                written.contains_key(&format!("trigger-{}", trigger.as_str())),
-                "{trigger}"
-            );
+            for of in ["trigger", "created"] {
+                assert!(written.contains_key(&format!("{of}-{}", trigger.as_str())), "{trigger}");
+            }
         }
     }
 

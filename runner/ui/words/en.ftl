@@ -6,7 +6,7 @@ close-menu = Close the menu
 breadcrumbs = Where you are
 close = Close
 search = Search
-search-hint = Groups, scripts, runs, queues, keys, actions
+search-hint = Groups, scripts, runs, keys, actions
 page = page
 live = live
 live-off = not live
@@ -313,6 +313,12 @@ logical-time-hint = The time the run is for; empty means now
 trigger = Trigger
 took = Duration
 created = created
+created-manual = created by hand, or through the API
+created-schedule = created by a schedule
+created-backfill = created by a backfill
+created-upstream = created by an upstream group
+created-task = created by a task of another run
+created-rerun = created as a rerun
 error = Error
 no-schedules = No schedules. Runs are started by hand, by other groups, or through the API.
 time-zone = Time zone
@@ -405,7 +411,12 @@ why-failed =
         [one] { $tasks } failed; { $broken } task did not run because of that.
        *[other] { $tasks } failed; { $broken } tasks did not run because of that.
     }
-why-retrying = { $tasks } failed and will be retried.
+why-broken =
+    { $broken ->
+        [one] { $broken } task did not run because of that.
+       *[other] { $broken } tasks did not run because of that.
+    }
+why-retrying = { $tasks } failed and will be retried
 why-ready = { $tasks }: waiting for a free slot on a node.
 waits-worker = waits for a worker of the queue
 waits-slots = waits for slots of the pool
@@ -569,6 +580,7 @@ backfill-cancel-sure = Cancel this backfill? Its active runs are cancelled, also
 backfill-restart = Restart the failed runs
 backfill-restart-will = Continues each failed run of this backfill from its failed tasks; tasks that succeeded keep their results
 backfill-asked = What was asked for
+backfill-of = backfill of { $group }
 backfill-dependants = Dependent groups
 backfill-dependants-run = run for each time as well
 backfill-dependants-none = do not run
@@ -694,8 +706,8 @@ no-topics = No topics yet. A topic holds messages that are sent when they are du
 topic = Topic
 sent-to = Sent to
 granularity = Granularity
-granularity-day = a day
-granularity-instant = a moment
+granularity-day = day
+granularity-instant = instant
 batch = Batch
 batch-of = batches of { $n }
 days = Days

@@ -288,6 +288,12 @@ logical-time-hint = 运行所针对的时间；留空表示现在
 trigger = 触发方式
 took = 耗时
 created = 创建于
+created-manual = 手动或通过 API 创建
+created-schedule = 由计划创建
+created-backfill = 由回填创建
+created-upstream = 由上游组创建
+created-task = 由另一次运行的任务创建
+created-rerun = 由重新运行创建
 error = 错误
 no-schedules = 没有计划。运行由手动、其他组或 API 启动。
 time-zone = 时区
@@ -375,7 +381,8 @@ why-failed =
         [0] { $tasks } 失败。
        *[other] { $tasks } 失败；{ $broken } 个任务因此没有运行。
     }
-why-retrying = { $tasks } 失败，将会重试。
+why-broken = { $broken } 个任务因此没有运行。
+why-retrying = { $tasks } 失败，将会重试
 why-ready = { $tasks }：正在等待节点上的空闲槽位。
 waits-worker = 等待队列的工作者：
 waits-slots = 等待资源池的槽位：
@@ -519,6 +526,7 @@ backfill-cancel-sure = 确定取消该回填？其活动的运行会被取消，
 backfill-restart = 从失败处继续失败的运行
 backfill-restart-will = 该回填的每个失败运行都从失败的任务继续；已成功的任务保留结果
 backfill-asked = 回填设置
+backfill-of = { $group } 的回填
 backfill-dependants = 依赖它的组
 backfill-dependants-run = 逐个时刻一并运行
 backfill-dependants-none = 不运行

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{Here, framed};
 use crate::ctx::segment;
+use crate::elements::prose;
 use crate::form::{self, field, fields, object, read};
 use crate::pages::Answer;
 use crate::words::t;
@@ -76,7 +77,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         section.panel {
             h2 { (t!(ctx, "run-title")) }
             @if let Some(trouble) = &wrong {
-                div.said.wrong role="alert" { p { (trouble.said(ctx)) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
+                div.said.wrong role="alert" { p { (prose(&trouble.said(ctx))) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
             }
             form.fields method="post" action=(here.address("run")) {
                 @if properties.is_empty() { p.muted { (t!(ctx, "no-params")) } }
@@ -96,7 +97,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     }
                 }
                 @if !here.group.enabled {
-                    label { input type="checkbox" name="force" value="true"; (t!(ctx, "force-disabled")) }
+                    p.why { (t!(ctx, "group-disabled")) }
+                    label { input type="checkbox" name="force" value="true" required checked[written("force").is_some()]; (t!(ctx, "force-disabled")) }
                 }
                 div { button.primary type="submit" { (t!(ctx, "start-run")) } " " a.button href=(here.address("")) { (t!(ctx, "cancel-form")) } }
             }

@@ -114,7 +114,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         "log" => log::inside(ctx, run).await?,
         "data" => data::inside(ctx, run).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
-        "events" => events::inside(ctx, run).await?,
+        "events" => events::inside(ctx, &whole).await?,
         "rerun" => again::inside(ctx, run),
         "override" => by_hand::inside(ctx, run)?,
         _ => timeline::inside(ctx, &whole).await?,

@@ -65,10 +65,22 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
     let failed: Vec<&str> = in_state(TaskState::Failed).map(|task| task.task.as_str()).collect();
     let broken = in_state(TaskState::UpstreamFailed).count();
+    let is_told = match (failed.as_slice(), &run.error) {
+        ([one], Some(error)) => tells_of(&error.message, one),
+        _ => false,
+    };
     html! {
         @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
-        @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
+        @if is_told {
+            @if broken > 0 { p.why { (t!(ctx, "why-broken", broken = broken)) } }
+        } @else if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
     }
+}
+
+/// Whether a run's error says already which task failed, as the engine writes it: `task a: ...`, `task a[3]: ...`.
+fn tells_of(message: &str, task: &str) -> bool {
+    let rest = message.strip_prefix("task ").and_then(|rest| rest.strip_prefix(task));
+    rest.is_some_and(|rest| rest.starts_with([':', '[']))
 }
 
 fn named(tasks: &[&str]) -> String {
@@ -381,6 +393,12 @@ mod tests {
         assert_eq!(said, [("each", 2), ("each", 2), ("stamp", 0), ("plain", 0)]);
         assert_eq!(stalls(&tasks)[1].reason, Reason::Turn);
         assert_eq!(stalls(&tasks)[3].reason, Reason::Node);
+    }
+
+    #[test]
+    fn what_the_error_says_is_not_said_again() {
+        assert!(tells_of("task parse: failed: no", "parse") && tells_of("task each[3]: trap", "each"));
+        assert!(!tells_of("task parse-all: failed", "parse") && !tells_of("deadline passed", "parse"));
     }
 
     #[test]
