@@ -61,6 +61,30 @@ impl Lang {
         }
     }
 
+    /// Between a word and what it is about.
+    pub(crate) fn colon(self) -> &'static str {
+        match self {
+            Self::En => ": ",
+            Self::Zh => "：",
+        }
+    }
+
+    /// Between the things of a list.
+    pub(crate) fn comma(self) -> &'static str {
+        match self {
+            Self::En => ", ",
+            Self::Zh => "、",
+        }
+    }
+
+    /// Between two sentences.
+    pub(crate) fn stop(self) -> &'static str {
+        match self {
+            Self::En => ". ",
+            Self::Zh => "。",
+        }
+    }
+
     pub(crate) fn parse(code: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|lang| lang.code() == code)
     }

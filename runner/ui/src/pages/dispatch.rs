@@ -154,12 +154,12 @@ fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
             }
         }
         p.muted.params {
-            (t!(ctx, "peek-audiences")) ": "
+            (t!(ctx, "peek-audiences")) (ctx.lang.colon())
             @for (n, audience) in peek.audiences.iter().enumerate() {
-                @if n > 0 { ", " }
+                @if n > 0 { (ctx.lang.comma()) }
                 bdi { (audience) }
             }
-            ". " (t!(ctx, "peek-window")) ": " (time(ctx, peek.window.from)) " – " (time(ctx, peek.window.to))
+            (ctx.lang.stop()) (t!(ctx, "peek-window")) (ctx.lang.colon()) (time(ctx, peek.window.from)) " – " (time(ctx, peek.window.to))
         }
         @if peek.offers.is_empty() { (empty(&t!(ctx, "peek-no-offers"))) }
         @else {
@@ -419,7 +419,7 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         .unwrap_or_default();
     let found: Members = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) ": " (number(found.count)) } } }
+        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) (ctx.lang.colon()) (number(found.count)) } } }
         @if ctx.viewer.operates() {
             form.panel.filters method="post" {
                 label.hidden for="add" { (t!(ctx, "add")) } input #add.broad type="text" name="add" placeholder=(t!(ctx, "add"));

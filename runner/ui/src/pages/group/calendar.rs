@@ -288,7 +288,7 @@ fn said(ctx: &Ctx, day: NaiveDate, how: Day) -> String {
     if parts.is_empty() {
         return date;
     }
-    format!("{date}: {}", parts.join(", "))
+    format!("{date}{}{}", ctx.lang.colon(), parts.join(ctx.lang.comma()))
 }
 
 /// The runs of a day.

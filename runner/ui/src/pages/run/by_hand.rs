@@ -111,5 +111,5 @@ pub(super) async fn set(ctx: &Ctx, id: Uuid, task: Option<&str>) -> Result<Answe
 
 /// Who set a state by hand, and why.
 pub(super) fn said(ctx: &Ctx, of: &Override) -> Markup {
-    html! { (t!(ctx, "set-by-hand", name = &of.actor)) ": " bdi { (of.reason) } }
+    html! { (t!(ctx, "set-by-hand", name = &of.actor)) (ctx.lang.colon()) bdi { (of.reason) } }
 }

@@ -147,7 +147,7 @@ async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
             @else if let Some(bound) = bound { (t!(ctx, "waits-turn-of", n = active.len(), all = i64::from(bound))) }
             @else { (t!(ctx, "waits-turn-behind", n = active.len())) }
             @for (index, one) in active.iter().take(FEW).enumerate() {
-                @if index == 0 { ": " } @else { ", " }
+                @if index == 0 { (ctx.lang.colon()) } @else { (ctx.lang.comma()) }
                 a href={ "/runs/" (one.id) } { (time(ctx, one.logical_time)) }
             }
             @if more > 0 { " " (t!(ctx, "and-more", n = more)) }
@@ -270,7 +270,7 @@ async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
 fn who(ctx: &Ctx, stall: &Stall<'_>) -> Markup {
     html! {
         bdi { (stall.task) }
-        @if stall.reason == Reason::Turn { ": " }
+        @if stall.reason == Reason::Turn { (ctx.lang.colon()) }
         @else { @if stall.items > 0 { " (" (t!(ctx, "items-count", n = stall.items)) ")" } " " }
     }
 }
