@@ -200,7 +200,7 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
                                 td.tight data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
-                                td.drop.follows { @for (index, name) in line.depends_on.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
+                                td.drop.follows data-label=(t!(ctx, "follows")) { @for (index, name) in line.depends_on.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
                                 td.tight.side { @if may && own { (switch(ctx, line)) } @else { (state(ctx, if line.enabled { "enabled" } else { "disabled" })) } }
                             }
                         }

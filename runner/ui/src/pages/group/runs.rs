@@ -97,7 +97,7 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
             @if runs.is_empty() { (empty(&t!(ctx, "no-runs-yet"))) }
             @else {
                 form method="get" action="/runs/compare" {
-                table.cards {
+                table.cards.compared {
                     thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
                     @let exact = is_crowded(runs);
                     tbody { @for run in runs { (row(ctx, run, exact)) } }
