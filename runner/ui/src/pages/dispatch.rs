@@ -194,19 +194,21 @@ fn why_in_words(ctx: &Ctx, why: Why) -> String {
 
 /// When an offer is due, but for its first time: `every 1 h`, `daily at 09:30`.
 fn due_word(lang: Lang, terms: &OfferTerms) -> String {
-    let say = |key: &str, args: &[(&str, Arg)]| lang.t(key, args);
     match (terms.kind, terms.every, terms.at.as_deref()) {
-        (OfferKind::Once, ..) => say("offer-once", &[]),
+        (OfferKind::Once, ..) => lang.t("offer-once", &[]),
         (OfferKind::Interval, Some(every), _) => {
             let every = crate::span::span(lang, every.chrono().num_milliseconds());
-            say("offer-every", &[("span", every.into())])
+            lang.t("offer-every", &[("span", Arg::from(every))])
         }
-        (OfferKind::Interval, None, _) => say("offer-interval", &[]),
+        (OfferKind::Interval, None, _) => lang.t("offer-interval", &[]),
         (OfferKind::Daily, _, Some(at)) => match terms.every_days {
-            Some(days @ 2..) => say("offer-days-at", &[("n", i64::from(days).into()), ("at", at.into())]),
-            _ => say("offer-daily-at", &[("at", at.into())]),
+            Some(days @ 2..) => lang.t(
+                "offer-days-at",
+                &[("n", Arg::from(i64::from(days))), ("at", Arg::from(at))],
+            ),
+            _ => lang.t("offer-daily-at", &[("at", Arg::from(at))]),
         },
-        (OfferKind::Daily, _, None) => say("offer-daily", &[]),
+        (OfferKind::Daily, _, None) => lang.t("offer-daily", &[]),
     }
 }
 
