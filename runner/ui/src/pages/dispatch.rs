@@ -168,9 +168,9 @@ fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
                 tbody { @for one in &peek.offers {
                     tr {
                         td { a href={ "/dispatch?offer=" (segment(&one.offer)) } { bdi { (one.offer) } } }
-                        td { bdi { (one.audience) } }
+                        td.side { bdi { (one.audience) } }
                         td.wide { @if one.why == Why::Given { strong { (why_in_words(ctx, one.why)) } } @else { (why_in_words(ctx, one.why)) } }
-                        td.tight.side data-label=(t!(ctx, "occurrence")) { @if let Some(at) = one.occurrence { (time(ctx, at)) } @else { span.muted { "–" } } }
+                        td.tight data-label=(t!(ctx, "occurrence")) { @if let Some(at) = one.occurrence { (time(ctx, at)) } @else { span.muted { "–" } } }
                         td.tight.side data-label=(t!(ctx, "next")) { @if let Some(at) = one.next_at { (time(ctx, at)) } @else { span.muted { "–" } } }
                     }
                 } }

@@ -90,8 +90,8 @@ async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
                     tr {
                         td { strong { bdi { (one.name) } } }
                         td.tight.side { (state(ctx, one.state.as_str())) }
-                        td.num data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(one.running), all = number(one.slots))) }
-                        td.side { code { (one.address.as_deref().unwrap_or_default()) } }
+                        td.num.whole data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(one.running), all = number(one.slots))) }
+                        td.whole { code { (one.address.as_deref().unwrap_or_default()) } }
                         td.tight data-label=(t!(ctx, "version")) { (one.version) }
                         td.tight.muted.side data-label=(t!(ctx, "started")) { (ago(ctx, one.started_at)) }
                         td.num data-label=(t!(ctx, "behind")) { @if one.state == "active" { (behind.max(0)) } }
@@ -428,7 +428,7 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
                         tr {
                             td { strong { bdi { (name) } } }
                             td.tight.side { span.tag { (one.role) } }
-                            td {
+                            td.whole {
                                 @for queue in &one.queues { span.tag { (t!(ctx, "queue-named", name = queue)) } " " }
                                 @for user in &one.uids { span.tag { (t!(ctx, "user-named", name = user)) } " " }
                             }
