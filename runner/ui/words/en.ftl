@@ -26,6 +26,7 @@ sign-in = Sign in
 sign-in-text = Paste a token. It starts a session that ends after 12 hours, or when you sign out.
 sign-in-wrong = This token is unknown, revoked or expired.
 sign-in-elsewhere = You can sign in only on this page.
+sign-in-worker = This token is for workers: it has no pages. Sign in with a token of another role.
 sign-in-how = How do I get a token?
 sign-in-with = Sign in with { $name }
 sign-in-or = Or with a token:

@@ -26,6 +26,7 @@ sign-in = 登录
 sign-in-text = 粘贴令牌。它会换成一个会话，12 小时后或退出时结束。
 sign-in-wrong = 该令牌未知、已吊销或已过期。
 sign-in-elsewhere = 只能从本页登录。
+sign-in-worker = 此令牌供工作者使用，没有可看的页面。请使用其他角色的令牌登录。
 sign-in-how = 如何获取令牌？
 sign-in-with = 使用 { $name } 登录
 sign-in-or = 或者使用令牌：
