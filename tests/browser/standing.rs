@@ -72,13 +72,13 @@ async fn what_a_run_waits_for_is_said_in_words() {
     )
     .await;
     // Slots, and who holds them.
-    node.put("/v1/pools/few", json!({"slots": 1})).await;
-    let pooled = json!({"script": "sleep", "params": {"seconds": 600}, "pools": {"few": 1}});
-    let holds = task(&node, "holds", pooled.clone(), "running").await;
-    let waits = task(&node, "wants", pooled, "ready").await;
+    node.put("/v1/pools/few", json!({"slots": 2})).await;
+    let pooled = |slots: u32| json!({"script": "sleep", "params": {"seconds": 600}, "pools": {"few": slots}});
+    let holds = task(&node, "holds", pooled(1), "running").await;
+    let waits = task(&node, "wants", pooled(2), "ready").await;
     says(
         &waits,
-        &["t waits for slots of the pool few (1 of 1 held by holds · t · "],
+        &["t waits for 2 slots of the pool few (1 of 2 held by holds · t · "],
     )
     .await;
     let page = visitor.get(&format!("/runs/{waits}")).await.fine();
@@ -97,6 +97,9 @@ async fn what_a_run_waits_for_is_said_in_words() {
         .await
         .expect_status(200);
     says(&mapped, &["paused by "]).await;
+    // Nothing of the map is under way.
+    let whole = node.run_now(&mapped).await["tasks"][0].clone();
+    assert_eq!((&whole["item"], &whole["state"]), (&json!(null), &json!("paused")));
     node.post(&format!("/v1/runs/{mapped}/cancel"), json!({}))
         .await
         .expect_status(200);

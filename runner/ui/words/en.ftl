@@ -405,7 +405,11 @@ why-failed =
 why-retrying = { $tasks } failed and will be retried.
 why-ready = { $tasks }: waiting for a free slot on a node.
 waits-worker = waits for a worker of the queue
-waits-slots = waits for slots of the pool
+waits-slots =
+    { $n ->
+        [one] waits for a slot of the pool
+       *[other] waits for { $n } slots of the pool
+    }
 slots-held = { $n } of { $all } held by
 waits-turn = waits for its turn
 waits-turn-of =

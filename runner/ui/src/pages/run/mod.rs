@@ -3,6 +3,7 @@
 mod again;
 mod attempts;
 mod by_hand;
+mod course;
 pub(super) mod data;
 mod events;
 pub(super) mod graph;

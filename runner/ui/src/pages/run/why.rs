@@ -71,7 +71,8 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     }
 }
 
-fn named(tasks: &[&str]) -> String {
+/// So many names that there is room for them.
+pub(super) fn named(tasks: &[&str]) -> String {
     let few = &tasks[..tasks.len().min(NAMED)];
     let more = if tasks.len() > NAMED { ", …" } else { "" };
     format!("{}{more}", few.join(", "))
@@ -170,7 +171,7 @@ impl Reason<'_> {
     fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Wait(one), Self::Wait(other)) => {
-                (one.reason, &one.queue, &one.pools) == (other.reason, &other.queue, &other.pools)
+                (one.reason, &one.queue, &one.slots) == (other.reason, &other.queue, &other.slots)
             }
             _ => self == other,
         }
@@ -270,6 +271,12 @@ async fn concurrency(ctx: &Ctx, whole: &Whole, task: &str) -> Result<i64, Troubl
     Ok(task.map_or(0, |task| i64::from(task.concurrency)))
 }
 
+/// How many slots of a pool a task run needs.
+fn needs(wait: &TaskWait, pool: &str) -> u32 {
+    let slots = wait.slots.as_ref().and_then(|slots| slots.get(pool));
+    slots.copied().unwrap_or(1)
+}
+
 fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<String, Held>) -> Markup {
     let queue =
         html! { @if let Some(queue) = &wait.queue { a href={ "/queues/" (segment(queue)) } { bdi { (queue) } } } };
@@ -281,12 +288,15 @@ fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<St
             TaskWaitReason::QueuePaused => { (t!(ctx, "waits-queue-paused")) " " (queue) },
             TaskWaitReason::RateLimit => { (t!(ctx, "waits-rate-limit")) " " (queue) (until) },
             TaskWaitReason::Pool => {
-                (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (pools.join(", ")) } }
-                @for held in pools.iter().filter_map(|pool| held.get(pool)).filter(|held| !held.by.is_empty()) {
-                    " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
-                    @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
-                    @if held.more { ", …" }
-                    ")"
+                @for (index, pool) in pools.iter().enumerate() {
+                    @if index > 0 { " · " }
+                    (t!(ctx, "waits-slots", n = i64::from(needs(wait, pool)))) " " a href="/system/pools" { bdi { (pool) } }
+                    @if let Some(held) = held.get(pool).filter(|held| !held.by.is_empty()) {
+                        " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
+                        @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
+                        @if held.more { ", …" }
+                        ")"
+                    }
                 }
             }
         }
@@ -381,6 +391,15 @@ mod tests {
         assert_eq!(said, [("each", 2), ("each", 2), ("stamp", 0), ("plain", 0)]);
         assert_eq!(stalls(&tasks)[1].reason, Reason::Turn);
         assert_eq!(stalls(&tasks)[3].reason, Reason::Node);
+    }
+
+    #[test]
+    fn a_task_says_how_many_slots_it_needs() {
+        let wait: TaskWait = serde_json::from_value(
+            json!({"reason": "pool", "pools": ["db", "gpu"], "slots": {"db": 2, "gpu": 1}, "until": null}),
+        )
+        .unwrap();
+        assert_eq!(["db", "gpu"].map(|pool| needs(&wait, pool)), [2, 1]);
     }
 
     #[test]
