@@ -320,6 +320,15 @@ pub(crate) fn script_link(name: &str) -> Markup {
     html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
 }
 
+/// Names in a row, of which a sentence has room for so many.
+pub(crate) const NAMED: usize = 5;
+
+pub(crate) fn named(names: &[&str]) -> String {
+    let few = &names[..names.len().min(NAMED)];
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", few.join(", "))
+}
+
 /// A button that does something: a separate form, so that it works without a script.
 pub(crate) struct Button<'a> {
     pub(crate) action: String,

@@ -149,11 +149,13 @@ things-need =
         [one] { $n } item
        *[other] { $n } items
     }
+things-recovered = { $n } recovered
 all-well = No group is failing, no schedule is overdue, no queue is stalled.
 newest-run = The newest run:
 recovered = Failed within 24 hours; the latest run of the group did not fail
 queue-named = queue { $name }
 script-named = script { $name }
+topic-named = topic { $name }
 channel-named = channel { $name }
 node-named = node { $name }
 stalled =
@@ -330,6 +332,7 @@ value = Value
 group-disabled = This group is disabled: its schedules start no runs.
 run-title = Start a run
 no-params = This group's scripts take no params.
+param-of-tasks = For { $tasks }
 more-params = Params as JSON
 params = Params
 params-json = Params (JSON)
@@ -625,7 +628,7 @@ script-lately =
     }
 longest = longest
 used-by = Used by
-used-by-nobody = No group uses it.
+used-by-nobody = No group and no topic uses it.
 needs = What it needs
 needs-nothing = No grants.
 needs-sql = SQL: the task names its connections, `sql: [NAME]`, and each is granted to the group.
@@ -640,6 +643,7 @@ activate = Activate
 activate-will = New runs use this version
 console = Console
 console-title = Try it without creating a run
+console-no-grants = The console has no grants: calls for SQL connections, secrets, runs of other groups, notifications or stored values fail with “not granted” or “not available”. To try a script that needs them, start a run of a group that grants them.
 console-consumer = This script handles messages of a topic, not params. To try it, name it as the `script` of a topic and schedule a message that is due now: `heddle topic send`.
 console-json-hint = Overrides the fields above
 console-run = Run

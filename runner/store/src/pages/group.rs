@@ -300,6 +300,17 @@ impl Store {
         .await?)
     }
 
+    /// Topics whose messages a script handles.
+    pub async fn page_script_topics(&self, script: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT name FROM heddle.topics WHERE script = $1 ORDER BY name LIMIT $2",
+            script,
+            limit
+        )
+        .fetch_all(&self.reads)
+        .await?)
+    }
+
     /// The newest ended runs of these groups, `each` per group, with their revisions.
     pub async fn page_newest_runs(&self, groups: &[i64], each: i64) -> Result<Vec<(Uuid, i64)>, StoreError> {
         transaction!(self, reads, "page_newest_runs", once(BEGIN_BY_SPANS), |tx| {

@@ -87,13 +87,16 @@ struct View {
 }
 
 impl View {
-    fn troubles(&self) -> usize {
-        self.failing.iter().filter(|one| one.since_then.is_none()).count()
+    /// What needs somebody, and the groups that have gone on by themselves.
+    fn troubles(&self) -> (usize, usize) {
+        let recovered = self.failing.iter().filter(|one| one.since_then.is_some()).count();
+        let need = self.failing.len() - recovered
             + self.late.len()
             + self.stalled.len()
             + self.unsent.len()
             + self.lost.len()
-            + self.slow.len()
+            + self.slow.len();
+        (need, recovered)
     }
 
     async fn read(ctx: &Ctx) -> Result<Self, Trouble> {
@@ -337,10 +340,10 @@ fn welcome(ctx: &Ctx) -> Markup {
 }
 
 fn attention(ctx: &Ctx, view: &View) -> Markup {
-    let count = view.troubles();
+    let (count, recovered) = view.troubles();
     html! {
         section.panel aria-labelledby="attention-title" {
-            div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) } }
+            div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) @if recovered > 0 { " · " (t!(ctx, "things-recovered", n = recovered)) } } }
             @if count == 0 { p.state.s-succeeded { (elements::glyph("succeeded")) span { (t!(ctx, "all-well")) } } }
             @if count > 0 || !view.failing.is_empty() {
                 table.cards.steady { colgroup { col.of-group; col.of-state; col; col.of-count; col.of-action; } tbody {
@@ -629,6 +632,46 @@ fn nodes(ctx: &Ctx, view: &View) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_recovered_is_counted_apart() {
+        let failing = |since_then: Option<RunState>| Failing {
+            group: "g".into(),
+            newest: FailureRow {
+                id: uuid::Uuid::nil(),
+                group_id: 1,
+                group_name: "g".into(),
+                finished_at: Time::UNIX_EPOCH,
+                error: None,
+            },
+            count: 1,
+            since: Time::UNIX_EPOCH,
+            since_then,
+        };
+        let mut view = View {
+            failing: vec![failing(None), failing(Some(RunState::Succeeded)), failing(Some(RunState::Cancelled))],
+            late: Vec::new(),
+            stalled: Vec::new(),
+            unsent: Vec::new(),
+            lost: vec![("n".into(), Time::UNIX_EPOCH)],
+            slow: Vec::new(),
+            lanes: Vec::new(),
+            more_lanes: false,
+            minutes: Vec::new(),
+            now: NowRow {
+                running: 0,
+                ready: 0,
+                queued: 0,
+                live: 0,
+                retrying: 0,
+                groups: 1,
+            },
+            nodes: Vec::new(),
+        };
+        assert_eq!(view.troubles(), (2, 2));
+        view.failing.clear();
+        assert_eq!(view.troubles(), (1, 0));
+    }
 
     #[test]
     fn a_backfill_of_the_day_fills_it() {

@@ -160,7 +160,7 @@ impl Rows<'_> {
         } else {
             match waits_for(self.course, task) {
                 // There is little room: what it waits for says that it does.
-                Some(needs) => words.push(format!("{} {}", t!(ctx, "waits-for"), why::named(&needs))),
+                Some(needs) => words.push(format!("{} {}", t!(ctx, "waits-for"), elements::named(&needs))),
                 None => words.push(elements::state_word(ctx, task.state)),
             }
         }
@@ -413,7 +413,7 @@ impl List<'_> {
                     @if let Some(note) = &task.note { span.muted { (line(note)) } }
                     @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (elements::state_of(ctx, "item", name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                     @if !failed.is_empty() { (self.items(failed, may)) }
-                    @if let Some(needs) = waits_for(self.course, task) { span.why { (t!(ctx, "waits-for")) " " (why::named(&needs)) } }
+                    @if let Some(needs) = waits_for(self.course, task) { span.why { (t!(ctx, "waits-for")) " " (elements::named(&needs)) } }
                 }
                 @if may {
                     td.tight.side.acts {

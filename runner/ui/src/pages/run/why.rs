@@ -10,13 +10,11 @@ use serde_json::Value;
 
 use super::view::Whole;
 use crate::ctx::segment;
-use crate::elements::{self, ago, failure, group_link, number, time};
+use crate::elements::{self, NAMED, ago, failure, group_link, named, number, time};
 use crate::pages::system;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Tasks that a sentence names, or that have a sentence each.
-const NAMED: usize = 5;
 /// Runs, holders and instants that a sentence names.
 const FEW: usize = 3;
 /// Active runs of a group that are counted.
@@ -69,13 +67,6 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
         @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
         @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
     }
-}
-
-/// So many names that there is room for them.
-pub(super) fn named(tasks: &[&str]) -> String {
-    let few = &tasks[..tasks.len().min(NAMED)];
-    let more = if tasks.len() > NAMED { ", …" } else { "" };
-    format!("{}{more}", few.join(", "))
 }
 
 /// What a run waits for that has not begun: other groups, or its turn.
