@@ -10,7 +10,7 @@ use heddle_domain::schedule::Calendar;
 use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
-use super::Answer;
+use super::{Answer, queues};
 use crate::chart::{Axis, fill, hours};
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, empty, group_link, line, linked, number, state};
@@ -352,7 +352,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
                             td.tight { (state(ctx, if one.paused { "paused" } else { "waiting" })) }
-                            td.wide.why { (stalled(ctx, one)) }
+                            td.wide.why { (queues::stalled(ctx, one.waiting, one.paused, one.claimed)) }
                             td.tight.why { (ago(ctx, one.paused_at.unwrap_or(one.since))) }
                             td.tight.side {}
                         }
@@ -400,15 +400,6 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                 @if view.failing.len() > FAILING_LISTED { p.muted.under { (t!(ctx, "and-more", n = view.failing.len() - FAILING_LISTED)) " · " a href="/runs?state=failed" { (t!(ctx, "all")) } } }
             }
         }
-    }
-}
-
-/// Why nothing of a queue is claimed.
-fn stalled(ctx: &Ctx, one: &StalledRow) -> String {
-    match (one.paused, one.claimed) {
-        (true, _) => t!(ctx, "stalled-paused", n = one.waiting),
-        (false, 0) => t!(ctx, "stalled", n = one.waiting),
-        (false, held) => t!(ctx, "stalled-held", n = one.waiting, held = held),
     }
 }
 
