@@ -684,6 +684,7 @@ queue-ended-label =
 since = Since
 lease-until = lease expires
 no-notifications = No notifications yet.
+no-notifications-match = No notifications match.
 subject = Subject
 channel = Channel
 channels = Channels

@@ -618,6 +618,7 @@ queue-ended-label = 最近一小时内工作者完成了 { $n } 个任务
 since = 自
 lease-until = 租约到期
 no-notifications = 还没有通知。
+no-notifications-match = 没有符合的通知。
 subject = 标题
 channel = 渠道
 channels = 渠道

@@ -9,7 +9,7 @@ use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_domain::state::{ErrorKind, RunState, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
-use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
+use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
 use serde_json::Value;
 
 use super::Refusal;
@@ -71,11 +71,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         error,
         skipped: row.skipped,
         labels,
-        waiting_for: match row.waiting_for {
-            Some(Value::Array(items)) => items,
-            Some(Value::Null) | None => Vec::new(),
-            Some(one) => vec![one],
-        },
+        waiting_for: reasons(row.waiting_for),
         source: row.source.map(|source| source.to_string()),
         r#override: None,
         scripts,

@@ -72,25 +72,44 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
 /// What a run waits for that has not begun: other groups, or its turn.
 async fn waits(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
-    let turn = run.waiting_for.iter().any(|reason| reason["turn"] == true);
-    let turn = if turn {
-        waits_turn(ctx, whole).await?
-    } else {
-        html! {}
+    let turn = match is_for_turn(&run.waiting_for) {
+        true => waits_turn(ctx, whole).await?,
+        false => html! {},
     };
     Ok(html! {
-        @for (group, times) in upstreams(&run.waiting_for) {
-            p.why {
-                (t!(ctx, "waits-for")) " " (group_link(group))
-                @match times.as_slice() {
-                    [] => {},
-                    [one] => { " · " (time(ctx, *one)) },
-                    [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
-                }
-            }
-        }
+        @for (group, times) in upstreams(&run.waiting_for) { p.why { (upstream(ctx, group, &times)) } }
         (turn)
     })
+}
+
+/// The same where there is room for a line, without who is before it.
+pub(in crate::pages) fn waits_for_what(ctx: &Ctx, reasons: &[Value]) -> Markup {
+    html! {
+        span.why {
+            @for (index, (group, times)) in upstreams(reasons).into_iter().enumerate() {
+                @if index > 0 { " · " }
+                (upstream(ctx, group, &times))
+            }
+            @if is_for_turn(reasons) { (t!(ctx, "waits-turn")) }
+        }
+    }
+}
+
+/// Whether a run waits for its turn in its group.
+fn is_for_turn(reasons: &[Value]) -> bool {
+    reasons.iter().any(|reason| reason["turn"] == true)
+}
+
+/// Another group, and its instants that have not succeeded.
+fn upstream(ctx: &Ctx, group: &str, times: &[Time]) -> Markup {
+    html! {
+        (t!(ctx, "waits-for")) " " (group_link(group))
+        @match times {
+            [] => {},
+            [one] => { " · " (time(ctx, *one)) },
+            [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
+        }
+    }
 }
 
 /// By group: the instants that have not succeeded, in their order.
@@ -412,7 +431,8 @@ mod tests {
         let found = upstreams(&reasons);
         assert_eq!(found["import"].len(), 2);
         assert!(found["import"][0] < found["import"][1]);
-        assert!(upstreams(&[json!({"turn": true})]).is_empty());
+        assert!(upstreams(&[json!({"turn": true})]).is_empty() && !is_for_turn(&reasons));
+        assert!(is_for_turn(&[json!({"turn": true})]));
     }
 
     #[test]
