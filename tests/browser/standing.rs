@@ -166,6 +166,7 @@ async fn the_critical_path_leads_over_what_failed() {
 }
 
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "messages are due on the day that the node has")]
 async fn what_a_topic_has_put_into_a_queue_waits_there_for_a_worker() {
     let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
