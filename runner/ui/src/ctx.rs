@@ -291,6 +291,11 @@ impl Ctx {
         media: &str,
         body: Bytes,
     ) -> Result<Response, Trouble> {
+        Ok(self.ui.host.call(self.request(method, target, media, body)?).await)
+    }
+
+    /// A request to the API, as this caller.
+    pub(crate) fn request(&self, method: Method, target: &str, media: &str, body: Bytes) -> Result<Request, Trouble> {
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = method;
         *request.uri_mut() = target
@@ -313,7 +318,7 @@ impl Ctx {
             request.headers_mut().insert(header::CONTENT_TYPE, value);
         }
         *request.extensions_mut() = self.head.extensions.clone();
-        Ok(self.ui.host.call(request).await)
+        Ok(request)
     }
 
     /// What the API has there.
@@ -345,7 +350,11 @@ impl Ctx {
         media: &str,
         body: Bytes,
     ) -> Result<T, Trouble> {
-        let answer = self.call(method, target, media, body).await?;
+        self.read(target, self.call(method, target, media, body).await?).await
+    }
+
+    /// What an answer of the API says.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, target: &str, answer: Response) -> Result<T, Trouble> {
         let status = answer.status();
         let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES_MAX)
             .await

@@ -190,7 +190,8 @@ pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: impl Shown) -> Markup {
     told(&state, &word)
 }
 
-fn told(state: impl Shown, word: &str) -> Markup {
+/// A state by a word of its own.
+pub(crate) fn told(state: impl Shown, word: &str) -> Markup {
     let glyph_name = state.glyph();
     html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (word) } } }
 }
@@ -330,6 +331,15 @@ pub(crate) fn script_link(name: &str) -> Markup {
     html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
 }
 
+/// Names in a row, of which a sentence has room for so many.
+pub(crate) const NAMED: usize = 5;
+
+pub(crate) fn named(names: &[&str]) -> String {
+    let few = &names[..names.len().min(NAMED)];
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", few.join(", "))
+}
+
 /// A button that does something: a separate form, so that it works without a script.
 pub(crate) struct Button<'a> {
     pub(crate) action: String,
@@ -463,15 +473,6 @@ pub(crate) fn legend(ctx: &Ctx, states: &[impl Shown]) -> Markup {
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
             @for name in states { li { (state(ctx, name)) } }
-        }
-    }
-}
-
-/// The same for the states of messages.
-pub(crate) fn legend_of_messages(ctx: &Ctx, states: &[&str]) -> Markup {
-    html! {
-        ul.legend aria-label=(t!(ctx, "legend")) {
-            @for name in states { li { (state_of(ctx, "message", name)) } }
         }
     }
 }

@@ -26,6 +26,7 @@ sign-in = Sign in
 sign-in-text = Paste a token. It starts a session that ends after 12 hours, or when you sign out.
 sign-in-wrong = This token is unknown, revoked or expired.
 sign-in-elsewhere = You can sign in only on this page.
+sign-in-worker = This token is for workers: it has no pages. Sign in with a token of another role.
 sign-in-how = How do I get a token?
 sign-in-with = Sign in with { $name }
 sign-in-or = Or with a token:
@@ -119,6 +120,7 @@ state-revoked = revoked
 state-expired = expired
 state-scheduled = scheduled
 state-sending = being sent
+state-in-queue = in the queue
 state-fenced = lease lost
 state-notification-pending = waiting to be sent
 state-backfill-pending = not created yet
@@ -148,6 +150,7 @@ things-need =
         [one] { $n } item
        *[other] { $n } items
     }
+things-recovered = { $n } recovered
 all-well = No group is failing, no schedule is overdue, no queue is stalled.
 newest-run = The newest run:
 recovered = Failed within 24 hours; the latest run of the group did not fail
@@ -338,6 +341,7 @@ value = Value
 group-disabled = This group is disabled: its schedules start no runs.
 run-title = Start a run
 no-params = This group's scripts take no params.
+param-of-tasks = For { $tasks }
 more-params = Params as JSON
 params = Params
 params-json = Params (JSON)
@@ -419,7 +423,11 @@ why-broken =
 why-retrying = { $tasks } failed and will be retried
 why-ready = { $tasks }: waiting for a free slot on a node.
 waits-worker = waits for a worker of the queue
-waits-slots = waits for slots of the pool
+waits-slots =
+    { $n ->
+        [one] waits for a slot of the pool
+       *[other] waits for { $n } slots of the pool
+    }
 slots-held = { $n } of { $all } held by
 waits-turn = waits for its turn
 waits-turn-of =
@@ -635,7 +643,7 @@ script-lately =
     }
 longest = longest
 used-by = Used by
-used-by-nobody = No group uses it.
+used-by-nobody = No group and no topic uses it.
 needs = What it needs
 needs-nothing = No grants.
 needs-sql = SQL: the task names its connections, `sql: [NAME]`, and each is granted to the group.
@@ -650,6 +658,7 @@ activate = Activate
 activate-will = New runs use this version
 console = Console
 console-title = Try it without creating a run
+console-no-grants = The console has no grants: calls for SQL connections, secrets, runs of other groups, notifications or stored values fail with “not granted” or “not available”. To try a script that needs them, start a run of a group that grants them.
 console-consumer = This script handles messages of a topic, not params. To try it, name it as the `script` of a topic and schedule a message that is due now: `heddle topic send`.
 console-json-hint = Overrides the fields above
 console-run = Run
@@ -689,6 +698,7 @@ queue-ended-label =
 since = Since
 lease-until = lease expires
 no-notifications = No notifications yet.
+no-notifications-match = No notifications match.
 subject = Subject
 channel = Channel
 channels = Channels
@@ -710,6 +720,7 @@ granularity-day = day
 granularity-instant = instant
 batch = Batch
 batch-of = batches of { $n }
+topic-limit = at most { $n } messages in { $span }
 days = Days
 day = Day
 month = Month

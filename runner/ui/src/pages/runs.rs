@@ -10,6 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Answer;
+use super::run::waits_for_what;
 use crate::ctx::Beat;
 use crate::elements::{
     ago, empty, group_link, group_or_topic, line, more, parse, state, state_word, time, took, trigger_word, when,
@@ -158,6 +159,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
             td.tight.muted.side { (ago(ctx, run.created_at)) }
             td.wide {
                 @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }
+                @if run.state == RunState::Waiting { (waits_for_what(ctx, &run.waiting_for)) }
                 @if let Some(key) = &run.key { " " span.tag { (key) } }
                 @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
             }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use heddle_api::{RunState, TaskDetail, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::TaskIndex;
-use heddle_domain::run::Progress;
+use heddle_domain::run::{Progress, TaskKey};
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -94,7 +94,7 @@ impl Grid {
             for (index, row) in indexes[&run.revision_id].iter().enumerate() {
                 let index = index as TaskIndex;
                 let under_way = running.contains(&(run.id, index as i16));
-                cells[*row][column] = Some(stands(run.state, &progress, index, under_way));
+                cells[*row][column] = progress.stands(TaskKey::whole(index), run.state, under_way);
             }
         }
         let more_rows = tasks.len().saturating_sub(ROWS_MAX);
@@ -106,17 +106,6 @@ impl Grid {
             cells,
             more_rows,
         })
-    }
-}
-
-/// How a task stands, as the API says it and the graphs show it: its progress does not tell whether an attempt of it is
-/// under way, and a mapped task runs as soon as it has items.
-fn stands(run: RunState, progress: &Progress, task: TaskIndex, under_way: bool) -> TaskState {
-    match progress.task(task) {
-        TaskState::Ready if under_way || progress.items(task).is_some() => TaskState::Running,
-        // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
-        TaskState::Paused if run == RunState::Waiting => TaskState::Pending,
-        state => state,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use heddle_api::RunState;
 use heddle_store::pages::group::GroupRunRow;
+use heddle_store::run::reasons;
 use maud::{Markup, html};
 use uuid::Uuid;
 
@@ -9,6 +10,7 @@ use super::{Here, begun, framed, median, millis};
 use crate::chart::fill;
 use crate::elements::{self, choice, empty, line, more, state, time, time_exact, took, trigger_word};
 use crate::pages::Answer;
+use crate::pages::run::waits_for_what;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -98,7 +100,7 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
             @else {
                 form method="get" action="/runs/compare" {
                 table.cards.compared {
-                    thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
+                    thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "what-it-says")) } } }
                     @let exact = is_crowded(runs);
                     tbody { @for run in runs { (row(ctx, run, exact)) } }
                 }
@@ -128,7 +130,10 @@ fn row(ctx: &Ctx, run: &GroupRunRow, exact: bool) -> Markup {
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
             td.num.side { @if let Some(from) = begun(run) { (took(ctx, from, run.finished_at)) } }
             td.tight.muted.drop { (time(ctx, run.created_at)) }
-            td.wide { @if let Some(error) = &run.error { span.error { (line(error)) } } }
+            td.wide {
+                @if let Some(error) = &run.error { span.error { (line(error)) } }
+                @if run.state == RunState::Waiting { (waits_for_what(ctx, &reasons(run.waiting_for.clone()))) }
+            }
         }
     }
 }

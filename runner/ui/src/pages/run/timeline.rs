@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_api::{AttemptState, Run, RunState, TaskRun, TaskState};
+use heddle_api::{AttemptState, Moment, Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
-use heddle_domain::plan::Plan;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
+use super::course::Course;
 use super::view::{SubRun, Whole};
 use super::{by_hand, why};
 use crate::chart::{Axis, fill};
@@ -40,59 +40,18 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
             pieces.entry(task.name.to_string()).or_default().push(attempt);
         }
     }
-    let dependencies = dependencies(plan);
-    let critical = critical(run, &dependencies);
+    let course = Course::of(run, plan);
     let list = List {
         ctx,
         run,
-        dependencies: &dependencies,
+        course: &course,
         failed: failed_items(run),
         sub_runs: whole.sub_runs(ctx).await?,
     };
     Ok(html! {
-        (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
+        (ctx.live("timeline", picture(ctx, run, &pieces, &course)))
         (ctx.live("tasks", list.shown(&pieces)))
     })
-}
-
-/// By name: what each task waits for.
-pub(super) fn dependencies(plan: &Plan) -> BTreeMap<String, Vec<String>> {
-    plan.tasks
-        .iter()
-        .map(|task| {
-            let needs = task
-                .depends_on
-                .iter()
-                .map(|needed| plan.tasks[*needed as usize].name.to_string());
-            (task.name.to_string(), needs.collect())
-        })
-        .collect()
-}
-
-/// The chain of tasks that the run's length is made of: from the one that ended last, back over what each waited for longest.
-pub(super) fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
-    let ends: BTreeMap<&str, Time> = run
-        .wholes()
-        .filter_map(|task| {
-            let end = task.finished_at.filter(|_| task.started_at.is_some())?;
-            Some((task.task.as_str(), end.0))
-        })
-        .collect();
-    let Some(last) = ends.iter().max_by_key(|(_, end)| **end) else {
-        return Vec::new();
-    };
-    let mut at: &str = last.0;
-    let mut chain = vec![at.to_owned()];
-    while let Some(last) = dependencies.get(at).and_then(|needs| {
-        needs
-            .iter()
-            .filter(|name| ends.contains_key(name.as_str()))
-            .max_by_key(|name| ends[name.as_str()])
-    }) {
-        chain.push(last.clone());
-        at = last;
-    }
-    chain
 }
 
 /// A round step of an axis: five or so on it.
@@ -143,18 +102,12 @@ fn looks(run: RunState, pieces: &BTreeMap<String, Vec<&AttemptView>>) -> Vec<&'s
 struct Rows<'a> {
     ctx: &'a Ctx,
     run: &'a Run,
-    dependencies: &'a BTreeMap<String, Vec<String>>,
-    critical: &'a [String],
+    course: &'a Course<'a>,
+    critical: Vec<String>,
     axis: Axis,
 }
 
-fn picture(
-    ctx: &Ctx,
-    run: &Run,
-    pieces: &BTreeMap<String, Vec<&AttemptView>>,
-    dependencies: &BTreeMap<String, Vec<String>>,
-    critical: &[String],
-) -> Markup {
+fn picture(ctx: &Ctx, run: &Run, pieces: &BTreeMap<String, Vec<&AttemptView>>, course: &Course<'_>) -> Markup {
     let from = run.started_at.unwrap_or(run.created_at).0;
     // A second at a time, so that a run that goes on is not another picture with each millisecond.
     let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
@@ -165,8 +118,8 @@ fn picture(
     let rows = Rows {
         ctx,
         run,
-        dependencies,
-        critical,
+        course,
+        critical: course.critical(),
         axis: Axis {
             from,
             to,
@@ -238,30 +191,20 @@ impl Rows<'_> {
                 words.push(t!(ctx, "attempts-count", n = i64::from(task.attempt)));
             }
         } else {
-            words.push(elements::state_word(ctx, task.state));
-            let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
-            if let Some(needs) = needs.filter(|_| task.state == TaskState::Pending) {
-                let first: Vec<&str> = needs.iter().take(3).map(String::as_str).collect();
-                words.push(format!("{} {}", t!(ctx, "waits-for"), first.join(", ")));
+            match waits_for(self.course, task) {
+                // There is little room: what it waits for says that it does.
+                Some(needs) => words.push(format!("{} {}", t!(ctx, "waits-for"), elements::named(&needs))),
+                None => words.push(elements::state_word(ctx, task.state)),
             }
         }
         words.join(" · ")
-    }
-
-    /// Since when a task could have begun.
-    fn ready_at(&self, task: &TaskRun) -> Time {
-        let needs = self.dependencies.get(&task.task).into_iter().flatten();
-        needs
-            .filter_map(|name| self.run.wholes().find(|other| other.task == *name)?.finished_at)
-            .max()
-            .map_or(self.axis.from, |at| at.0)
     }
 
     /// Waiting, attempts and the pauses between them, earliest first.
     fn bars(&self, task: &TaskRun, own: &[&&AttemptView]) -> Markup {
         let axis = &self.axis;
         let folded = is_folded(task);
-        let waited = axis.x(self.ready_at(task));
+        let waited = axis.x(self.course.ready_at(task).unwrap_or(axis.from));
         let Some(first) = own.first().map(|attempt| axis.x(attempt.started_at)) else {
             let waits = task.state == TaskState::Ready && self.run.finished_at.is_none();
             return html! { @if waits { rect.wait x=(part(waited)) y="10" width=(part((LENGTH - waited).max(PIECE_MIN))) height="4" {} } };
@@ -284,6 +227,12 @@ impl Rows<'_> {
             }
         }
     }
+}
+
+/// What a task that has not begun waits for: not what is settled already.
+fn waits_for<'a>(course: &Course<'a>, task: &TaskRun) -> Option<Vec<&'a str>> {
+    let needs = (task.state == TaskState::Pending).then(|| course.open_needs(task));
+    needs.filter(|needs| !needs.is_empty())
 }
 
 /// Whether an attempt did what it was to do.
@@ -429,7 +378,7 @@ fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&TaskRun>> {
 struct List<'a> {
     ctx: &'a Ctx,
     run: &'a Run,
-    dependencies: &'a BTreeMap<String, Vec<String>>,
+    course: &'a Course<'a>,
     failed: BTreeMap<&'a str, Vec<&'a TaskRun>>,
     sub_runs: &'a [SubRun],
 }
@@ -442,12 +391,17 @@ impl List<'_> {
             Some(attempts) if is_folded(task) => spread(ctx, attempts),
             _ => String::new(),
         };
+        let stood_of = |task: &TaskRun| {
+            let ends = pieces.get(&task.task)?.iter().map(|attempt| attempt.finished_at);
+            let paused = (task.state == TaskState::Paused).then(|| ends.flatten().max())?;
+            paused.map(Moment::from)
+        };
         html! {
             section.panel {
                 h2 { (t!(ctx, "tasks")) }
                 table.cards {
                     thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
-                    tbody { @for task in self.run.wholes().take(ROWS_MAX) { (self.row(task, &took_of(task), may)) } }
+                    tbody { @for task in self.run.wholes().take(ROWS_MAX) { (self.row(task, stood_of(task), &took_of(task), may)) } }
                 }
             }
         }
@@ -464,7 +418,8 @@ impl List<'_> {
         format!("/runs/{}/tasks/{}/{verb}{item}", self.run.id, segment(&task.task))
     }
 
-    fn row(&self, task: &TaskRun, items_took: &str, may: bool) -> Markup {
+    /// `stood`: since when nothing of it goes on, though it has not ended.
+    fn row(&self, task: &TaskRun, stood: Option<Moment>, items_took: &str, may: bool) -> Markup {
         let (ctx, run) = (self.ctx, self.run);
         let id = run.id;
         let failed = self
@@ -472,7 +427,6 @@ impl List<'_> {
             .get(task.task.as_str())
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
         // What failed is what one acts on; the rest may be, and does not ask for it.
         let kind = if task.state == TaskState::Failed {
             "small"
@@ -483,7 +437,7 @@ impl List<'_> {
             tr {
                 td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.task)) } { bdi { (task.task) } } }
                 td.tight.side { (state(ctx, task.state)) }
-                td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at))) } }
+                td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at).or(stood))) } }
                 td.wide {
                     (why::of_task(ctx, task))
                     (self.sub_runs_of(task))
@@ -492,7 +446,7 @@ impl List<'_> {
                     @if let Some(note) = &task.note { span.muted { (line(note)) } }
                     @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (elements::state_of(ctx, "item", name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                     @if !failed.is_empty() { (self.items(failed, may)) }
-                    @if let Some(needs) = needs.filter(|_| task.state == TaskState::Pending) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } }
+                    @if let Some(needs) = waits_for(self.course, task) { span.why { (t!(ctx, "waits-for")) " " (elements::named(&needs)) } }
                 }
                 @if may {
                     td.tight.side.acts {

@@ -10,13 +10,11 @@ use serde_json::Value;
 
 use super::view::Whole;
 use crate::ctx::segment;
-use crate::elements::{self, ago, failure, group_link, number, time};
+use crate::elements::{self, NAMED, ago, failure, group_link, named, number, time};
 use crate::pages::system;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// Tasks that a sentence names, or that have a sentence each.
-const NAMED: usize = 5;
 /// Runs, holders and instants that a sentence names.
 const FEW: usize = 3;
 /// Active runs of a group that are counted.
@@ -83,34 +81,47 @@ fn tells_of(message: &str, task: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with([':', '[']))
 }
 
-fn named(tasks: &[&str]) -> String {
-    let few = &tasks[..tasks.len().min(NAMED)];
-    let more = if tasks.len() > NAMED { ", …" } else { "" };
-    format!("{}{more}", few.join(", "))
-}
-
 /// What a run waits for that has not begun: other groups, or its turn.
 async fn waits(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
-    let turn = run.waiting_for.iter().any(|reason| reason["turn"] == true);
-    let turn = if turn {
-        waits_turn(ctx, whole).await?
-    } else {
-        html! {}
+    let turn = match is_for_turn(&run.waiting_for) {
+        true => waits_turn(ctx, whole).await?,
+        false => html! {},
     };
     Ok(html! {
-        @for (group, times) in upstreams(&run.waiting_for) {
-            p.why {
-                (t!(ctx, "waits-for")) " " (group_link(group))
-                @match times.as_slice() {
-                    [] => {},
-                    [one] => { " · " (time(ctx, *one)) },
-                    [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
-                }
-            }
-        }
+        @for (group, times) in upstreams(&run.waiting_for) { p.why { (upstream(ctx, group, &times)) } }
         (turn)
     })
+}
+
+/// The same where there is room for a line, without who is before it.
+pub(in crate::pages) fn waits_for_what(ctx: &Ctx, reasons: &[Value]) -> Markup {
+    html! {
+        span.why {
+            @for (index, (group, times)) in upstreams(reasons).into_iter().enumerate() {
+                @if index > 0 { " · " }
+                (upstream(ctx, group, &times))
+            }
+            @if is_for_turn(reasons) { (t!(ctx, "waits-turn")) }
+        }
+    }
+}
+
+/// Whether a run waits for its turn in its group.
+fn is_for_turn(reasons: &[Value]) -> bool {
+    reasons.iter().any(|reason| reason["turn"] == true)
+}
+
+/// Another group, and its instants that have not succeeded.
+fn upstream(ctx: &Ctx, group: &str, times: &[Time]) -> Markup {
+    html! {
+        (t!(ctx, "waits-for")) " " (group_link(group))
+        @match times {
+            [] => {},
+            [one] => { " · " (time(ctx, *one)) },
+            [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
+        }
+    }
 }
 
 /// By group: the instants that have not succeeded, in their order.
@@ -182,7 +193,7 @@ impl Reason<'_> {
     fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Wait(one), Self::Wait(other)) => {
-                (one.reason, &one.queue, &one.pools) == (other.reason, &other.queue, &other.pools)
+                (one.reason, &one.queue, &one.slots) == (other.reason, &other.queue, &other.slots)
             }
             _ => self == other,
         }
@@ -282,6 +293,12 @@ async fn concurrency(ctx: &Ctx, whole: &Whole, task: &str) -> Result<i64, Troubl
     Ok(task.map_or(0, |task| i64::from(task.concurrency)))
 }
 
+/// How many slots of a pool a task run needs.
+fn needs(wait: &TaskWait, pool: &str) -> u32 {
+    let slots = wait.slots.as_ref().and_then(|slots| slots.get(pool));
+    slots.copied().unwrap_or(1)
+}
+
 fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<String, Held>) -> Markup {
     let queue =
         html! { @if let Some(queue) = &wait.queue { a href={ "/queues/" (segment(queue)) } { bdi { (queue) } } } };
@@ -293,12 +310,15 @@ fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<St
             TaskWaitReason::QueuePaused => { (t!(ctx, "waits-queue-paused")) " " (queue) },
             TaskWaitReason::RateLimit => { (t!(ctx, "waits-rate-limit")) " " (queue) (until) },
             TaskWaitReason::Pool => {
-                (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (pools.join(", ")) } }
-                @for held in pools.iter().filter_map(|pool| held.get(pool)).filter(|held| !held.by.is_empty()) {
-                    " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
-                    @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
-                    @if held.more { ", …" }
-                    ")"
+                @for (index, pool) in pools.iter().enumerate() {
+                    @if index > 0 { " · " }
+                    (t!(ctx, "waits-slots", n = i64::from(needs(wait, pool)))) " " a href="/system/pools" { bdi { (pool) } }
+                    @if let Some(held) = held.get(pool).filter(|held| !held.by.is_empty()) {
+                        " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
+                        @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
+                        @if held.more { ", …" }
+                        ")"
+                    }
                 }
             }
         }
@@ -402,6 +422,15 @@ mod tests {
     }
 
     #[test]
+    fn a_task_says_how_many_slots_it_needs() {
+        let wait: TaskWait = serde_json::from_value(
+            json!({"reason": "pool", "pools": ["db", "gpu"], "slots": {"db": 2, "gpu": 1}, "until": null}),
+        )
+        .unwrap();
+        assert_eq!(["db", "gpu"].map(|pool| needs(&wait, pool)), [2, 1]);
+    }
+
+    #[test]
     fn the_next_try_is_the_earliest_of_the_items() {
         let retry = |item: u32, at: &str| TaskRun {
             next_attempt_at: Some(serde_json::from_value(json!(at)).unwrap()),
@@ -420,7 +449,8 @@ mod tests {
         let found = upstreams(&reasons);
         assert_eq!(found["import"].len(), 2);
         assert!(found["import"][0] < found["import"][1]);
-        assert!(upstreams(&[json!({"turn": true})]).is_empty());
+        assert!(upstreams(&[json!({"turn": true})]).is_empty() && !is_for_turn(&reasons));
+        assert!(is_for_turn(&[json!({"turn": true})]));
     }
 
     #[test]
