@@ -236,3 +236,26 @@ async fn an_empty_database_greets_until_there_is_something() {
     });
     assert!(!heard.contains("in three steps"), "{heard}");
 }
+
+#[tokio::test]
+async fn the_events_of_a_run_tell_of_each_attempt() {
+    let (_world, node) = World::with_node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let task = json!({"script": "flaky", "params": {"fail_times": 1}, "retry": retry});
+    node.put_group("again", json!({"tasks": {"t": task}})).await;
+    let run = node.run("again", json!({})).await;
+    assert_eq!(run["state"], "succeeded");
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor
+        .get(&format!("/runs/{}/events", run["id"].as_str().unwrap()))
+        .await;
+    check_page("events", &page);
+    let page = page.fine();
+    for said in [
+        "created by hand, or through the API",
+        "attempt 1 · failed: attempt 1 fails, as asked",
+        ">attempt 2<",
+    ] {
+        assert_eq!(page.matches(said).count(), 1, "{said}: {page}");
+    }
+}

@@ -7,7 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
-use heddle_domain::state::{ErrorKind, RunState, TaskState};
+use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
 use serde_json::Value;
