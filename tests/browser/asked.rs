@@ -109,6 +109,13 @@ async fn a_queue_shows_how_it_stood() {
     // Three, two or one, by when it was looked at.
     assert!(page.contains("task runs waited at once"), "{page}");
     assert!(visitor.get("/queues").await.fine().contains("Per minute"));
+    // Paused: what that holds up, and who did it.
+    assert_eq!(visitor.post("/queues/people/pause", &[]).await.leads_to(), "/queues/people");
+    for path in ["/queues", "/queues/people"] {
+        let page = visitor.get(path).await.fine();
+        assert!(page.contains("2 task runs are waiting: the queue is paused"), "{page}");
+        assert!(page.contains("paused by <bdi>e2e</bdi>"), "{page}");
+    }
 }
 
 #[tokio::test]
@@ -228,4 +235,27 @@ async fn an_empty_database_greets_until_there_is_something() {
             .await;
     });
     assert!(!heard.contains("in three steps"), "{heard}");
+}
+
+#[tokio::test]
+async fn the_events_of_a_run_tell_of_each_attempt() {
+    let (_world, node) = World::with_node().await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let task = json!({"script": "flaky", "params": {"fail_times": 1}, "retry": retry});
+    node.put_group("again", json!({"tasks": {"t": task}})).await;
+    let run = node.run("again", json!({})).await;
+    assert_eq!(run["state"], "succeeded");
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor
+        .get(&format!("/runs/{}/events", run["id"].as_str().unwrap()))
+        .await;
+    check_page("events", &page);
+    let page = page.fine();
+    for said in [
+        "created by hand, or through the API",
+        "attempt 1 · failed: attempt 1 fails, as asked",
+        ">attempt 2<",
+    ] {
+        assert_eq!(page.matches(said).count(), 1, "{said}: {page}");
+    }
 }

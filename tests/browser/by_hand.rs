@@ -363,6 +363,13 @@ async fn messages_are_counted_before_they_are_cancelled() {
         .expect_status(200);
     let acts = with_role(&node, "operator").await;
     let sees = with_role(&node, "viewer").await;
+    // The group that Heddle keeps for it says whose it is, and is not switched by itself.
+    let groups = acts.get("/groups").await.fine();
+    assert!(
+        groups.contains("<a href=\"/topics/letters\"") && groups.contains("topic letters"),
+        "{groups}"
+    );
+    assert!(!groups.contains("role=\"switch\""), "{groups}");
     let month = acts.get("/topics/letters?month=2030-05").await;
     check_page("a month", &month);
     let month = month.fine();

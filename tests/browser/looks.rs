@@ -140,6 +140,7 @@ async fn a_browser_has_nothing_to_complain_of() {
         ("connections", "/system/connections".to_owned()),
         ("secrets", "/system/secrets".to_owned()),
         ("tokens", "/system/tokens".to_owned()),
+        ("channels", "/system/channels".to_owned()),
         ("retention", "/system/retention".to_owned()),
         ("audit", "/system/audit".to_owned()),
         ("search", "/search?q=weather".to_owned()),

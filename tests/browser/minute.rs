@@ -76,7 +76,9 @@ async fn what_failed_is_found_and_restarted_within_a_minute_and_four_clicks() {
     // The run says which task of which month, and has what one can do about it.
     let said = person.reads().await;
     assert!(
-        said.contains("2016") && said.contains("extract failed; 3 tasks did not run because of that"),
+        said.contains("2016")
+            && said.contains("task extract: ")
+            && said.contains("3 tasks did not run because of that"),
         "{said}"
     );
     person

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{Visitor, check_page, group_with_everything};
 
 /// Pages that there are whatever is in the database.
-const PAGES: [&str; 24] = [
+const PAGES: [&str; 25] = [
     "/",
     "/groups",
     "/groups/new",
@@ -25,6 +25,7 @@ const PAGES: [&str; 24] = [
     "/system/connections",
     "/system/secrets",
     "/system/tokens",
+    "/system/channels",
     "/system/retention",
     "/system/audit",
     "/preferences",

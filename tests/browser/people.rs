@@ -2,6 +2,7 @@
 
 use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
+use reqwest::header::SET_COOKIE;
 use serde_json::json;
 
 use crate::{Visitor, group_with_everything};
@@ -49,11 +50,22 @@ async fn one_signs_in_does_what_one_may_and_signs_out() {
         node.get(&format!("/v1/runs/{run}")).await.expect_status(200)["state"],
         "failed"
     );
-    let works = Visitor::signed_in(node.base(), &worker).await;
-    assert!(
-        works.get("/runs").await.fine().contains("name=\"token\""),
-        "a worker has no pages"
-    );
+    // A worker has no pages: that is said, and no session is left behind.
+    let mut works = Visitor::new(node.base());
+    let refused = works.post("/sign-in", &[("token", &worker), ("to", "/runs")]).await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN);
+    assert!(refused.text.contains("This token is for workers"), "{}", refused.text);
+    assert!(!refused.headers.contains_key(SET_COOKIE));
+    let sessions = node.all("/v1/sessions").await;
+    assert!(sessions.iter().all(|one| one["actor"] != "a-worker"), "{sessions:#?}");
+    // A program may have got one from the API, with whose cookie somebody comes.
+    let program = works.client.post(format!("{}/v1/session", node.base()));
+    let begun = program.json(&json!({"token": worker})).send().await.unwrap();
+    let cookie = begun.headers()[SET_COOKIE].to_str().unwrap();
+    works.cookie = cookie.split(';').next().unwrap().to_owned();
+    let page = works.get("/runs").await;
+    assert_eq!(page.status, StatusCode::FORBIDDEN);
+    assert!(page.text.contains("name=\"token\"") && page.text.contains("This token is for workers"));
 
     let acts = Visitor::signed_in(node.base(), TOKEN).await;
     assert!(acts.get(&format!("/runs/{run}")).await.fine().contains(&restart));

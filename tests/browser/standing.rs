@@ -47,6 +47,11 @@ async fn what_a_run_waits_for_is_said_in_words() {
     says(&second, &["waits for its turn: 1 of 1 run of this group is active"]).await;
     let page = visitor.get(&format!("/runs/{second}")).await.fine();
     assert!(page.contains(&format!("href=\"/runs/{first}\"")), "{page}");
+    // In lists as well.
+    for list in ["/runs", "/groups/gated/runs"] {
+        let text = read(&visitor, list).await;
+        assert!(text.contains("waits for its turn"), "{list}: {text}");
+    }
     // A worker, and a queue that is paused; items of a map as well, which are taken two at a time.
     says(&first, &["t waits for a worker of the queue people"]).await;
     let map = json!({"queue": "people", "for_each": [1, 2, 3, 4, 5], "concurrency": 2});
@@ -72,13 +77,13 @@ async fn what_a_run_waits_for_is_said_in_words() {
     )
     .await;
     // Slots, and who holds them.
-    node.put("/v1/pools/few", json!({"slots": 1})).await;
-    let pooled = json!({"script": "sleep", "params": {"seconds": 600}, "pools": {"few": 1}});
-    let holds = task(&node, "holds", pooled.clone(), "running").await;
-    let waits = task(&node, "wants", pooled, "ready").await;
+    node.put("/v1/pools/few", json!({"slots": 2})).await;
+    let pooled = |slots: u32| json!({"script": "sleep", "params": {"seconds": 600}, "pools": {"few": slots}});
+    let holds = task(&node, "holds", pooled(1), "running").await;
+    let waits = task(&node, "wants", pooled(2), "ready").await;
     says(
         &waits,
-        &["t waits for slots of the pool few (1 of 1 held by holds · t · "],
+        &["t waits for 2 slots of the pool few (1 of 2 held by holds · t · "],
     )
     .await;
     let page = visitor.get(&format!("/runs/{waits}")).await.fine();
@@ -97,6 +102,9 @@ async fn what_a_run_waits_for_is_said_in_words() {
         .await
         .expect_status(200);
     says(&mapped, &["paused by "]).await;
+    // Nothing of the map is under way.
+    let whole = node.run_now(&mapped).await["tasks"][0].clone();
+    assert_eq!((&whole["item"], &whole["state"]), (&json!(null), &json!("paused")));
     node.post(&format!("/v1/runs/{mapped}/cancel"), json!({}))
         .await
         .expect_status(200);
@@ -137,6 +145,69 @@ async fn a_task_that_starts_runs_leads_to_them() {
     }
     let attempts = visitor.get(&format!("/runs/{above}/attempts")).await.fine();
     assert!(attempts.contains("failed: sub-run <a href=\"/runs/"), "{attempts}");
+}
+
+/// The chain of tasks that the run's length is made of, where a failure goes on through a task that never began.
+#[tokio::test]
+async fn the_critical_path_leads_over_what_failed() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let fails = json!({"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}, "depends_on": ["extract"]});
+    let tasks = json!({
+        "extract": {"script": "hello"},
+        "parse": fails,
+        "load": {"script": "hello", "depends_on": ["parse"]},
+        "cleanup": {"script": "hello", "depends_on": ["load"], "trigger_rule": "all_done"},
+    });
+    node.put_group("orders", json!({"tasks": tasks})).await;
+    let run = node.run("orders", json!({})).await;
+    let graph = visitor.get(&format!("/runs/{}/graph", run["id"].as_str().unwrap())).await.fine();
+    assert_eq!(graph.matches("class=\"edge critical\"").count(), 3, "{graph}");
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "messages are due on the day that the node has")]
+async fn what_a_topic_has_put_into_a_queue_waits_there_for_a_worker() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    node.put("/v1/topics/letters", json!({"queue": "post", "rate": {"count": 500, "per": "1s"}}))
+        .await
+        .expect_status(201);
+    let today = chrono::Utc::now().date_naive();
+    let due: Vec<Value> = (0..7).map(|n| json!({"sender": n, "receiver": n, "due": today})).collect();
+    node.post("/v1/topics/letters/messages", json!(due)).await.expect_status(200);
+    heddle_tests::eventually("the messages in the queue", async || {
+        let found = node.get("/v1/queues/post").await;
+        (found.status == 200 && found.expect_status(200)["depth"].as_i64() > Some(0)).then_some(())
+    })
+    .await;
+    for path in ["/topics/letters".to_owned(), format!("/topics/letters/{today}")] {
+        let text = read(&visitor, &path).await;
+        for words in ["no worker claims", "in the queue", "at most 500 messages in 1s"] {
+            assert!(text.contains(words), "{words:?} is not in {path}: {text}");
+        }
+        assert!(!text.contains("being sent"), "{text}");
+    }
+    let list = read(&visitor, "/queues").await;
+    assert!(list.contains("no worker claims"), "{list}");
+    assert!(read(&visitor, "/notifications?state=failed").await.contains("No notifications match."));
+}
+
+#[tokio::test]
+async fn the_form_of_a_run_says_what_tasks_get_and_asks_for_what_templates_name() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let tasks = json!({
+        "greet": {"script": "hello", "params": {"name": "{{ params.who }}"}},
+        "load": {"script": "hello", "params": {"name": "load"}},
+    });
+    node.put_group("greets", json!({"tasks": tasks})).await;
+    let form = visitor.get("/groups/greets/run").await.fine();
+    assert!(form.contains("placeholder=\"{{ params.who }} · load\""), "{form}");
+    assert!(form.contains("For greet, load") && form.contains("name=\"p.who\""), "{form}");
+    let started = visitor.post("/groups/greets/run", &[("p.who", "Ada")]).await;
+    let run = node.run_becomes(started.leads_to().trim_start_matches("/runs/"), "succeeded").await;
+    assert_eq!(run["params"], json!({"who": "Ada"}));
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ async fn ready_tasks_say_what_they_wait_for() {
         })
         .await
     };
-    waits(json!({"reason": "pool", "pools": ["db"], "until": null})).await;
+    waits(json!({"reason": "pool", "pools": ["db"], "slots": {"db": 1}, "until": null})).await;
     waits(json!({"reason": "worker", "queue": "q", "until": null})).await;
     waits(json!({"reason": "worker", "queue": "elsewhere", "until": null})).await;
     node.post("/v1/queues/q/pause", json!({})).await.expect_status(200);

@@ -179,6 +179,9 @@ pub struct TaskWait {
     /// For `pool`: the pools whose slots it needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<String>>,
+    /// For `pool`: the number of slots that it needs of each pool, at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<BTreeMap<String, u32>>,
     /// For the other reasons: the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,

@@ -245,6 +245,11 @@ impl Schema {
         }
     }
 
+    /// As it was written.
+    pub fn source(&self) -> &Value {
+        &self.0.source
+    }
+
     /// Whether values are checked where that is bounded, however small they are.
     pub fn is_heavy(&self) -> bool {
         matches!(self.0.kind, Kind::Heavy { .. })

@@ -393,6 +393,28 @@ impl UpstreamNames {
     }
 }
 
+/// Adds the params that the templates in a value name: what a run may have to be given.
+pub fn add_params(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) if is_template(text) => {
+            // One that could not be compiled names nothing.
+            if let Ok(codes) = scan::template(text) {
+                uses::add_params(&codes, names);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_params(item, names)),
+        Value::Object(fields) => fields.values().for_each(|field| add_params(field, names)),
+        _ => {}
+    }
+}
+
+/// The same of a `when`.
+pub fn add_params_of_condition(condition: &str, names: &mut BTreeSet<String>) {
+    if let Ok(code) = scan::expression(condition_expression(condition)) {
+        uses::add_params(std::slice::from_ref(&code), names);
+    }
+}
+
 /// The inside of `{{ ... }}`, if that is the whole of the string.
 fn single_expression<'t>(template: &'t str, codes: &[scan::Code<'t>]) -> Option<&'t str> {
     let [code] = codes else { return None };

@@ -17,7 +17,7 @@ summary{cursor:pointer}code,pre{font:13px/1.45 ui-monospace,monospace}\
 pre{overflow-x:auto;padding:.6rem;background:#8881;border-radius:6px;scroll-margin-top:4rem}\
 .method{display:inline-block;min-width:4.2rem;font-weight:600}.dim{color:var(--dim)}\
 table{border-collapse:collapse;width:100%}td{border-top:1px solid var(--line);padding:.2rem .6rem .2rem 0;vertical-align:top}\
-.path{overflow-wrap:anywhere}";
+code,td{overflow-wrap:anywhere}td:first-child{white-space:nowrap}";
 
 pub fn page(table: &Table) -> String {
     let document = openapi::document(table);
@@ -26,7 +26,7 @@ pub fn page(table: &Table) -> String {
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     html.push_str("<link rel=\"icon\" href=\"data:,\"><title>Heddle API</title><style>");
     html.push_str(STYLE);
-    html.push_str("</style></head><body><h1>Heddle API</h1><p>JSON under <code>/v1</code>. Every error is a problem body (RFC 9457). As OpenAPI 3.1: <a href=\"/v1/openapi.json\">/v1/openapi.json</a>.</p><nav>");
+    html.push_str("</style></head><body><p><a href=\"/\">← Heddle</a></p><h1>Heddle API</h1><p>JSON under <code>/v1</code>. Every error is a problem body (RFC 9457). As OpenAPI 3.1: <a href=\"/v1/openapi.json\">/v1/openapi.json</a>.</p><nav>");
     let mut tags: Vec<&str> = Vec::new();
     for route in table.routes() {
         if !tags.contains(&route.tag) {
@@ -72,7 +72,7 @@ fn component(html: &mut String, kind: &str, name: &str, shown: &Value) {
 fn operation(html: &mut String, route: &Route, described: &Value) {
     let _ = write!(
         html,
-        "<details><summary><span class=\"method\">{}</span><code class=\"path\">",
+        "<details><summary><span class=\"method\">{}</span><code>",
         route.method.as_str()
     );
     escape(html, route.path);
@@ -150,6 +150,7 @@ mod tests {
     fn the_page_needs_nothing_else() {
         let page = super::page(&crate::routes::table());
         assert!(page.contains("/v1/groups/{name}"));
+        assert!(page.contains("<a href=\"/\">"), "there is a way back to the pages");
         for outside in ["<script", "src=", "https://", "http://", "@import"] {
             assert!(
                 !page.split("<h2 id=\"schemas\"").next().unwrap().contains(outside),

@@ -105,14 +105,18 @@ let ticked = [];
 document.addEventListener("htmx:sseBeforeMessage", () => { ticked = [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); });
 document.addEventListener("htmx:sseMessage", () => { for (const box of document.querySelectorAll("[data-pick]")) if (ticked.includes(box.value)) box.checked = true; });
 
-// How fast something goes: what has come since the last look, by the time that has passed.
-let before = null, rate = null;
+// How fast something goes: what has come from one change to another, over half a minute. What goes by batches comes at
+// once, and then for a while not at all; and when the page was opened, nobody knows what came just before.
+let looks = [], known = null, rate = null;
 function reckon() {
   const shown = document.querySelector("[data-rate]");
-  if (!shown) { before = rate = null; return; }
-  const now = { n: Number(shown.dataset.rate), at: performance.now() };
-  if (before && now.n > before.n) rate = (now.n - before.n) * 1000 / Math.max(1, now.at - before.at);
-  if (!before || now.n !== before.n) before = now;
+  if (!shown) { looks = []; known = rate = null; return; }
+  const n = Number(shown.dataset.rate), at = performance.now();
+  if (known !== null && n > known) looks.push({ n, at });
+  known = n;
+  looks = looks.filter((look, index) => index >= looks.length - 2 || at - look.at <= 30_000);
+  const [first, last] = [looks[0], looks.at(-1)];
+  if (first && last.at - first.at >= 2_000) rate = (last.n - first.n) * 1000 / (last.at - first.at);
   if (rate === null) return;
   shown.hidden = false;
   shown.querySelector("b").textContent = Math.round(rate).toLocaleString("en");

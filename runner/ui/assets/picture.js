@@ -127,8 +127,8 @@ function newest(box) {
   box.scrollLeft = box.scrollWidth;
 }
 
-// Nearer than this, names can be read; from farther away boxes have the colours of their states.
-const NEAR = .5;
+// Nearer than this, names can be read; from farther away boxes have the colours of their states and larger letters.
+const NEAR = .65;
 
 function zoomable(box) {
   if (known.has(box)) return known.get(box)();
@@ -158,8 +158,8 @@ function zoomable(box) {
   box.addEventListener("dblclick", (event) => { if (!event.target.closest("a")) apply(factor < 1 ? 1 : whole(), ...at(event)); });
   // All of it, as large as there is room. What is too large even so begins where it failed or begins, not in an empty corner.
   const room = parseFloat(getComputedStyle(box).maxHeight) || box.clientHeight;
-  // Few boxes are to be read, on a phone too: there one scrolls.
-  const least = svg.querySelectorAll(".node").length > 12 ? 0 : .75;
+  // Few boxes are to be read, on a phone too, and many are to be told apart there: one scrolls if need be.
+  const least = svg.querySelectorAll(".node").length <= 12 ? .45 : box.clientWidth < 500 ? .35 : 0;
   const whole = () => Math.max(least, Math.min(1, box.clientWidth / width, room / height));
   const fit = () => {
     apply(whole(), 0, 0);

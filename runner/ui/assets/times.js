@@ -2,7 +2,7 @@
 // viewer's zone; the first page of a new browser does not know it yet and is put right here.
 const words = document.getElementById("words").dataset;
 const { zone, lang } = document.body.dataset;
-const units = lang === "zh" ? ["秒", "分", "小时", "天", "毫秒"] : ["s", "min", "h", "d", "ms"];
+const units = lang === "zh" ? ["秒", "分", "小时", "天", "毫秒", "年"] : ["s", "min", "h", "d", "ms", "y"];
 
 export function span(ms, whole = false) {
   const s = Math.round(ms / 1000);
@@ -12,7 +12,9 @@ export function span(ms, whole = false) {
   if (s < 60) return `${s} ${units[0]}`;
   if (s < 3600) return two(Math.floor(s / 60), units[1], s % 60, units[0]);
   if (s < 86400) return two(Math.floor(s / 3600), units[2], Math.floor(s % 3600 / 60), units[1]);
-  return two(Math.floor(s / 86400), units[3], Math.floor(s % 86400 / 3600), units[2]);
+  const d = Math.floor(s / 86400);
+  if (d < 30) return two(d, units[3], Math.floor(s % 86400 / 3600), units[2]);
+  return d < 365 ? `${d} ${units[3]}` : two(Math.floor(d / 365), units[5], d % 365, units[3]);
 }
 
 const say = (element, text) => { if (element.textContent !== text) element.textContent = text; };

@@ -73,7 +73,8 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
             return plain(status, detail);
         }
     };
-    let known = viewer.filter(|viewer| viewer.role != Role::Worker);
+    let worker = viewer.as_ref().is_some_and(|viewer| viewer.role == Role::Worker);
+    let known = viewer.filter(|_| !worker);
     let Some(viewer) = known else {
         let ctx = Ctx::new(ui, nobody(), head, body);
         if path == "/live" {
@@ -83,7 +84,7 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         let answer = if ctx.posts() && path == "/preferences" {
             pages::page(&ctx).await
         } else {
-            pages::sign_in::page(&ctx).await
+            pages::sign_in::page(&ctx, worker).await
         };
         return match answer {
             Ok(answer) => finish(&ctx, answer, &headers),

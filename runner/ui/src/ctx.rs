@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
 use bytes::Bytes;
 use chrono_tz::Tz;
-use heddle_domain::{Clock, Time};
+use heddle_domain::{Clock, Time, topic};
 use maud::{Markup, html};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -19,6 +19,9 @@ use crate::{Trouble, Ui, Viewer, span};
 
 /// The maximum bytes of an answer of the API: enough for a run of 10,000 items with their outputs.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Names of topics that are kept.
+const TOPICS_KEPT: usize = 10_000;
 
 /// What has to be escaped in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
@@ -148,6 +151,29 @@ impl Ctx {
         self.ui.engine.store()
     }
 
+    /// Looks up the names of the topics to which some groups belong, so that pages can say them. A topic keeps its name: each
+    /// is looked up once.
+    pub(crate) async fn know_topics(&self, groups: &[&str]) -> Result<(), Trouble> {
+        for topic in groups.iter().copied().filter_map(topic::topic_of) {
+            if self.ui.topics.lock().contains_key(&topic) {
+                continue;
+            }
+            if let Some(row) = self.store().topic_by_id(topic).await? {
+                let mut known = self.ui.topics.lock();
+                if known.len() >= TOPICS_KEPT {
+                    known.clear();
+                }
+                known.insert(topic, row.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The topic for which Heddle keeps a group, if it is one of those and its name is known.
+    pub(crate) fn topic_of(&self, group: &str) -> Option<String> {
+        self.ui.topics.lock().get(&topic::topic_of(group)?).cloned()
+    }
+
     /// A parameter of the query that is not empty.
     pub(crate) fn q(&self, name: &str) -> Option<&str> {
         self.query
@@ -266,6 +292,11 @@ impl Ctx {
         media: &str,
         body: Bytes,
     ) -> Result<Response, Trouble> {
+        Ok(self.ui.host.call(self.request(method, target, media, body)?).await)
+    }
+
+    /// A request to the API, as this caller.
+    pub(crate) fn request(&self, method: Method, target: &str, media: &str, body: Bytes) -> Result<Request, Trouble> {
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = method;
         *request.uri_mut() = target
@@ -288,7 +319,7 @@ impl Ctx {
             request.headers_mut().insert(header::CONTENT_TYPE, value);
         }
         *request.extensions_mut() = self.head.extensions.clone();
-        Ok(self.ui.host.call(request).await)
+        Ok(request)
     }
 
     /// The answer of the API to a `GET` of this path.
@@ -320,7 +351,11 @@ impl Ctx {
         media: &str,
         body: Bytes,
     ) -> Result<T, Trouble> {
-        let answer = self.call(method, target, media, body).await?;
+        self.read(target, self.call(method, target, media, body).await?).await
+    }
+
+    /// What an answer of the API says.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, target: &str, answer: Response) -> Result<T, Trouble> {
         let status = answer.status();
         let bytes = axum::body::to_bytes(answer.into_body(), ANSWER_BYTES_MAX)
             .await

@@ -190,7 +190,8 @@ pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: impl Shown) -> Markup {
     told(&state, &word)
 }
 
-fn told(state: impl Shown, word: &str) -> Markup {
+/// A state by a word of its own.
+pub(crate) fn told(state: impl Shown, word: &str) -> Markup {
     let glyph_name = state.glyph();
     html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (word) } } }
 }
@@ -315,10 +316,29 @@ pub(crate) fn group_link(name: &str) -> Markup {
     html! { a href={ "/groups/" (segment(name)) } { bdi { (name) } } }
 }
 
+/// A link to a group; from one that Heddle keeps for a topic, to that topic, if its name is known ([`Ctx::know_topics`]).
+pub(crate) fn group_or_topic(ctx: &Ctx, name: &str) -> Markup {
+    match ctx.topic_of(name) {
+        Some(topic) => {
+            html! { a href={ "/topics/" (segment(&topic)) } title=(name) { bdi { (t!(ctx, "topic-named", name = topic)) } } }
+        }
+        None => group_link(name),
+    }
+}
+
 /// A script with its version.
 pub(crate) fn script_link(name: &str) -> Markup {
     let bare = name.split('@').next().unwrap_or(name);
     html! { a href={ "/scripts/" (segment(bare)) } { bdi { (name) } } }
+}
+
+/// Names in a row, of which a sentence has room for so many.
+pub(crate) const NAMED: usize = 5;
+
+pub(crate) fn named(names: &[&str]) -> String {
+    let few = &names[..names.len().min(NAMED)];
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", few.join(", "))
 }
 
 /// A button that does something: a separate form, so that it works without a script.
@@ -435,14 +455,18 @@ pub(crate) fn tabs(label: &str, here: &str, tabs: &[(String, String, String)]) -
     }
 }
 
-/// The states in the legend of a picture of task runs.
-pub(crate) const TASK_STATES: [TaskState; 6] = [
+/// The states that the legend of a picture of task runs tells of.
+pub(crate) const TASK_STATES: [TaskState; 10] = [
     TaskState::Succeeded,
     TaskState::Running,
     TaskState::Retrying,
     TaskState::Failed,
     TaskState::UpstreamFailed,
     TaskState::Skipped,
+    TaskState::Cancelled,
+    TaskState::Paused,
+    TaskState::Pending,
+    TaskState::Ready,
 ];
 
 /// A legend of states.
@@ -450,15 +474,6 @@ pub(crate) fn legend(ctx: &Ctx, states: &[impl Shown]) -> Markup {
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
             @for name in states { li { (state(ctx, name)) } }
-        }
-    }
-}
-
-/// The same for the states of messages.
-pub(crate) fn legend_of_messages(ctx: &Ctx, states: &[&str]) -> Markup {
-    html! {
-        ul.legend aria-label=(t!(ctx, "legend")) {
-            @for name in states { li { (state_of(ctx, "message", name)) } }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Forms made of a JSON Schema, and what people filled in, read back as JSON.
 
+use std::collections::BTreeMap;
+
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
@@ -20,6 +22,8 @@ enum Kind {
     Integer,
     Number,
     Bool,
+    /// A text, or something else that is written as JSON.
+    Loose,
     Json,
 }
 
@@ -38,6 +42,7 @@ fn kind(schema: &Value) -> Kind {
         ["integer"] => Kind::Integer,
         ["number"] => Kind::Number,
         ["boolean"] => Kind::Bool,
+        types if types.contains(&"string") => Kind::Loose,
         _ => Kind::Json,
     }
 }
@@ -77,7 +82,7 @@ fn with_choices(mut schema: Value) -> Value {
 }
 
 /// The text of a value in a field.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -85,11 +90,13 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Fields for the properties of a schema. `values` are what a run gets if nothing is written.
+/// Fields for the properties of a schema. `values` are what a run gets if nothing is written; `notes` stand under the
+/// fields.
 pub(crate) fn fields(
     ctx: &Ctx,
     properties: &Map<String, Value>,
     values: &Map<String, Value>,
+    notes: &BTreeMap<String, String>,
     given: &[(String, String)],
 ) -> Markup {
     html! {
@@ -113,9 +120,10 @@ pub(crate) fn fields(
                         }
                     }
                     (None, Kind::Json) => textarea id=(id) name=(id) rows="2" placeholder=(preset) spellcheck="false" { (written.unwrap_or_default()) },
-                    (None, what) => input id=(id) name=(id) type="text" inputmode=[(what != Kind::Text).then_some("decimal")] value=[written] placeholder=(preset) autocomplete="off";
+                    (None, what) => input id=(id) name=(id) type="text" inputmode=[matches!(what, Kind::Integer | Kind::Number).then_some("decimal")] value=[written] placeholder=(preset) autocomplete="off";
                 }
                 @if let Some(text) = schema["description"].as_str() { small { (prose(text)) } }
+                @if let Some(note) = notes.get(name) { small { (note) } }
             }
         }
     }
@@ -154,6 +162,7 @@ pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -
                 .parse::<bool>()
                 .map(Value::from)
                 .map_err(|_| wrong("true or false"))?,
+            Kind::Loose => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone())),
             Kind::Json => serde_json::from_str(text).map_err(|_| wrong("valid JSON"))?,
         };
         params.insert(name.to_owned(), value);
@@ -205,6 +214,10 @@ mod tests {
         assert_eq!(read_one(json!({"enum": [1, "a"]}), "1"), Ok(json!(1)));
         assert_eq!(read_one(json!({"type": "array"}), "[1,2]"), Ok(json!([1, 2])));
         assert_eq!(read_one(json!({"type": "string"}), ""), Ok(Value::Null));
+        let any = json!({"type": ["string", "number", "boolean"]});
+        assert_eq!(read_one(any.clone(), "7"), Ok(json!(7)));
+        assert_eq!(read_one(any.clone(), "Ada"), Ok(json!("Ada")));
+        assert_eq!(read_one(any, "\"7\""), Ok(json!("7")));
     }
 
     #[test]

@@ -23,6 +23,9 @@ const CAREFUL_EDGES_MAX: usize = 1_500;
 /// Between the borders of two nodes, across and along the layers.
 const GAP_ACROSS: f64 = 16.0;
 const GAP_ALONG: f64 = 48.0;
+/// Beyond this many layers the picture is drawn small, and what is between them is better used for names.
+const LAYERS_WIDE_MAX: usize = 8;
+const GAP_ALONG_MANY: f64 = 24.0;
 
 /// How often nodes are moved towards those with which they are linked, from each side in turn.
 const SWEEPS: usize = 12;
@@ -32,9 +35,10 @@ const COLUMN_MAX: usize = 8;
 
 /// Lays out a DAG of `count` nodes, each of one size.
 pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height: f64) -> Layout {
-    let (along, across) = (width + GAP_ALONG, height + GAP_ACROSS);
+    let across = height + GAP_ACROSS;
     let mut positions = vec![Position { x: 0.0, y: 0.0 }; count];
     if edges.is_empty() {
+        let along = width + GAP_ALONG;
         let columns = match count {
             0..=COLUMN_MAX => 1,
             _ => (count as f64 * across / along * 2.0).sqrt().ceil().max(1.0) as usize,
@@ -45,6 +49,8 @@ pub(crate) fn layered(count: usize, edges: &[(usize, usize)], width: f64, height
         }
     } else {
         let layers = layers(count, edges);
+        let many = layers.iter().any(|layer| *layer >= LAYERS_WIDE_MAX);
+        let along = width + if many { GAP_ALONG_MANY } else { GAP_ALONG };
         let mut linked = vec![(Vec::new(), Vec::new()); count];
         for (from, to) in edges {
             linked[*to].0.push(*from);
@@ -253,6 +259,13 @@ mod tests {
         let layout = check(500, &edges);
         let fullest = 20.0 * (32.0 + GAP_ACROSS);
         assert!(layout.height <= fullest * 1.5, "{} of {fullest}", layout.height);
+    }
+
+    #[test]
+    fn many_layers_stand_closer() {
+        let chain = |count: usize| -> Vec<(usize, usize)> { (1..count).map(|node| (node - 1, node)).collect() };
+        assert_eq!(check(8, &chain(8)).width, 8.0 * 150.0 + 7.0 * GAP_ALONG);
+        assert_eq!(check(9, &chain(9)).width, 9.0 * 150.0 + 8.0 * GAP_ALONG_MANY);
     }
 
     #[test]

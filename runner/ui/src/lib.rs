@@ -36,6 +36,7 @@ mod trouble;
 mod words;
 mod yaml;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -164,6 +165,8 @@ pub struct Shared {
     pub(crate) pulse: live::Pulse,
     /// Runs that have ended, as their pages have them.
     pub(crate) ended: pages::EndedRuns,
+    /// The names of topics, by their numbers: those that pages have told of.
+    pub(crate) topics: parking_lot::Mutex<BTreeMap<i32, String>>,
 }
 
 impl std::ops::Deref for Ui {
@@ -183,6 +186,7 @@ impl Ui {
             version,
             pulse: live::Pulse::default(),
             ended: pages::ended_runs(),
+            topics: parking_lot::Mutex::default(),
         }))
     }
 

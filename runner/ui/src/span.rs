@@ -6,11 +6,14 @@ use heddle_domain::Time;
 
 use crate::words::Lang;
 
-/// `1.2 s`, `3 min 4 s`, `2 h 5 min`, `3 d 4 h`.
+/// Seconds from which on nobody counts hours.
+const LONG: i64 = 30 * 86_400;
+
+/// `1.2 s`, `3 min 4 s`, `2 h 5 min`, `3 d 4 h`, `45 d`, `2 y 40 d`.
 pub(crate) fn span(lang: Lang, millis: i64) -> String {
-    let (ms, s, min, h, d) = match lang {
-        Lang::En => ("ms", "s", "min", "h", "d"),
-        Lang::Zh => ("毫秒", "秒", "分", "小时", "天"),
+    let (ms, s, min, h, d, y) = match lang {
+        Lang::En => ("ms", "s", "min", "h", "d", "y"),
+        Lang::Zh => ("毫秒", "秒", "分", "小时", "天", "年"),
     };
     let millis = millis.max(0);
     let seconds = (millis + 500) / 1_000;
@@ -28,8 +31,14 @@ pub(crate) fn span(lang: Lang, millis: i64) -> String {
         two(seconds / 60, min, seconds % 60, s)
     } else if seconds < 86_400 {
         two(seconds / 3_600, h, seconds % 3_600 / 60, min)
-    } else {
+    } else if seconds < LONG {
         two(seconds / 86_400, d, seconds % 86_400 / 3_600, h)
+    } else {
+        let days = seconds / 86_400;
+        match days / 365 {
+            0 => format!("{days} {d}"),
+            years => two(years, y, days % 365, d),
+        }
     }
 }
 
@@ -68,10 +77,16 @@ pub(crate) fn number(n: i64) -> String {
 pub(crate) fn short(n: i64) -> String {
     match n {
         ..10_000 => number(n),
-        10_000..1_000_000 => format!("{:.1} k", n as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} M", n as f64 / 1e6),
-        _ => format!("{:.1} G", n as f64 / 1e9),
+        10_000..1_000_000 => round(n as f64 / 1e3, "k"),
+        1_000_000..1_000_000_000 => round(n as f64 / 1e6, "M"),
+        _ => round(n as f64 / 1e9, "G"),
     }
+}
+
+/// With a decimal, unless it is nought.
+fn round(n: f64, unit: &str) -> String {
+    let text = format!("{n:.1}");
+    format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// With a decimal unit: `12.3 MB`.
@@ -97,6 +112,15 @@ pub(crate) fn moment(lang: Lang, zone: Tz, at: Time, now: Time, seconds: bool) -
     let clock = at.format(if seconds { "%H:%M:%S" } else { "%H:%M" });
     let day = day(lang, zone, at.to_utc(), now);
     format!("{day} {clock}")
+}
+
+/// The same with milliseconds, where seconds do not tell moments apart.
+pub(crate) fn to_the_milli(lang: Lang, zone: Tz, at: Time, now: Time) -> String {
+    format!(
+        "{}.{:03}",
+        moment(lang, zone, at, now, true),
+        at.timestamp_subsec_millis()
+    )
 }
 
 /// A day in a zone.
@@ -127,6 +151,8 @@ mod tests {
             (7_500_000, "2 h 5 min"),
             (3_600_000, "1 h"),
             (273_600_000, "3 d 4 h"),
+            (45 * 86_400_000 + 7_200_000, "45 d"),
+            (3_323 * 86_400_000, "9 y 38 d"),
             (-5, "0 ms"),
         ] {
             assert_eq!(span(Lang::En, millis), said);
@@ -156,6 +182,8 @@ mod tests {
             assert_eq!(number(n), said);
         }
         assert_eq!(bytes(12_345_678), "12.3 MB");
+        let said = [9_999, 20_000, 20_500, 3_000_000].map(short);
+        assert_eq!(said, ["9,999", "20 k", "20.5 k", "3 M"]);
     }
 
     #[test]

@@ -60,6 +60,30 @@ impl Lang {
         }
     }
 
+    /// Between a word and what it is about.
+    pub(crate) fn colon(self) -> &'static str {
+        match self {
+            Self::En => ": ",
+            Self::Zh => "：",
+        }
+    }
+
+    /// Between the things of a list.
+    pub(crate) fn comma(self) -> &'static str {
+        match self {
+            Self::En => ", ",
+            Self::Zh => "、",
+        }
+    }
+
+    /// Between two sentences.
+    pub(crate) fn stop(self) -> &'static str {
+        match self {
+            Self::En => ". ",
+            Self::Zh => "。",
+        }
+    }
+
     pub(crate) fn parse(code: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|lang| lang.code() == code)
     }
@@ -229,10 +253,9 @@ mod tests {
             assert!(written.contains_key(&format!("state-{}", state.as_str())), "{state}");
         }
         for trigger in heddle_domain::state::Trigger::ALL {
-            assert!(
-                written.contains_key(&format!("trigger-{}", trigger.as_str())),
-                "{trigger}"
-            );
+            for of in ["trigger", "created"] {
+                assert!(written.contains_key(&format!("{of}-{}", trigger.as_str())), "{trigger}");
+            }
         }
     }
 

@@ -26,7 +26,10 @@ fn highlighted_line(line: &str) -> Markup {
     }
     let is_key = |key: &str| {
         let key = key.trim_start().trim_start_matches("- ").trim();
-        !key.is_empty() && !key.contains(' ') && !key.starts_with('"')
+        match key.strip_prefix('"') {
+            Some(rest) => rest.ends_with('"'),
+            None => !key.is_empty() && !key.contains(' '),
+        }
     };
     match line.split_once(':') {
         Some((key, rest)) if is_key(key) && (rest.is_empty() || rest.starts_with(' ')) => {
@@ -128,6 +131,15 @@ mod tests {
         assert!(
             shown.contains(r#"<span class="key">a</span>:<span class="number"> 1</span>"#),
             "{shown}"
+        );
+        let quoted = highlighted("\"on\": x\n- \"on: x\"").into_string();
+        assert!(
+            quoted.contains(r#"<span class="key">&quot;on&quot;</span>:"#),
+            "{quoted}"
+        );
+        assert!(
+            quoted.contains(r#"<span class="string">- &quot;on: x&quot;</span>"#),
+            "{quoted}"
         );
         assert!(
             shown.contains("&lt;script&gt;") && shown.contains(r#"<span class="comment"># c</span>"#),

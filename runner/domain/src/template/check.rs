@@ -68,8 +68,8 @@ impl Templates {
     fn check_names(&self, source: &str, codes: &[scan::Code<'_>], tasks: Tasks<'_>) -> Result<(), String> {
         uses::check(source, codes, |named| self.check_use(named))?;
         let mut result = Ok(());
-        uses::upstream(codes, |place, taken| {
-            if let Taken::Task(name) = taken
+        uses::taken(codes, "upstream", |place, taken| {
+            if let Taken::Field(name) = taken
                 && result.is_ok()
             {
                 let judged = match Name::new(name) {

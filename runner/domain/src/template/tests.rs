@@ -504,3 +504,17 @@ fn names_of_upstream() {
     check("{{ upstream.заказ }} {{ 'upstream.x' }}", &["заказ"], false);
     check("https://example.com/{{ upstream.a }}?q='", &["a"], false);
 }
+
+#[test]
+fn names_of_params() {
+    let check = |value: Value, when: &str, names: &[&str]| {
+        let mut got = BTreeSet::new();
+        add_params(&value, &mut got);
+        add_params_of_condition(when, &mut got);
+        let names: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(got, names, "{value} {when}");
+    };
+    check(json!({"a": ["{{ params.who }}", "params.not"], "b": {"c": "{{ params['my-day'] | date }}"}}), "true", &["my-day", "who"]);
+    check(json!("{% for params in item %}{{ params.x }}{% endfor %}"), "params.n > 1", &["n"]);
+    check(json!("{{ upstream.params.x }} {{ 'params.y' }} {{ params | tojson }} {{ broken"), "{{ params.ok }}", &["ok"]);
+}

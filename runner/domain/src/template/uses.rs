@@ -1,4 +1,4 @@
-//! The names in a template's code: filters, tests, functions, and the tasks whose outputs it uses.
+//! The names in a template's code: filters, tests, functions, the tasks whose outputs it uses, and the params.
 
 use super::UpstreamNames;
 use super::scan::{Code, Kind, Token, wrong};
@@ -86,38 +86,38 @@ fn bound_names<'s>(codes: &[Code<'s>]) -> Vec<&'s str> {
     bound
 }
 
-/// The task that an `upstream` takes.
+/// The field that code takes of a map: of `upstream` the task, of `params` the param.
 pub(super) enum Taken<'s> {
-    /// This one, by a name that may be none.
-    Task(&'s str),
-    /// Any, since the name is computed, or `upstream` is taken as a whole.
+    /// This one, by a name that there may not be.
+    Field(&'s str),
+    /// Any, since the name is computed, or the map is taken as a whole.
     Any,
 }
 
-/// Calls `found` with the task of each `upstream`, and its position.
-pub(super) fn upstream<'s>(codes: &[Code<'s>], mut found: impl FnMut(usize, Taken<'s>)) {
-    let rebound = bound_names(codes).contains(&"upstream");
+/// Calls `found` with the field of each use of a map, and its position.
+pub(super) fn taken<'s>(codes: &[Code<'s>], map: &str, mut found: impl FnMut(usize, Taken<'s>)) {
+    let rebound = bound_names(codes).contains(&map);
     for code in codes {
         for (index, token) in code.tokens.iter().enumerate() {
             let attribute = code.before(index).is_some_and(|before| before.is("."));
-            if token.kind != Kind::Word || token.text != "upstream" || attribute {
+            if token.kind != Kind::Word || token.text != map || attribute {
                 continue;
             }
             let next = |by: usize| code.tokens.get(index + by);
             let taken = match (next(1), next(2), next(3)) {
                 _ if rebound => Taken::Any,
-                // A method, such as `upstream.items()`, is no task.
+                // A method, such as `upstream.items()`, is no field.
                 (Some(dot), Some(name), after) if dot.is(".") && name.kind == Kind::Word => {
                     if after.is_some_and(|after| after.is("(")) {
                         Taken::Any
                     } else {
-                        Taken::Task(name.text)
+                        Taken::Field(name.text)
                     }
                 }
                 (Some(open), Some(name), Some(close))
                     if open.is("[") && name.kind == Kind::Text && close.is("]") && !name.text.contains('\\') =>
                 {
-                    Taken::Task(&name.text[1..name.text.len() - 1])
+                    Taken::Field(&name.text[1..name.text.len() - 1])
                 }
                 _ => Taken::Any,
             };
@@ -128,11 +128,20 @@ pub(super) fn upstream<'s>(codes: &[Code<'s>], mut found: impl FnMut(usize, Take
 
 /// Adds the tasks that code takes.
 pub(super) fn add_upstream(codes: &[Code<'_>], names: &mut UpstreamNames) {
-    upstream(codes, |_, taken| match taken {
-        Taken::Task(name) => match Name::new(name) {
+    taken(codes, "upstream", |_, taken| match taken {
+        Taken::Field(name) => match Name::new(name) {
             Ok(name) => drop(names.names.insert(name)),
             Err(_) => names.all = true,
         },
         Taken::Any => names.all = true,
+    });
+}
+
+/// Adds the params that code names.
+pub(super) fn add_params(codes: &[Code<'_>], names: &mut std::collections::BTreeSet<String>) {
+    taken(codes, "params", |_, taken| {
+        if let Taken::Field(name) = taken {
+            names.insert(name.to_owned());
+        }
     });
 }

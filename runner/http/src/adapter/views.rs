@@ -1,15 +1,15 @@
 //! From rows to what the API shows of runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_api::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::plan::{Plan, TaskIndex};
+use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
-use heddle_domain::state::{ErrorKind, RunState, TaskState};
+use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
-use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
+use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
 use serde_json::Value;
 
 use super::Refusal;
@@ -71,11 +71,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         error,
         skipped: row.skipped,
         labels,
-        waiting_for: match row.waiting_for {
-            Some(Value::Array(items)) => items,
-            Some(Value::Null) | None => Vec::new(),
-            Some(one) => vec![one],
-        },
+        waiting_for: reasons(row.waiting_for),
         source: row.source.map(|source| source.to_string()),
         created_by: row.created_by,
         reopened_at: row.reopened_at.map(Into::into),
@@ -158,11 +154,12 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     let run = RunId(detail.run.id);
     let progress = Progress::from_bytes(&detail.run.progress)
         .map_err(|error| Refusal::from(EngineError::Progress { run, error }))?;
-    let waits = detail.run.state == RunState::Waiting;
     let mut attempts: BTreeMap<TaskKey, Vec<&AttemptView>> = BTreeMap::new();
     for attempt in &detail.attempts {
         attempts.entry(attempt.key).or_default().push(attempt);
     }
+    let open = detail.attempts.iter().filter(|attempt| attempt.finished_at.is_none());
+    let under_way: BTreeSet<TaskIndex> = open.map(|attempt| attempt.key.task).collect();
     let mut overrides: BTreeMap<TaskKey, &OverrideView> = BTreeMap::new();
     let mut cleared: BTreeMap<TaskKey, Time> = BTreeMap::new();
     for by_hand in &detail.overrides {
@@ -183,7 +180,12 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
             due: detail.due.get(&key).copied(),
             waits: detail.waits.get(&key),
         };
-        task_run(engine, plan, run, &progress, key, &found)
+        let under_way = match key.item {
+            Some(_) => found.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none()),
+            None => under_way.contains(&key.task),
+        };
+        let state = progress.stands(key, detail.run.state, under_way);
+        task_run(engine, plan, run, key, state.unwrap_or(TaskState::Pending), &found)
     };
     let mut tasks = Vec::with_capacity(plan.tasks.len());
     for index in plan.topological() {
@@ -206,12 +208,6 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
             }
         }
     }
-    if waits {
-        // Tasks that start with the run's turn are held back as by a pause, but nobody paused them.
-        for task in tasks.iter_mut().filter(|task| task.state == TaskState::Paused) {
-            task.state = TaskState::Pending;
-        }
-    }
     Ok(tasks)
 }
 
@@ -226,11 +222,12 @@ struct Found<'a> {
     waits: Option<&'a WaitView>,
 }
 
-fn wait_of(waits: &WaitView) -> TaskWait {
+fn wait_of(waits: &WaitView, task: &PlanTask) -> TaskWait {
     match waits {
         WaitView::Pools(pools) => TaskWait {
             reason: TaskWaitReason::Pool,
             pools: Some(pools.clone()),
+            slots: Some(task.spec.pools.iter().map(|(pool, slots)| (pool.to_string(), *slots)).collect()),
             queue: None,
             until: None,
         },
@@ -248,6 +245,7 @@ fn wait_of(waits: &WaitView) -> TaskWait {
             TaskWait {
                 reason,
                 pools: None,
+                slots: None,
                 queue: Some(queue.clone()),
                 until,
             }
@@ -255,8 +253,7 @@ fn wait_of(waits: &WaitView) -> TaskWait {
     }
 }
 
-fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: TaskKey, found: &Found<'_>) -> TaskRun {
-    let mut state = progress.state(key).unwrap_or(TaskState::Pending);
+fn task_run(engine: &Engine, plan: &Plan, run: RunId, key: TaskKey, state: TaskState, found: &Found<'_>) -> TaskRun {
     let newest = found.attempts.last().copied();
     let last = newest.filter(|attempt| {
         let ended_before = |cleared| attempt.finished_at.is_some_and(|ended| ended <= cleared);
@@ -266,9 +263,6 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: 
         by_hand.state == state && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at)
     });
     let running = last.is_some_and(|attempt| attempt.finished_at.is_none());
-    if state == TaskState::Ready && (running || (key.item.is_none() && progress.items(key.task).is_some())) {
-        state = TaskState::Running;
-    }
     let told = match newest.filter(|_| running) {
         Some(AttemptView {
             worker: Some(_),
@@ -290,13 +284,14 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, progress: &Progress, key: 
     } else {
         None
     };
+    let task = &plan.tasks[key.task as usize];
     TaskRun {
-        task: plan.tasks[key.task as usize].name.to_string(),
+        task: task.name.to_string(),
         item: key.item,
         state,
         attempt: newest.map_or(0, |attempt| attempt.attempt),
         next_attempt_at: found.due.filter(|_| state == TaskState::Retrying).map(Into::into),
-        waiting_for: found.waits.filter(|_| state == TaskState::Ready).map(wait_of),
+        waiting_for: found.waits.filter(|_| state == TaskState::Ready).map(|waits| wait_of(waits, task)),
         started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output_of(state, last, by_hand).map(json_of),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::state::{AttemptState, RunState, Trigger};
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::database::PgSession;
@@ -44,6 +45,8 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub progress: Vec<u8>,
     /// When somebody last continued it after it had ended.
     pub reopened_at: Option<Time>,
+    /// While it waits: for what, as the API says it.
+    pub waiting_for: Option<Value>,
 }
 
 /// The same with the numbers of the table.
@@ -63,6 +66,7 @@ impl GroupRunNumbers {
             error: self.error,
             progress: self.progress,
             reopened_at: self.reopened_at,
+            waiting_for: self.waiting_for,
         })
     }
 }
@@ -180,7 +184,7 @@ impl Store {
                 GroupRunNumbers,
                 r#"SELECT v.id, v.revision_id, v.state, v.trigger, v.logical_time, v.created_at, v.started_at,
                           NULL::timestamptz AS finished_at, NULL::text AS error, v.progress,
-                          v.reopened_at
+                          v.reopened_at, v.waiting_for
                      FROM heddle.runs_live v WHERE v.group_id = ANY (ARRAY[$1::bigint]) AND v.id < $2
                     ORDER BY v.group_id DESC, v.id DESC LIMIT $3"#,
                 group_id,
@@ -285,6 +289,17 @@ impl Store {
                JOIN heddle.script_uses u ON u.script_id = s.id
                JOIN heddle.groups g ON g.id = u.group_id AND g.deleted_at IS NULL
               WHERE s.name = $1 ORDER BY g.name LIMIT $2",
+            script,
+            limit
+        )
+        .fetch_all(&self.reads)
+        .await?)
+    }
+
+    /// Topics whose messages a script handles.
+    pub async fn page_script_topics(&self, script: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT name FROM heddle.topics WHERE script = $1 ORDER BY name LIMIT $2",
             script,
             limit
         )
@@ -463,7 +478,7 @@ async fn ended_runs(
     Ok(sqlx::query_as!(
         GroupRunNumbers,
         "SELECT d.id, d.revision_id, d.state, d.trigger, d.logical_time, d.created_at, d.started_at, d.finished_at, d.error,
-                d.progress, d.reopened_at
+                d.progress, d.reopened_at, NULL::jsonb AS waiting_for
            FROM heddle.runs_done d
           WHERE d.group_id = ANY (ARRAY[$1::bigint]) AND d.id >= $2 AND d.id < $3 AND d.id < $4
           ORDER BY d.group_id DESC, d.id DESC LIMIT $5",

@@ -74,6 +74,15 @@ pub struct RunRow {
     pub skipped: Option<Skip>,
 }
 
+/// What a waiting run waits for, one by one, as it stands in `waiting_for`.
+pub fn reasons(waiting_for: Option<Value>) -> Vec<Value> {
+    match waiting_for {
+        Some(Value::Array(items)) => items,
+        Some(Value::Null) | None => Vec::new(),
+        Some(one) => vec![one],
+    }
+}
+
 impl RunRow {
     /// Reads what [`LIVE`] or [`DONE`] give, and [`NAMES`].
     fn read(row: &PgRow) -> Result<Self, StoreError> {

@@ -1,7 +1,7 @@
 //! Backfills: how far each is, and pausing, resuming and cancelling them.
 
 use axum::http::Method;
-use heddle_api::{Backfill, BulkReport, List, Run};
+use heddle_api::{Backfill, BulkReport, List, Run, RunState};
 use heddle_domain::backfill::{OnExisting, Order};
 use maud::{Markup, html};
 use serde_json::json;
@@ -42,7 +42,7 @@ fn row(ctx: &Ctx, one: &Backfill) -> Markup {
         tr {
             td { a href={ "/backfills/" (one.id) } { bdi { (one.group) } } }
             td.tight.side { (state(ctx, one.state.as_str())) }
-            td.wide { (bar(ctx, one)) }
+            td.wide { (bar(ctx, one, true)) }
             td.tight data-label=(t!(ctx, "from")) { (time(ctx, one.from)) }
             td.tight.side data-label=(t!(ctx, "to")) { @match one.to { Some(at) => (time(ctx, at)), None => (t!(ctx, "now")) } }
             td.tight.muted { (ago(ctx, one.created_at)) }
@@ -69,8 +69,8 @@ fn told(ctx: &Ctx, one: &Backfill, total: i64) -> String {
     parts.join(" · ")
 }
 
-/// How many runs there are in each state, as one bar.
-fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
+/// How many runs there are in each state, as one bar, and in words where nothing else says so.
+fn bar(ctx: &Ctx, one: &Backfill, words: bool) -> Markup {
     const ORDER: [&str; 7] = [
         "succeeded",
         "failed",
@@ -101,8 +101,14 @@ fn bar(ctx: &Ctx, one: &Backfill) -> Markup {
         svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (class, x, width) in pieces { @if width > 0.0 { rect class=(class) x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} } }
         }
-        span.muted { (label) }
+        @if words { span.muted { (label) } }
     }
+}
+
+/// The runs of a backfill that are in a state: those that are made already.
+fn runs_in(id: uuid::Uuid, state: &str) -> Option<String> {
+    let known = state.parse::<RunState>().is_ok();
+    known.then(|| format!("/runs?backfill={id}&state={state}"))
 }
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
@@ -136,8 +142,13 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
             }
             section.panel {
                 h2 { (t!(ctx, "progress")) }
-                (bar(ctx, &one))
-                dl.stats { @for (name, count) in &one.counts { div.s-failed[name == "failed" && *count > 0] { dd { b { (number(*count)) } } dt { (state_of(ctx, "backfill", name.as_str())) } } } }
+                (bar(ctx, &one, false))
+                dl.stats { @for (name, count) in &one.counts {
+                    div.s-failed[name == "failed" && *count > 0] {
+                        dd { b { (number(*count)) } }
+                        dt { @match runs_in(id, name) { Some(address) => a href=(address) { (state_of(ctx, "backfill", name.as_str())) }, None => (state_of(ctx, "backfill", name.as_str())) } }
+                    }
+                } }
                 @if one.skipped > 0 { p.muted { (t!(ctx, "left-alone", n = one.skipped)) } }
             }
             section.panel { h2 { (t!(ctx, "backfill-asked")) } (asked(ctx, &one)) }
@@ -196,5 +207,20 @@ fn asked(ctx: &Ctx, one: &Backfill) -> Markup {
             dt { (t!(ctx, "priority")) } dd { (one.priority) }
             dt { (t!(ctx, "params")) } dd { @if has_params { (crate::yaml::highlighted(&crate::yaml::text(&one.params))) } @else { span.muted { (t!(ctx, "none")) } } }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runs_of_a_state_have_an_address_once_they_are_made() {
+        let id = uuid::Uuid::nil();
+        assert_eq!(
+            runs_in(id, "failed").as_deref(),
+            Some("/runs?backfill=00000000-0000-0000-0000-000000000000&state=failed")
+        );
+        assert_eq!(runs_in(id, "pending"), None);
     }
 }

@@ -26,12 +26,14 @@ const COMPARED_BYTES_MAX: usize = 100_000;
 
 /// Compares the two runs that the query names. If it names one, compares it with the previous run of its group.
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
-    let asked: Vec<Uuid> = ctx
+    let mut asked: Vec<Uuid> = ctx
         .query
         .iter()
         .filter(|(name, value)| name == "run" && !value.is_empty())
         .map(|(_, value)| value.parse().map_err(|_| Trouble::not_found()))
         .collect::<Result<_, _>>()?;
+    // An id begins with the time at which its run was made: whichever is chosen where, the older one is before.
+    asked.sort_unstable();
     let title = t!(ctx, "compare-title");
     let Some(last) = asked.last().copied() else {
         let body = html! { div.heading { h1 { (title) } } section.panel { p.empty { (t!(ctx, "compare-none")) } } };
@@ -88,10 +90,17 @@ fn chooser(ctx: &Ctx, name: &str, others: &[GroupRunRow], chosen: Option<Uuid>) 
             @for run in others {
                 option value=(run.id) selected[Some(run.id) == chosen] {
                     (span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true)) " · " (state_word(ctx, run.state))
+                    @if is_twin(run, others) { " · " (t!(ctx, "created")) " " (span::to_the_milli(ctx.lang, ctx.zone, run.created_at, ctx.now)) }
                 }
             }
         }
     }
+}
+
+/// Whether another run is called the same: for the same second, with the same end.
+fn is_twin(run: &GroupRunRow, among: &[GroupRunRow]) -> bool {
+    let called = |one: &GroupRunRow| (one.logical_time.timestamp(), one.state);
+    among.iter().any(|one| one.id != run.id && called(one) == called(run))
 }
 
 fn length(from: Option<Moment>, to: Option<Moment>) -> Option<i64> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::{SecondsFormat, TimeDelta};
-use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, Peek};
+use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, OfferTerms, Peek};
 use heddle_domain::Time;
 use heddle_domain::dispatch::{OfferKind, Why};
 use maud::{Markup, html};
@@ -16,7 +16,7 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, line, more, number, state, state_word, time, when};
 use crate::form::field;
 use crate::frame::Page;
-use crate::words::t;
+use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
 
 /// The filters of the list of assignments.
@@ -154,12 +154,12 @@ fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
             }
         }
         p.muted.params {
-            (t!(ctx, "peek-audiences")) ": "
+            (t!(ctx, "peek-audiences")) (ctx.lang.colon())
             @for (n, audience) in peek.audiences.iter().enumerate() {
-                @if n > 0 { ", " }
+                @if n > 0 { (ctx.lang.comma()) }
                 bdi { (audience) }
             }
-            ". " (t!(ctx, "peek-window")) ": " (time(ctx, peek.window.from)) " – " (time(ctx, peek.window.to))
+            (ctx.lang.stop()) (t!(ctx, "peek-window")) (ctx.lang.colon()) (time(ctx, peek.window.from)) " – " (time(ctx, peek.window.to))
         }
         @if peek.offers.is_empty() { (empty(&t!(ctx, "peek-no-offers"))) }
         @else {
@@ -168,9 +168,9 @@ fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
                 tbody { @for one in &peek.offers {
                     tr {
                         td { a href={ "/dispatch?offer=" (segment(&one.offer)) } { bdi { (one.offer) } } }
-                        td { bdi { (one.audience) } }
+                        td.side { bdi { (one.audience) } }
                         td.wide { @if one.why == Why::Given { strong { (why_in_words(ctx, one.why)) } } @else { (why_in_words(ctx, one.why)) } }
-                        td.tight.side data-label=(t!(ctx, "occurrence")) { @if let Some(at) = one.occurrence { (time(ctx, at)) } @else { span.muted { "–" } } }
+                        td.tight data-label=(t!(ctx, "occurrence")) { @if let Some(at) = one.occurrence { (time(ctx, at)) } @else { span.muted { "–" } } }
                         td.tight.side data-label=(t!(ctx, "next")) { @if let Some(at) = one.next_at { (time(ctx, at)) } @else { span.muted { "–" } } }
                     }
                 } }
@@ -192,11 +192,23 @@ fn why_in_words(ctx: &Ctx, why: Why) -> String {
     }
 }
 
-fn kind_word(ctx: &Ctx, kind: OfferKind) -> String {
-    match kind {
-        OfferKind::Once => t!(ctx, "offer-once"),
-        OfferKind::Interval => t!(ctx, "offer-interval"),
-        OfferKind::Daily => t!(ctx, "offer-daily"),
+/// When an offer is due, but for its first time: `every 1 h`, `daily at 09:30`.
+fn due_word(lang: Lang, terms: &OfferTerms) -> String {
+    match (terms.kind, terms.every, terms.at.as_deref()) {
+        (OfferKind::Once, ..) => lang.t("offer-once", &[]),
+        (OfferKind::Interval, Some(every), _) => {
+            let every = crate::span::span(lang, every.chrono().num_milliseconds());
+            lang.t("offer-every", &[("span", Arg::from(every))])
+        }
+        (OfferKind::Interval, None, _) => lang.t("offer-interval", &[]),
+        (OfferKind::Daily, _, Some(at)) => match terms.every_days {
+            Some(days @ 2..) => lang.t(
+                "offer-days-at",
+                &[("n", Arg::from(i64::from(days))), ("at", Arg::from(at))],
+            ),
+            _ => lang.t("offer-daily-at", &[("at", Arg::from(at))]),
+        },
+        (OfferKind::Daily, _, None) => lang.t("offer-daily", &[]),
     }
 }
 
@@ -221,7 +233,7 @@ fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
                         @let terms = &one.terms;
                         tr {
                             td { a href={ "/dispatch?offer=" (segment(&one.id)) } { bdi { (one.id) } } }
-                            td.tight.side { span.tag { (kind_word(ctx, terms.kind)) } }
+                            td.side { span.tag { (due_word(ctx.lang, terms)) } @if let Some(zone) = &terms.timezone { " " span.muted { (zone) } } }
                             td { bdi { (terms.audience) } }
                             td.tight.side data-label=(t!(ctx, "starts")) { @if let Some(at) = terms.starts_at.or(terms.anchor) { (time(ctx, at)) } }
                             td.num data-label=(t!(ctx, "stock")) { (stock_word(ctx, &terms.dispatch_times)) }
@@ -333,10 +345,16 @@ fn run_of(offer: &str) -> Option<uuid::Uuid> {
     id.parse().ok()
 }
 
+/// The end of an id: its beginning is a time, which runs that were made together share.
+fn id_end(id: &uuid::Uuid) -> String {
+    let text = id.to_string();
+    text[text.len() - 12..].to_owned()
+}
+
 fn offer_name(ctx: &Ctx, offer: &str) -> Markup {
     html! {
         @match run_of(offer) {
-            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { (id.to_string().chars().take(13).collect::<String>()) "…" } },
+            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { "…" (id_end(&id)) } },
             None => bdi { (offer) },
         }
     }
@@ -403,7 +421,7 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         .unwrap_or_default();
     let found: Members = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) ": " (number(found.count)) } } }
+        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) (ctx.lang.colon()) (number(found.count)) } } }
         @if ctx.viewer.operates() {
             form.panel.filters method="post" {
                 label.hidden for="add" { (t!(ctx, "add")) } input #add.broad type="text" name="add" placeholder=(t!(ctx, "add"));
@@ -431,5 +449,30 @@ mod tests {
         for other in ["survey", "run-1", "run-", &format!("run-{id}"), &format!("run-{id}-x")] {
             assert_eq!(run_of(other), None, "{other}");
         }
+        assert_eq!(
+            run_of(&format!("run-{id}-0")).map(|id| id_end(&id)).as_deref(),
+            Some("43089edb2d5a")
+        );
+    }
+
+    #[test]
+    fn an_offer_says_when_it_is_due() {
+        let word = |more: Value| {
+            let mut terms = json!({
+                "kind": "once", "audience": "gid_a", "template": null, "params": {}, "dispatch_times": 1, "mode": "single",
+                "priority": 0, "max_hold": null, "enabled": true, "ends_at": null,
+            });
+            for (name, value) in more.as_object().unwrap() {
+                terms[name] = value.clone();
+            }
+            due_word(Lang::En, &serde_json::from_value(terms).unwrap())
+        };
+        assert_eq!(word(json!({})), "once");
+        assert_eq!(word(json!({"kind": "interval", "every": "1h"})), "every 1 h");
+        assert_eq!(word(json!({"kind": "daily", "at": "09:30"})), "daily at 09:30");
+        assert_eq!(
+            word(json!({"kind": "daily", "at": "09:30", "every_days": 3})),
+            "every 3 days at 09:30"
+        );
     }
 }

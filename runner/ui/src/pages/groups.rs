@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{Answer, picture};
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, choice, empty, group_link, millis, more, number, state, with_query};
+use crate::elements::{ago, choice, empty, group_link, group_or_topic, millis, more, number, state, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -82,6 +82,8 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let mut lines = ctx.store().page_groups(&asked, LINES + 1).await?;
     let next = (lines.len() as i64 > LINES).then(|| lines[LINES as usize - 1].name.clone());
     lines.truncate(LINES as usize);
+    let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
+    ctx.know_topics(&names).await?;
     let ids: Vec<i64> = lines.iter().map(|line| line.id).collect();
     let mut runs: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
     // How far back runs are read for the strip: a monthly group has thirty runs in three years.
@@ -181,9 +183,13 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                     } }
                     tbody {
                         @for (line, lately) in lines {
+                            @let topic = ctx.topic_of(&line.name);
+                            // What Heddle keeps for a topic is not switched here.
+                            @let own = topic.is_none();
                             tr {
-                                @if may { td.pick { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } }
+                                @if may { td.pick { @if own { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } } }
                                 td { strong { (group_link(&line.name)) }
+                                    @if topic.is_some() { br; (group_or_topic(ctx, &line.name)) }
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
                                 td.wide.no-bars[lately.bars.is_empty()] {
                                     a.of-runs href={ "/groups/" (segment(&line.name)) "/runs" } { (strip(&lately.bars, &strip_label(ctx, lately))) }
@@ -194,8 +200,8 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                                 td.num data-label=(t!(ctx, "rate")) { @if let Some(rate) = lately.rate { (format!("{:.0} %", (rate * 100.0).floor())) } @else { span.muted { "–" } } }
                                 td.num.side data-label=(t!(ctx, "median")) { @if let Some(median) = lately.median_ms { (millis(ctx, median)) } @else { span.muted { "–" } } }
                                 td.tight data-label=(t!(ctx, "next")) { @match (line.enabled, line.next_at) { (true, Some(at)) => (ago(ctx, at)), _ => span.muted { "–" } } }
-                                td.drop.follows { @for (index, name) in line.depends_on.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
-                                td.tight.side { @if may { (switch(ctx, line)) } @else { (state(ctx, if line.enabled { "enabled" } else { "disabled" })) } }
+                                td.drop.follows data-label=(t!(ctx, "follows")) { @for (index, name) in line.depends_on.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
+                                td.tight.side { @if may && own { (switch(ctx, line)) } @else { (state(ctx, if line.enabled { "enabled" } else { "disabled" })) } }
                             }
                         }
                     }

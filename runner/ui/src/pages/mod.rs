@@ -108,7 +108,7 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         [""] => overview::page(ctx).await,
         ["search"] => search::page(ctx).await,
         ["preferences"] => preferences::page(ctx).await,
-        ["sign-in"] | ["sign-in", _] => sign_in::page(ctx).await,
+        ["sign-in"] | ["sign-in", _] => sign_in::page(ctx, false).await,
         ["sign-out"] => sign_in::out(ctx).await,
         ["groups"] => groups::page(ctx).await,
         ["groups", "set"] if ctx.posts() => groups::set(ctx).await,

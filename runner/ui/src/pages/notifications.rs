@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, state_of, with_query};
+use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, named, state_of, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -30,7 +30,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ];
     let shown = html! {
         section.panel {
-            @if found.items.is_empty() { (empty(&t!(ctx, "no-notifications"))) }
+            @if found.items.is_empty() { (empty(&t!(ctx, if ctx.filters() { "no-notifications-match" } else { "no-notifications" }))) }
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "subject")) } th { (t!(ctx, "state")) } th { (t!(ctx, "channel")) } th { (t!(ctx, "group")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } th { span.hidden { (t!(ctx, "action")) } } } }
@@ -44,7 +44,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             div.grow { h1 { (title) } }
             (choice(ctx, &t!(ctx, "state"), "state", ctx.q("state").unwrap_or_default(), &states))
         }
-        @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) ": " bdi { (channel) } " " a href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
+        @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) (ctx.lang.colon()) bdi { (channel) } " " a href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
         (ctx.live("notifications", shown))
         (more(ctx, found.next_cursor.as_deref()))
         (of_channels(ctx, &channels.items))
@@ -52,18 +52,35 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("notifications", title, body))
 }
 
+/// How a notification stands: one that could not be sent waits for something else than one that nobody has tried to send.
+fn standing(one: &Notification) -> &'static str {
+    match one.state {
+        NotificationState::Pending if one.attempts > 0 && one.last_error.is_some() => "retrying",
+        state => state.as_str(),
+    }
+}
+
 fn row(ctx: &Ctx, one: &Notification) -> Markup {
+    let standing = standing(one);
+    let next = one.next_attempt_at.filter(|_| standing == "retrying");
+    let to: Vec<&str> = one.to.iter().map(String::as_str).collect();
     html! {
         tr {
             td.wide { @if let Some(run) = one.run { a href={ "/runs/" (run) } { (line(&one.subject)) } } @else { (line(&one.subject)) } }
-            td.tight { (state_of(ctx, "notification", one.state)) }
-            td.tight.side { bdi { (one.channel) } }
+            td.tight { (state_of(ctx, "notification", standing)) @if let Some(at) = next { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+            td.side { bdi { (one.channel) } @if !to.is_empty() { p.muted { bdi { (named(&to)) } } } }
             td { @if let Some(group) = &one.group { (group_link(group)) } }
             td.tight.muted.side { (ago(ctx, one.created_at)) }
             td.wide { @if let Some(error) = &one.last_error { span.error { (line(error)) } } }
             td.tight.side { @if ctx.viewer.operates() && one.state != NotificationState::Pending { (button(Button { kind: "small", ..Button::new(format!("/notifications/{}/resend", one.id), t!(ctx, "resend"), t!(ctx, "resend-will")) })) } }
         }
     }
+}
+
+/// The channels, as a page of the system.
+pub(super) async fn channels(ctx: &Ctx) -> Result<Markup, Trouble> {
+    let channels: List<Channel> = ctx.get("/v1/channels?limit=100").await?;
+    Ok(of_channels(ctx, &channels.items))
 }
 
 fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
@@ -112,4 +129,24 @@ pub(super) async fn test(ctx: &Ctx, channel: &str) -> Result<Answer, Trouble> {
         }
     };
     Answer::back(ctx, Some(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_and_is_tried_again_does_not_just_wait() {
+        let told = |state: &str, attempts: i32, last_error: Option<&str>| {
+            let one = json!({
+                "id": uuid::Uuid::nil(), "channel": "mail", "event": "failed", "subject": "x", "to": [], "count": 1,
+                "state": state, "attempts": attempts, "last_error": last_error, "created_at": "2026-11-25T10:00:00Z",
+            });
+            standing(&serde_json::from_value(one).unwrap())
+        };
+        assert_eq!(told("pending", 0, None), "pending");
+        assert_eq!(told("pending", 2, Some("Connection refused")), "retrying");
+        assert_eq!(told("failed", 9, Some("Connection refused")), "failed");
+        assert_eq!(told("sent", 2, Some("Connection refused")), "sent");
+    }
 }

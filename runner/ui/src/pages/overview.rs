@@ -10,10 +10,10 @@ use heddle_domain::schedule::Calendar;
 use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
-use super::Answer;
+use super::{Answer, queues};
 use crate::chart::{Axis, fill, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, empty, group_link, line, linked, number, state};
+use crate::elements::{self, Button, ago, button, empty, group_link, group_or_topic, line, linked, number, state};
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
@@ -88,13 +88,16 @@ struct View {
 }
 
 impl View {
-    fn troubles(&self) -> usize {
-        self.failing.iter().filter(|one| one.since_then.is_none()).count()
+    /// What needs somebody, and the groups that have gone on by themselves.
+    fn troubles(&self) -> (usize, usize) {
+        let recovered = self.failing.iter().filter(|one| one.since_then.is_some()).count();
+        let need = self.failing.len() - recovered
             + self.late.len()
             + self.stalled.len()
             + self.unsent.len()
             + self.lost.len()
-            + self.slow.len()
+            + self.slow.len();
+        (need, recovered)
     }
 
     async fn read(ctx: &Ctx) -> Result<Self, Trouble> {
@@ -266,6 +269,11 @@ fn next_instants(calendar: &Calendar, now: Time, to: Time) -> Vec<Time> {
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let view = View::read(ctx).await?;
+    let failing = view.failing.iter().map(|one| one.group.as_str());
+    let groups: Vec<&str> = failing
+        .chain(view.lanes.iter().map(|lane| lane.name.as_str()))
+        .collect();
+    ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-overview");
     let nothing = view.now.groups == 0;
     let body = html! {
@@ -339,10 +347,10 @@ fn welcome(ctx: &Ctx) -> Markup {
 }
 
 fn attention(ctx: &Ctx, view: &View) -> Markup {
-    let count = view.troubles();
+    let (count, recovered) = view.troubles();
     html! {
         section.panel aria-labelledby="attention-title" {
-            div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) } }
+            div.row { h2.grow #attention-title { (t!(ctx, "needs-attention")) } span.muted { (t!(ctx, "things-need", n = count)) @if recovered > 0 { " · " (t!(ctx, "things-recovered", n = recovered)) } } }
             @if count == 0 { p.state.s-succeeded { (elements::glyph("succeeded")) span { (t!(ctx, "all-well")) } } }
             @if count > 0 || !view.failing.is_empty() {
                 table.cards.steady { colgroup { col.of-group; col.of-state; col; col.of-count; col.of-action; } tbody {
@@ -351,7 +359,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
                             td.tight { (state(ctx, if one.paused { "paused" } else { "waiting" })) }
-                            td.wide.why { (stalled(ctx, one)) }
+                            td.wide.why { (queues::stalled(ctx, one.waiting, one.paused, one.claimed)) }
                             td.tight.why { (ago(ctx, one.paused_at.unwrap_or(one.since))) }
                             td.tight.side {}
                         }
@@ -402,15 +410,6 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
     }
 }
 
-/// Why nobody claims from a queue.
-fn stalled(ctx: &Ctx, one: &StalledRow) -> String {
-    match (one.paused, one.claimed) {
-        (true, _) => t!(ctx, "stalled-paused", n = one.waiting),
-        (false, 0) => t!(ctx, "stalled", n = one.waiting),
-        (false, held) => t!(ctx, "stalled-held", n = one.waiting, held = held),
-    }
-}
-
 fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     let run = one.newest.id;
     // The button restarts one run. If several failed, it says that it is the newest.
@@ -421,7 +420,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     };
     html! {
         tr {
-            td.tight { (group_link(&one.group)) }
+            td.tight { (group_or_topic(ctx, &one.group)) }
             td.tight { a href={ "/runs/" (run) } data-main { (state(ctx, RunState::Failed)) } }
             td.wide {
                 span.error { (linked(&line(one.newest.error.as_deref().unwrap_or_default()))) }
@@ -463,7 +462,7 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
                         line.axis x1="500" x2="500" y1="14" y2="20" {}
                     }
                     @for lane in &view.lanes {
-                        div.lane.lane-name { (group_link(&lane.name)) }
+                        div.lane.lane-name { (group_or_topic(ctx, &lane.name)) }
                         (lane_picture(ctx, lane, &axis, &ticks))
                     }
                 }
@@ -631,6 +630,46 @@ fn nodes(ctx: &Ctx, view: &View) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_recovered_is_counted_apart() {
+        let failing = |since_then: Option<RunState>| Failing {
+            group: "g".into(),
+            newest: FailureRow {
+                id: uuid::Uuid::nil(),
+                group_id: 1,
+                group_name: "g".into(),
+                finished_at: Time::UNIX_EPOCH,
+                error: None,
+            },
+            count: 1,
+            since: Time::UNIX_EPOCH,
+            since_then,
+        };
+        let mut view = View {
+            failing: vec![failing(None), failing(Some(RunState::Succeeded)), failing(Some(RunState::Cancelled))],
+            late: Vec::new(),
+            stalled: Vec::new(),
+            unsent: Vec::new(),
+            lost: vec![("n".into(), Time::UNIX_EPOCH)],
+            slow: Vec::new(),
+            lanes: Vec::new(),
+            more_lanes: false,
+            minutes: Vec::new(),
+            now: NowRow {
+                running: 0,
+                ready: 0,
+                queued: 0,
+                live: 0,
+                retrying: 0,
+                groups: 1,
+            },
+            nodes: Vec::new(),
+        };
+        assert_eq!(view.troubles(), (2, 2));
+        view.failing.clear();
+        assert_eq!(view.troubles(), (1, 0));
+    }
 
     #[test]
     fn a_backfill_of_the_day_fills_it() {

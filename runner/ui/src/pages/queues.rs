@@ -2,10 +2,10 @@
 
 use axum::http::Method;
 use chrono::TimeDelta;
-use heddle_api::{List, Queue, QueueMinute, QueueTask};
+use heddle_api::{AuditEntry, List, Queue, QueueMinute, QueueTask};
 use heddle_domain::Time;
 use maud::{Markup, html};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Answer;
 use crate::ctx::{Beat, segment};
@@ -105,6 +105,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     let since = ctx.now - TimeDelta::minutes(RATE_MINUTES - 1);
     let ends: std::collections::HashMap<String, i64> =
         ctx.store().queue_ends(&names, since).await?.into_iter().collect();
+    let deeds = deeds(ctx, &found.items, None).await;
     let title = t!(ctx, "nav-queues");
     let shown = html! {
         section.panel {
@@ -112,7 +113,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             @else {
                 table.cards {
                     thead { tr { th { (t!(ctx, "queue")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "waiting")) } th { (t!(ctx, "oldest")) } th.num { (t!(ctx, "claimed")) } th.num { (t!(ctx, "per-minute")) } th.num { (t!(ctx, "workers")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for one in &found.items { (row(ctx, one, ends.get(&one.name).copied().unwrap_or_default())) } }
+                    tbody { @for one in &found.items { (row(ctx, one, ends.get(&one.name).copied().unwrap_or_default(), &deeds)) } }
                 }
             }
         }
@@ -122,18 +123,66 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("queues", title, body))
 }
 
-fn queue_state(ctx: &Ctx, one: &Queue) -> Markup {
-    let stuck = one.depth > 0 && one.workers == 0;
+/// Whether what waits in a queue waits for more than its turn.
+fn is_stuck(one: &Queue) -> bool {
+    one.depth > 0 && (one.paused || one.workers == 0)
+}
+
+fn standing(ctx: &Ctx, one: &Queue) -> Markup {
     state(
         ctx,
         if one.paused {
             "paused"
-        } else if stuck {
+        } else if is_stuck(one) {
             "waiting"
         } else {
             "active"
         },
     )
+}
+
+/// Why nothing of a queue is claimed.
+pub(super) fn stalled(ctx: &Ctx, waiting: i64, paused: bool, held: i64) -> String {
+    match (paused, held) {
+        (true, _) => t!(ctx, "stalled-paused", n = waiting),
+        (false, 0) => t!(ctx, "stalled", n = waiting),
+        (false, held) => t!(ctx, "stalled-held", n = waiting, held = held),
+    }
+}
+
+/// Why what waits in a queue waits, if it does so for more than its turn.
+pub(super) fn reason(ctx: &Ctx, one: &Queue) -> Option<String> {
+    is_stuck(one).then(|| stalled(ctx, one.depth, one.paused, one.claimed))
+}
+
+/// Entries of the audit that are read to find out who paused queues.
+const DEEDS_MAX: usize = 100;
+
+/// What was done to queues, newest first, to one of them or to all; nothing if none is paused. Without the audit, nothing
+/// is known of it.
+async fn deeds(ctx: &Ctx, queues: &[Queue], name: Option<&str>) -> Vec<AuditEntry> {
+    if queues.iter().all(|one| !one.paused) {
+        return Vec::new();
+    }
+    let name = name.map(|name| format!("&name={}", segment(name))).unwrap_or_default();
+    let target = format!("/v1/audit?kind=queue&limit={DEEDS_MAX}{name}");
+    let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
+    found.map(|found| found.items).unwrap_or_default()
+}
+
+/// What paused a queue that is paused.
+fn paused_by<'a>(deeds: &'a [AuditEntry], one: &Queue) -> Option<&'a AuditEntry> {
+    let paused = |value: &Option<Value>| value.as_ref().is_some_and(|value| value["paused"] == true);
+    let did = |deed: &&AuditEntry| deed.name == one.name && paused(&deed.after) && !paused(&deed.before);
+    deeds.iter().find(did).filter(|_| one.paused)
+}
+
+/// Why a queue stands as it stands: what its task runs wait for, and who paused it.
+fn why(ctx: &Ctx, one: &Queue, deeds: &[AuditEntry]) -> Markup {
+    html! {
+        @if let Some(reason) = reason(ctx, one) { p.why { (reason) } }
+        @if let Some(deed) = paused_by(deeds, one) { p.why { (t!(ctx, "done-pause")) " " bdi { (deed.actor) } " · " (ago(ctx, deed.at)) } }
+    }
 }
 
 fn depth(one: &Queue) -> String {
@@ -156,11 +205,11 @@ fn pause(ctx: &Ctx, one: &Queue, kind: &str) -> Markup {
     })
 }
 
-fn row(ctx: &Ctx, one: &Queue, ended: i64) -> Markup {
+fn row(ctx: &Ctx, one: &Queue, ended: i64, deeds: &[AuditEntry]) -> Markup {
     html! {
         tr {
-            td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } }
-            td.tight.side { (queue_state(ctx, one)) }
+            td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } (why(ctx, one, deeds)) }
+            td.tight.side { (standing(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
             td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one.oldest { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(one.claimed)) }
@@ -184,12 +233,15 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     let one: Queue = ctx.get(&api).await?;
     let (tasks, passed) = (format!("{api}/tasks?limit={TASKS}"), format!("{api}/minutes"));
     let (tasks, passed): (List<QueueTask>, List<QueueMinute>) = futures::try_join!(ctx.get(&tasks), ctx.get(&passed))?;
+    let groups: Vec<&str> = tasks.items.iter().map(|task| task.group.as_str()).collect();
+    ctx.know_topics(&groups).await?;
     let minutes = minutes(&passed.items, one.depth, ctx.now);
+    let deeds = deeds(ctx, std::slice::from_ref(&one), Some(queue)).await;
     let workers = one.connected.as_deref().unwrap_or_default();
     let shown = html! {
         div.stack {
             div.heading {
-                div.grow { h1 { bdi { (queue) } (queue_state(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } }
+                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } (why(ctx, &one, &deeds)) }
                 @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {
@@ -240,7 +292,7 @@ fn task_runs(ctx: &Ctx, tasks: &[QueueTask], more_wait: bool) -> Markup {
                     thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th { (t!(ctx, "since")) } th.num { (t!(ctx, "priority")) } th { (t!(ctx, "tags")) } th { (t!(ctx, "worker")) } } }
                     tbody { @for one in tasks {
                         tr {
-                            td { a href={ "/runs/" (one.run) } { bdi { (one.group) } " · " bdi { (one.task) } @if let Some(item) = one.item { "[" (item) "]" } } }
+                            td { a href={ "/runs/" (one.run) } { bdi { @match ctx.topic_of(&one.group) { Some(topic) => (t!(ctx, "topic-named", name = topic)), None => (one.group) } } " · " bdi { (one.task) } @if let Some(item) = one.item { "[" (item) "]" } } }
                             td.tight.side { (state(ctx, one.state)) }
                             td.tight.muted { (ago(ctx, one.since)) }
                             td.num.side data-label=(t!(ctx, "priority")) { (number(one.priority)) }
@@ -258,6 +310,49 @@ fn task_runs(ctx: &Ctx, tasks: &[QueueTask], more_wait: bool) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn queue(name: &str, depth: i64, workers: i64, paused: bool) -> Queue {
+        Queue {
+            name: name.into(),
+            depth,
+            depth_exact: true,
+            oldest: None,
+            claimed: 0,
+            workers,
+            paused,
+            rate: None,
+            connected: None,
+        }
+    }
+
+    #[test]
+    fn a_queue_is_stuck_without_workers_or_when_it_is_paused() {
+        let stuck = |depth, workers, paused| is_stuck(&queue("q", depth, workers, paused));
+        assert!(stuck(3, 0, false) && stuck(3, 2, true));
+        assert!(!stuck(3, 2, false) && !stuck(0, 0, false) && !stuck(0, 0, true));
+    }
+
+    #[test]
+    fn who_paused_a_queue_is_who_did_it_last() {
+        let deed = |actor: &str, name: &str, before: Value, after: Value| -> AuditEntry {
+            serde_json::from_value(json!({
+                "id": uuid::Uuid::nil(), "at": "2026-11-25T10:00:00Z", "actor": actor, "action": "update", "kind": "queue",
+                "name": name, "before": before, "after": after,
+            }))
+            .unwrap()
+        };
+        let (on, off) = (json!({"paused": false}), json!({"paused": true}));
+        let deeds = [
+            deed("rate", "q", off.clone(), json!({"paused": true, "rate": {"count": 1, "per": "1s"}})),
+            deed("other", "r", on.clone(), off.clone()),
+            deed("ann", "q", on.clone(), off.clone()),
+            deed("bob", "q", Value::Null, off),
+        ];
+        let by = |one: &Queue| paused_by(&deeds, one).map(|deed| deed.actor.clone());
+        assert_eq!(by(&queue("q", 1, 0, true)).as_deref(), Some("ann"));
+        assert_eq!(by(&queue("q", 1, 0, false)), None);
+        assert_eq!(by(&queue("s", 1, 0, true)), None);
+    }
 
     #[test]
     fn minutes_that_nobody_looked_at_are_as_deep_as_the_last_one() {

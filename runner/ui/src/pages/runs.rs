@@ -10,9 +10,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Answer;
+use super::run::waits_for_what;
 use crate::ctx::Beat;
 use crate::elements::{
-    ago, empty, group_link, line, more, parse, state, state_word, time, took, trigger_word, when, with_query,
+    ago, empty, group_link, group_or_topic, line, more, parse, state, state_word, time, took, trigger_word, when,
+    with_query,
 };
 use crate::form::field;
 use crate::frame::Page;
@@ -54,6 +56,8 @@ fn actions_for(state: Option<&str>) -> [&'static str; 5] {
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let runs: List<Run> = ctx.get(&format!("/v1/runs?{}", ctx.asks(50, &FILTERS))).await?;
+    let groups: Vec<&str> = runs.items.iter().map(|run| run.group.as_str()).collect();
+    ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-runs");
     let by_param = ctx.q("param").is_some();
     let none = runs.items.is_empty() && runs.next_cursor.is_none();
@@ -114,12 +118,12 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
                 input #param type="search" name="param" value=[ctx.q("param")] placeholder=(t!(ctx, "param-hint"));
                 (when(ctx, "from")) (when(ctx, "to"))
                 @if let Some(id) = ctx.q("backfill") {
-                    span.tag { (t!(ctx, "backfill")) ": " code { (id.chars().take(13).collect::<String>()) "…" } " " a href=(with_query(ctx, &[("backfill", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
+                    span.tag { (t!(ctx, "backfill")) (ctx.lang.colon()) code { (id.chars().take(13).collect::<String>()) "…" } " " a href=(with_query(ctx, &[("backfill", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
                     input type="hidden" name="backfill" value=(id);
                 }
                 // A day from a calendar, or a span that was marked in a picture.
                 @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
-                    span.tag { (t!(ctx, "logical-time")) ": " (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
+                    span.tag { (t!(ctx, "logical-time")) (ctx.lang.colon()) (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
                     input type="hidden" name="logical_from" value=[ctx.q("logical_from")];
                     input type="hidden" name="logical_to" value=[ctx.q("logical_to")];
                 }
@@ -147,7 +151,7 @@ pub(super) fn list(ctx: &Ctx, runs: &[Run]) -> Markup {
 fn row(ctx: &Ctx, run: &Run) -> Markup {
     html! {
         tr {
-            td { (group_link(&run.group)) }
+            td { (group_or_topic(ctx, &run.group)) }
             td.tight.side { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
             td.tight { (state(ctx, run.state)) }
             td.tight.muted.side.trigger { (trigger_word(ctx, run.trigger)) }
@@ -155,6 +159,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
             td.tight.muted.side { (ago(ctx, run.created_at)) }
             td.wide {
                 @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }
+                @if run.state == RunState::Waiting { (waits_for_what(ctx, &run.waiting_for)) }
                 @if let Some(key) = &run.key { " " span.tag { (key) } }
                 @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
             }

@@ -24,7 +24,9 @@ use crate::{Ctx, Trouble, span, yaml};
 
 /// How many files one upload may have.
 const FILES_MAX: usize = 20;
-/// How many versions are listed.
+/// Groups and topics that use a script and are listed, of each.
+const USERS_MAX: i64 = 50;
+/// Versions that are listed.
 const VERSIONS: usize = 100;
 /// Up to this number of changes, the changes of a version's params are shown unfolded.
 const CHANGES_OPEN: usize = 6;
@@ -243,7 +245,8 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
 async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Markup, Trouble> {
     let found: List<ScriptVersion> = ctx.get(&format!("{api}/versions?limit={VERSIONS}")).await?;
     let items = found.items;
-    let uses = ctx.store().page_script_uses(name, 50).await?;
+    let uses = ctx.store().page_script_uses(name, USERS_MAX).await?;
+    let topics = ctx.store().page_script_topics(name, USERS_MAX).await?;
     let lately = lately(ctx, name, &uses).await?;
     let active: Option<ScriptVersion> = match script.active_version {
         Some(n) => ctx.get(&format!("{api}/versions/{n}")).await.ok(),
@@ -265,8 +268,11 @@ async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<M
                 @if let Some(names) = &imported { (imports(ctx, names)) }
                 section.panel {
                     h2 { (t!(ctx, "used-by")) }
-                    @if uses.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
-                    ul { @for group in &uses { li { (group_link(group)) } } }
+                    @if uses.is_empty() && topics.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
+                    ul {
+                        @for group in &uses { li { (group_link(group)) } }
+                        @for topic in &topics { li { a href={ "/topics/" (segment(topic)) } { (t!(ctx, "topic-named", name = topic)) } } }
+                    }
                 }
                 section.panel {
                     h2 { (t!(ctx, "params-schema")) }
@@ -447,6 +453,13 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
     }
 }
 
+/// Whether a script may call what only a task of a group grants, and an attempt without a run has not. A text does not say
+/// what it calls.
+fn lacks_grants(world: &str, imports: Option<&[String]>) -> bool {
+    let granted = |name: &String| NEEDS.iter().any(|(part, by)| name.starts_with(part) && *by != "needs-http");
+    script_text::is_text(world) || imports.is_some_and(|names| names.iter().any(granted))
+}
+
 /// The world of scripts that handle messages of a topic.
 const CONSUMER: &str = "heddle:task/consumer";
 
@@ -467,6 +480,9 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
             }
         });
     }
+    // Only the answer about a single version has them.
+    let one: Option<ScriptVersion> = ctx.get(&format!("{api}/versions/{}", version.version)).await.ok();
+    let imports = one.and_then(|one| one.imports);
     let properties = version.params_schema.as_ref().map(form::properties).unwrap_or_default();
     let defaults = version.defaults.as_object().unwrap_or(&none);
     let form = ctx.form();
@@ -479,8 +495,9 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
         div.two {
             section.panel {
                 h2 { (t!(ctx, "console-title")) }
+                @if lacks_grants(&version.world, imports.as_deref()) { p.muted { (prose(&t!(ctx, "console-no-grants"))) } }
                 form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } data-keep={ "console/" (name) } {
-                    (fields(ctx, &properties, defaults, &form))
+                    (fields(ctx, &properties, defaults, &BTreeMap::new(), &form))
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "console-json-hint")) } }
                     div.field-row {
                         label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=[script.active_version]; }
@@ -559,6 +576,16 @@ mod tests {
             longest_ms: 900,
         };
         assert_eq!(Lately::of(&all), told);
+    }
+
+    #[test]
+    fn the_console_says_what_it_cannot_grant() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+        let task = "heddle:task/task";
+        assert!(lacks_grants("source/typescript", None));
+        assert!(lacks_grants(task, Some(&names(&["heddle:task/log@1.0.0", "heddle:task/sql@1.0.0"]))));
+        assert!(!lacks_grants(task, Some(&names(&["heddle:task/log@1.0.0", "wasi:http/outgoing-handler@0.2.0"]))));
+        assert!(!lacks_grants(task, None));
     }
 
     #[test]

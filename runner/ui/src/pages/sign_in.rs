@@ -3,6 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
+use heddle_api::{Role, Session};
 use maud::html;
 use serde_json::json;
 
@@ -37,8 +38,9 @@ fn ours(to: String) -> String {
     }
 }
 
-/// Shown instead of every page to a person who has not signed in; leads to the wanted page afterwards.
-pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
+/// Shown instead of every page to a person who has not signed in, or as a `worker`, who has no pages; leads to the wanted
+/// page afterwards.
+pub(crate) async fn page(ctx: &Ctx, worker: bool) -> Result<Answer, Trouble> {
     match ctx.path.as_str() {
         "/sign-in/provider" => return begin(ctx).await,
         "/sign-in/callback" => return finish(ctx).await,
@@ -50,17 +52,24 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         .find(|(key, _)| key == "token")
         .map(|(_, token)| token.trim().to_owned());
     let to = wanted(ctx, &form);
-    let mut wrong = None;
+    let no_pages = || (403, t!(ctx, "sign-in-worker"));
+    let mut wrong = worker.then(no_pages);
     if let (true, Some(token)) = (ctx.posts() && ctx.path == "/sign-in", token) {
         let body = json!({ "token": token }).to_string();
         let answer = ctx
             .call(Method::POST, "/v1/session", "application/json", body.into())
             .await?;
         if answer.status() == StatusCode::CREATED {
+            let cookies: Vec<HeaderValue> = answer.headers().get_all(header::SET_COOKIE).iter().cloned().collect();
+            let begun: Session = ctx.read("/v1/session", answer).await?;
+            if begun.role == Role::Worker {
+                end(ctx, &cookies).await?;
+                return shown(ctx, &to, Some(no_pages()));
+            }
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::SEE_OTHER;
-            for cookie in answer.headers().get_all(header::SET_COOKIE) {
-                response.headers_mut().append(header::SET_COOKIE, cookie.clone());
+            for cookie in cookies {
+                response.headers_mut().append(header::SET_COOKIE, cookie);
             }
             if let Ok(value) = HeaderValue::from_str(&to) {
                 response.headers_mut().insert(header::LOCATION, value);
@@ -78,7 +87,20 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     shown(ctx, &to, wrong)
 }
 
-/// The form. `wrong`: why the sign-in failed, and the status of the answer.
+/// Ends the session that has just begun: nobody has got its cookie.
+async fn end(ctx: &Ctx, cookies: &[HeaderValue]) -> Result<(), Trouble> {
+    for cookie in cookies {
+        let pair = cookie.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+        let mut request = ctx.request(Method::DELETE, "/v1/session", "application/json", bytes::Bytes::new())?;
+        if let Ok(pair) = HeaderValue::from_bytes(pair) {
+            request.headers_mut().insert(header::COOKIE, pair);
+        }
+        ctx.ui.host.call(request).await;
+    }
+    Ok(())
+}
+
+/// The form; `wrong`: why one is still here, with the answer's status.
 fn shown(ctx: &Ctx, to: &str, wrong: Option<(u16, String)>) -> Result<Answer, Trouble> {
     let title = t!(ctx, "sign-in");
     let (status, wrong) = wrong.map_or((200, None), |(status, wrong)| (status, Some(wrong)));

@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 
 use axum::http::Method;
+use chrono::SecondsFormat;
 use heddle_api::{AuditEntry, Connection, List, MadeToken, Node, Pool, Role, Secret, SignedIn, Token};
 use heddle_store::pages::pool::PoolLine;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::{Answer, retention};
+use super::{Answer, notifications, retention};
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
-use crate::{Ctx, Trouble, yaml};
+use crate::{Ctx, Trouble, span, yaml};
 
 /// The audit does not show longer changes: a page has fifty entries, and a spec may have thousands of lines. The page
 /// of the object shows them.
@@ -28,6 +29,7 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
         "audit" => audit(ctx).await?,
         "connections" => connections(ctx).await?,
         "secrets" => secrets(ctx).await?,
+        "channels" => notifications::channels(ctx).await?,
         "retention" => retention::shown(ctx).await?,
         "tokens" => tokens(ctx, None).await?,
         _ => return Err(Trouble::not_found()),
@@ -35,13 +37,14 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     framed(ctx, tab, inside, admin)
 }
 
-/// The tabs, and whether each is only for administrators. Others do not get these tabs.
-const TABS: [(&str, &str, bool); 7] = [
+/// The tabs, and whether each is only for administrators: what somebody may not see is not offered.
+const TABS: [(&str, &str, bool); 8] = [
     ("", "nodes", false),
     ("pools", "pools", false),
     ("connections", "connections", true),
     ("secrets", "secrets", true),
     ("tokens", "tokens", true),
+    ("channels", "channels", false),
     ("retention", "retention", false),
     ("audit", "audit", false),
 ];
@@ -57,19 +60,7 @@ pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> 
 }
 
 fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
-    let mut all = tab_list(ctx, admin);
-    // Channels are on the page of notifications.
-    let channels = (
-        "channels".to_owned(),
-        "/notifications#channels".to_owned(),
-        t!(ctx, "channels"),
-    );
-    all.insert(
-        all.iter()
-            .position(|(name, ..)| name == "retention")
-            .unwrap_or(all.len()),
-        channels,
-    );
+    let all = tab_list(ctx, admin);
     let title = t!(ctx, "nav-system");
     let body = html! {
         div.heading { div.grow { h1 { (title) } p { "Heddle " (ctx.ui.version) } } }
@@ -99,8 +90,8 @@ async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
                     tr {
                         td { strong { bdi { (one.name) } } }
                         td.tight.side { (state(ctx, one.state.as_str())) }
-                        td.num data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(one.running), all = number(one.slots))) }
-                        td.side { code { (one.address.as_deref().unwrap_or_default()) } }
+                        td.num.whole data-label=(t!(ctx, "in-hand")) { (t!(ctx, "of", n = number(one.running), all = number(one.slots))) }
+                        td.whole { code { (one.address.as_deref().unwrap_or_default()) } }
                         td.tight data-label=(t!(ctx, "version")) { (one.version) }
                         td.tight.muted.side data-label=(t!(ctx, "started")) { (ago(ctx, one.started_at)) }
                         td.num data-label=(t!(ctx, "behind")) { @if one.state == "active" { (behind.max(0)) } }
@@ -222,11 +213,11 @@ pub(super) async fn put_pool(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::back(ctx, Some(t!(ctx, "said-saved")))
 }
 
-/// The groups and categories that have a grant.
-fn grants(groups: &[String], categories: &[String]) -> Markup {
+/// Grants: to which groups and categories.
+fn grants(ctx: &Ctx, groups: &[String], categories: &[String]) -> Markup {
     html! {
-        @for group in groups { span.tag { (group) } " " }
-        @for category in categories { span.tag { "/" (category) } " " }
+        @for group in groups { span.tag { @if group == "*" { (t!(ctx, "all-groups")) } @else { (group) } } " " }
+        @for category in categories { span.tag { @if category == "*" { (t!(ctx, "all-categories")) } @else { (t!(ctx, "category-named", name = category)) } } " " }
     }
 }
 
@@ -241,7 +232,7 @@ async fn connections(ctx: &Ctx) -> Result<Markup, Trouble> {
                     tbody { @for one in &found.items {
                         tr {
                             td { strong { bdi { (one.name) } } }
-                            td { (grants(&one.groups, &one.categories)) }
+                            td { (grants(ctx, &one.groups, &one.categories)) }
                             td.num data-label=(t!(ctx, "connections-max")) { (number(one.max_connections)) }
                             td.tight { (if one.read_only { t!(ctx, "read-only") } else { t!(ctx, "read-write") }) }
                             td.tight.muted { (ago(ctx, one.updated_at)) }
@@ -263,7 +254,7 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
                 table.cards {
                     thead { tr { th { (t!(ctx, "name")) } th { (t!(ctx, "granted-to")) } th { (t!(ctx, "changed")) } } }
                     tbody { @for one in &found.items {
-                        tr { td { strong { bdi { (one.name) } } } td { (grants(&one.groups, &one.categories)) } td.tight.muted { (ago(ctx, one.updated_at)) } }
+                        tr { td { strong { bdi { (one.name) } } } td { (grants(ctx, &one.groups, &one.categories)) } td.tight.muted { (ago(ctx, one.updated_at)) } }
                     } }
                 }
             }
@@ -337,6 +328,8 @@ fn audit_choice(ctx: &Ctx, name: &str, all: String, among: &[&str], word: fn(&Ct
 async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let query = ctx.asks(50, &["kind", "name", "actor", "action", "cursor"]);
     let found: List<AuditEntry> = ctx.get(&format!("/v1/audit?{query}")).await?;
+    let groups: Vec<&str> = found.items.iter().map(|one| one.name.as_str()).collect();
+    ctx.know_topics(&groups).await?;
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" {
@@ -359,7 +352,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                             td.tight.muted { (time_exact(ctx, one.at)) }
                             td.tight.side { bdi { (one.actor) } }
                             td.tight title=(one.action) { (elements::audit_action(ctx, &one.action)) }
-                            td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(one)) }
+                            td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(ctx, one)) }
                             td.wide { @if one.before.is_some() || one.after.is_some() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }
@@ -370,11 +363,13 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     })
 }
 
-/// The object of an entry: a link, if such objects have pages. The page of a deleted object says that it was deleted.
-fn thing(one: &AuditEntry) -> Markup {
+/// What an entry is about: a link, if it has a page. One that was deleted has a page that says so.
+fn thing(ctx: &Ctx, one: &AuditEntry) -> Markup {
     let name = &one.name;
+    if one.kind == "group" && !name.is_empty() {
+        return elements::group_or_topic(ctx, name);
+    }
     let page = match one.kind.as_str() {
-        "group" => Some("/groups/"),
         "run" => Some("/runs/"),
         "script" => Some("/scripts/"),
         "queue" => Some("/queues/"),
@@ -418,6 +413,9 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
         form.panel.filters method="post" action="/system/tokens" {
             label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required maxlength="63" placeholder=(t!(ctx, "name"));
             label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) { (role.as_str()) } } }
+            label.hidden for="queues" { (t!(ctx, "token-queues")) } input #queues.broad type="text" name="queues" placeholder=(t!(ctx, "token-queues")) autocomplete="off" spellcheck="false";
+            label.hidden for="uids" { (t!(ctx, "token-users")) } input #uids.broad type="text" name="uids" placeholder=(t!(ctx, "token-users")) autocomplete="off" spellcheck="false";
+            label.when title=(ctx.zone.name()) { span { (t!(ctx, "expires")) } input type="datetime-local" name="expires_at"; }
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }
         section.panel {
@@ -430,7 +428,10 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
                         tr {
                             td { strong { bdi { (name) } } }
                             td.tight.side { span.tag { (one.role) } }
-                            td { @for bound in one.queues.iter().chain(&one.uids) { span.tag { (bound) } " " } }
+                            td.whole {
+                                @for queue in &one.queues { span.tag { (t!(ctx, "queue-named", name = queue)) } " " }
+                                @for user in &one.uids { span.tag { (t!(ctx, "user-named", name = user)) } " " }
+                            }
                             td.tight.muted data-label=(t!(ctx, "created")) { (ago(ctx, one.created_at)) }
                             td.tight.muted.side data-label=(t!(ctx, "last-used")) { @if let Some(at) = one.last_used_at { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
                             td.tight.muted data-label=(t!(ctx, "expires")) { @if let Some(at) = one.expires_at { (ago(ctx, at)) } @else { (t!(ctx, "never")) } }
@@ -478,10 +479,28 @@ pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Troub
     Answer::back(ctx, Some(t!(ctx, "said-sessions-ended")))
 }
 
-/// Creates a token, and shows it. It is shown only once, so it is in the answer to the form itself.
+/// What the API is asked for by the form for a token: what is left empty bounds nothing.
+fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Value {
+    let name = field(form, "name").unwrap_or_default().trim();
+    let mut body = json!({ "name": name, "role": field(form, "role").unwrap_or("viewer") });
+    for name in ["queues", "uids"] {
+        let words = field(form, name).unwrap_or_default().split([',', ' ']);
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        if !words.is_empty() {
+            body[name] = json!(words);
+        }
+    }
+    if let Some(text) = field(form, "expires_at") {
+        let at = span::in_zone(zone, text).map(|at| at.to_rfc3339_opts(SecondsFormat::Secs, true));
+        body["expires_at"] = json!(at.unwrap_or_else(|| text.to_owned()));
+    }
+    body
+}
+
+/// Makes a token, and shows it: once, so on the answer to the form itself.
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
-    let body = json!({ "name": field(&form, "name").unwrap_or_default().trim(), "role": field(&form, "role").unwrap_or("viewer") });
+    let body = token_body(ctx.zone, &form);
     let made: MadeToken = ctx.ask(Method::POST, "/v1/tokens", &body).await?;
     let inside = tokens(ctx, Some(&made)).await?;
     framed(ctx, "tokens", inside, true)
@@ -491,4 +510,38 @@ pub(super) async fn revoke_token(ctx: &Ctx, name: &str) -> Result<Answer, Troubl
     ctx.send(Method::DELETE, &format!("/v1/tokens/{}", segment(name)), &json!({}))
         .await?;
     Answer::back(ctx, Some(t!(ctx, "said-revoked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_bound_as_the_form_says() {
+        let form = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            let owned = pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            owned.collect()
+        };
+        let berlin = chrono_tz::Europe::Berlin;
+        let bare = form(&[
+            ("name", " ci "),
+            ("role", "viewer"),
+            ("queues", ""),
+            ("uids", " "),
+            ("expires_at", ""),
+        ]);
+        assert_eq!(token_body(berlin, &bare), json!({"name": "ci", "role": "viewer"}));
+        let bound = form(&[
+            ("name", "w"),
+            ("role", "worker"),
+            ("queues", "a, b"),
+            ("expires_at", "2027-01-01T00:00"),
+        ]);
+        assert_eq!(
+            token_body(berlin, &bound),
+            json!({"name": "w", "role": "worker", "queues": ["a", "b"], "expires_at": "2026-12-31T23:00:00Z"})
+        );
+    }
 }

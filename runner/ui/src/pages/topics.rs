@@ -3,17 +3,16 @@
 use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
 use chrono_tz::Tz;
-use heddle_api::{Cancelled, Day, List, MessageView, Topic};
+use heddle_api::{Cancelled, Day, List, MessageView, Queue, Topic};
 use heddle_domain::topic::Granularity;
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::Answer;
+use super::{Answer, queues};
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{
-    ago, empty, glyph, legend_of_messages, line, more, number, parse, script_link, state_of, state_word, time_exact,
-    with_query,
+    ago, empty, glyph, line, more, number, parse, script_link, state_of, time_exact, told, with_query,
 };
 use crate::form::field;
 use crate::frame::Page;
@@ -37,7 +36,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             @if found.items.is_empty() { (empty(&t!(ctx, "no-topics"))) }
             @else {
                 table.cards {
-                    thead { tr { th { (t!(ctx, "topic")) } th { (t!(ctx, "sent-to")) } th { (t!(ctx, "today")) } th.num { (t!(ctx, "state-scheduled")) } th.num { (t!(ctx, "state-sent")) } th.num { (t!(ctx, "state-failed")) } th { (t!(ctx, "granularity")) } th { (t!(ctx, "time-zone")) } } }
+                    thead { tr { th { (t!(ctx, "topic")) } th { (t!(ctx, "sent-to")) } th { (t!(ctx, "today")) } @for word in LISTED { th.num { (t!(ctx, word)) } } th { (t!(ctx, "granularity")) } th { (t!(ctx, "time-zone")) } } }
                     tbody { @for (index, one) in found.items.iter().enumerate() {
                         @let today = todays.get(index).map(Option::as_ref);
                         tr {
@@ -50,8 +49,8 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
                                     None => span.muted { "–" },
                                 }
                             }
-                            @let counts = today.map(|day| day.map_or([0; 3], |day| [still_to_send(day), day.sent, day.failed]));
-                            @for (index, word) in ["state-scheduled", "state-sent", "state-failed"].into_iter().enumerate() {
+                            @let counts = today.map(|day| day.map_or([0; 4], listed));
+                            @for (index, word) in LISTED.into_iter().enumerate() {
                                 td.num data-label=(t!(ctx, word)) { @match counts { Some(counts) => (number(counts[index])), None => span.muted { "–" } } }
                             }
                             td.tight data-label=(t!(ctx, "granularity")) { (granularity_word(ctx, one.spec.granularity)) }
@@ -96,7 +95,15 @@ fn still_to_send(day: &Day) -> i64 {
     (day.total - day.sent - day.failed - day.cancelled - day.in_hand - day.retrying).max(0)
 }
 
-/// The states of a day's messages, in the order in which a message passes through them.
+/// What the list of topics tells of their today.
+const LISTED: [&str; 4] = ["state-scheduled", "in-hand", "state-sent", "state-failed"];
+
+/// What is tried again is yet to be sent.
+fn listed(day: &Day) -> [i64; 4] {
+    [still_to_send(day) + day.retrying, day.in_hand, day.sent, day.failed]
+}
+
+/// Each state of a day's messages, in the order in which they go through them.
 fn counts(day: &Day) -> [(i64, &'static str); 6] {
     [
         (still_to_send(day), "scheduled"),
@@ -110,6 +117,31 @@ fn counts(day: &Day) -> [(i64, &'static str); 6] {
 
 /// The states that pictures of messages distinguish.
 const DRAWN: [&str; 5] = ["scheduled", "sending", "sent", "failed", "cancelled"];
+
+/// The word for a state of a topic's messages: what is put into a queue may wait there for a worker.
+fn word(ctx: &Ctx, one: &Topic, state: &str) -> String {
+    match (state, &one.spec.queue) {
+        ("sending", Some(_)) => t!(ctx, "state-in-queue"),
+        _ => t!(ctx, &format!("state-{state}")),
+    }
+}
+
+/// Why what a topic has put into its queue stays there, if it does.
+async fn held_up(ctx: &Ctx, one: &Topic, days: &[Day]) -> Markup {
+    let queue = one.spec.queue.as_ref().filter(|_| days.iter().any(|day| day.in_hand > 0));
+    let Some(queue) = queue else { return html! {} };
+    let address = format!("/queues/{}", segment(queue.as_str()));
+    // A queue that has just been emptied may be gone.
+    let found: Option<Queue> = ctx.get(&format!("/v1{address}")).await.ok();
+    let reason = found.and_then(|found| queues::reason(ctx, &found));
+    html! { @if let Some(reason) = reason { p.why { a href=(address) { (t!(ctx, "queue-named", name = queue.as_str())) } " · " (reason) } } }
+}
+
+/// The most that a topic sends in some time.
+fn limit(ctx: &Ctx, one: &Topic) -> Option<String> {
+    let rate = one.spec.rate?;
+    Some(t!(ctx, "topic-limit", n = number(rate.count), span = rate.per.to_string()))
+}
 
 fn target(ctx: &Ctx, one: &Topic) -> Markup {
     match (&one.spec.script, &one.spec.queue) {
@@ -159,16 +191,18 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     let looked = beside(ctx, look_up(ctx, api).await)?;
     let asked = beside(ctx, asked_cancel(ctx, api).await)?;
     let status = refused(&looked).or(refused(&asked)).unwrap_or(200);
+    let held_up = held_up(ctx, &one, &items).await;
     let shown = html! {
+        (held_up)
         section.panel {
             (month_choice(ctx, month))
             (month_grid(ctx, topic, month, ctx.now.with_timezone(&zone).date_naive(), &items))
-            (legend_of_messages(ctx, &DRAWN))
+            (legend(ctx, &one))
         }
-        @if !items.is_empty() { (days_table(ctx, topic, &items)) }
+        @if !items.is_empty() { (days_table(ctx, &one, &items)) }
     };
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) " · " (t!(ctx, "batch-of", n = number(one.spec.batch))) @if let Some(text) = &one.spec.description { br; bdi dir="auto" { (text) } } } } }
+        div.heading { div.grow { h1 { bdi { (topic) } } p { (t!(ctx, "sent-to")) " " (target(ctx, &one)) " · " (zone.name()) " · " (t!(ctx, "batch-of", n = number(one.spec.batch))) @if let Some(limit) = limit(ctx, &one) { " · " (limit) } @if let Some(text) = &one.spec.description { br; bdi dir="auto" { (text) } } } } }
         (ctx.live("days", html! { div.stack { (shown) } }))
         section.panel #look-up {
             h2 { (t!(ctx, "look-up")) }
@@ -273,17 +307,18 @@ fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items:
     }
 }
 
-fn days_table(ctx: &Ctx, topic: &str, items: &[Day]) -> Markup {
+fn days_table(ctx: &Ctx, one: &Topic, items: &[Day]) -> Markup {
+    let topic = &one.name;
     html! {
         section.panel {
             table.cards {
-                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } th.num { (t!(ctx, "messages")) } @for word in DRAWN { th.num { (state_word(ctx, word)) } } } }
+                thead { tr { th { (t!(ctx, "day")) } th { (t!(ctx, "progress")) } th.num { (t!(ctx, "messages")) } @for state in DRAWN { th.num { (word(ctx, one, state)) } } } }
                 tbody { @for day in items {
                     tr {
                         td.tight { a href={ "/topics/" (segment(topic)) "/" (day.day) } { (day.day) } }
                         td.wide { (bar(ctx, day)) }
                         td.num data-label=(t!(ctx, "messages")) { (number(day.total)) }
-                        @for (count, state) in counts(day) { @if DRAWN.contains(&state) { td.num data-label=(state_word(ctx, state)) { (number(count)) } } }
+                        @for (count, state) in counts(day) { @if DRAWN.contains(&state) { td.num data-label=(word(ctx, one, state)) { (number(count)) } } }
                     }
                 } }
             }
@@ -349,35 +384,48 @@ fn bar(ctx: &Ctx, day: &Day) -> Markup {
     }
 }
 
-async fn one_day(ctx: &Ctx, topic: &str, day: &str, api: &str) -> Result<Answer, Trouble> {
+async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let one: Day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
+    let target = format!("{api}/days/{}", segment(date));
+    let (one, day): (Topic, Day) = futures::try_join!(ctx.get(api), ctx.get(&target))?;
     let asked = beside(ctx, asked_cancel(ctx, api).await)?;
     let status = refused(&asked).unwrap_or(200);
+    let held_up = held_up(ctx, &one, std::slice::from_ref(&day)).await;
     let shown = html! { div.stack {
         section.panel {
-            p.params { (bar(ctx, &one)) }
+            p.params { (bar(ctx, &day)) }
+            (held_up)
             dl.stats {
-                // The script of the page computes the rate from two updates.
-                @if one.state == "draining" { div hidden data-rate=(one.sent) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
-                div { dd { b { (number(one.total)) } } dt { span { (t!(ctx, "messages")) } } }
-                @for (count, state) in counts(&one) { div.s-failed[state == "failed" && count > 0] { dd { b { (number(count)) } } dt { (state_of(ctx, "message", state)) } } }
+                // How fast it goes is reckoned by the page from one look to the next.
+                @if day.state == "draining" { div hidden data-rate=(day.sent) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
+                div { dd { b { (number(day.total)) } } dt { span { (t!(ctx, "messages")) } } }
+                @for (count, state) in counts(&day) { div.s-failed[state == "failed" && count > 0] { dd { b { (number(count)) } } dt { (told(state, &word(ctx, &one, state))) } } }
             }
-            @if let Some(at) = one.drained_at { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
+            @if let Some(limit) = limit(ctx, &one) { p.muted { (limit) } }
+            @if let Some(at) = day.drained_at { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
         }
         section.panel {
             h2 { (t!(ctx, "buckets")) }
-            (buckets(ctx, &one))
-            div.below { (legend_of_messages(ctx, &DRAWN)) }
+            (buckets(ctx, &day))
+            div.below { (legend(ctx, &one)) }
         }
     } };
     let body = html! {
-        div.heading { h1 { span { bdi { (topic) } " · " (day) } } }
+        div.heading { h1 { span { bdi { (topic) } " · " (date) } } }
         (ctx.live("day", shown))
-        @if ctx.viewer.operates() { (cancel_form(ctx, topic, day, asked)) }
+        @if ctx.viewer.operates() { (cancel_form(ctx, topic, date, asked)) }
     };
-    let page = Page::new("topics", format!("{topic} · {day}"), body).crumbs(crumbs(ctx, topic, Some(day)));
+    let page = Page::new("topics", format!("{topic} · {date}"), body).crumbs(crumbs(ctx, topic, Some(date)));
     Answer::page(Page { status, ..page })
+}
+
+/// The states of messages that pictures tell apart.
+fn legend(ctx: &Ctx, one: &Topic) -> Markup {
+    html! {
+        ul.legend aria-label=(t!(ctx, "legend")) {
+            @for state in DRAWN { li { (told(state, &word(ctx, one, state))) } }
+        }
+    }
 }
 
 /// A hundred rows of a hundred: which buckets are sent. One path for each state.
@@ -543,5 +591,8 @@ mod tests {
         };
         assert_eq!(still_to_send(&day), 10_000);
         assert_eq!(counts(&day).iter().map(|(count, _)| count).sum::<i64>(), day.total);
+        // The list leaves out only what was cancelled.
+        assert_eq!(listed(&day), [10_009, 560, 9_000, 400]);
+        assert_eq!(listed(&day).iter().sum::<i64>() + day.cancelled, day.total);
     }
 }

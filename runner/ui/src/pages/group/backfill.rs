@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
-use heddle_api::{BackfillPlan, BackfillStarted, RunState};
+use heddle_api::{BackfillPlan, BackfillStarted};
 use heddle_domain::Time;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::calendar::{Day, begins, days_of, month_and_year, month_of};
+use super::calendar::{Day, begins, days_of, legend_of_days, month_and_year, month_of};
 use super::{Here, framed, median};
-use crate::elements::{self, legend, parse, prose, time};
+use crate::elements::{self, parse, prose, time};
 use crate::form::{field, object};
 use crate::pages::Answer;
 use crate::words::t;
@@ -70,6 +70,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     @if !grid { label.field { span { (t!(ctx, "step")) } input type="text" name="step" value=[written("step")] placeholder="1d"; } }
                     label.field { span { (t!(ctx, "max-active")) } input type="number" name="max_active" min="1" max="1000" value=(written("max_active").unwrap_or_else(|| "1".into())); }
                 }
+                p.muted { (prose(&t!(ctx, "backfill-zone"))) }
                 div.field-row {
                     label.field { span { (t!(ctx, "existing-runs")) } (select("on_existing", &["skip", "failed", "all"])) }
                     label.field { span { (t!(ctx, "order")) } (select("order", &["asc", "desc"])) }
@@ -158,8 +159,8 @@ async fn on_calendar(ctx: &Ctx, here: &Here, form: &[(String, String)], instants
 fn drawn(ctx: &Ctx, here: &Here, months: &[NaiveDate], days: &BTreeMap<NaiveDate, Day>, more: bool) -> Markup {
     html! {
         div.row {
-            span.legend { span.state.s-running { svg.key.picture width="16" height="12" aria-hidden="true" { rect.planned x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "planned")) } } }
-            (legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Cancelled]))
+            span.legend { span.state.s-ready { svg.key.picture width="16" height="12" aria-hidden="true" { rect.planned x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "planned")) } } }
+            (legend_of_days(ctx))
         }
         div.calendar { @for month in months { (month_of(ctx, here, *month, &month_and_year(ctx.lang, *month), days)) } }
         @if more { p.muted { (t!(ctx, "backfill-months", n = MONTHS as usize)) } }

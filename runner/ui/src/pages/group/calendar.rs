@@ -11,7 +11,7 @@ use heddle_domain::state::RunState;
 use maud::{Markup, html};
 
 use super::{Here, framed};
-use crate::elements::{legend, with_query};
+use crate::elements::{Shown, state_word, with_query};
 use crate::pages::Answer;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
@@ -47,6 +47,11 @@ impl Day {
             RunState::Succeeded => {}
             RunState::Waiting | RunState::Running | RunState::Paused => self.open += count,
         }
+    }
+
+    /// Whether some of its runs failed, and not the most of them.
+    fn failed_few(&self) -> bool {
+        self.failed > 0 && self.failed * 2 < self.runs
     }
 
     fn comes(&self) -> bool {
@@ -132,7 +137,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     a href=(with_query(ctx, &[("year", Some(&(year + 1).to_string()))])) { (year + 1) }
                 }
                 span.grow {}
-                (legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Cancelled]))
+                (legend_of_days(ctx))
                 span.legend { span.state.s-ready { svg.key.picture width="16" height="12" aria-hidden="true" { rect.to-come x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "to-come")) } } }
             }
             (ctx.live("calendar", html! {
@@ -151,7 +156,24 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(framed(ctx, here, "calendar", inside))
 }
 
-/// Counts the future instants, day by day. When the maximum is reached, each further day costs one look-up.
+/// How days look, each with the word for it.
+pub(super) fn legend_of_days(ctx: &Ctx) -> Markup {
+    html! {
+        ul.legend aria-label=(t!(ctx, "legend")) {
+            @for state in [RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Cancelled] {
+                li { span class={ "state s-" (state.glyph()) } {
+                    svg.key.picture width="16" height="12" aria-hidden="true" {
+                        rect class=(crate::chart::fill(state)) x="2" y="1" width="10" height="10" rx="2" {}
+                        @if state == RunState::Failed { path.cell-mark.day-mark d="M5 4l4 4m0 -4l-4 4" {} }
+                    }
+                    span { (state_word(ctx, state)) }
+                } }
+            }
+        }
+    }
+}
+
+/// Counts what is to come, day by day: a day behind as many as are counted costs one look.
 fn to_come(
     calendar: &Calendar,
     spans: impl Iterator<Item = (NaiveDate, Time, Time)>,
@@ -214,20 +236,24 @@ pub(super) fn month_of(
 }
 
 fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32, y: u32) -> Markup {
-    let state = how.state();
+    // The most of its area: of a day with few failures that of the others.
+    let drawn_as = if how.failed_few() {
+        Some(RunState::Succeeded)
+    } else {
+        how.state()
+    };
     let drawn = html! {
         @if how.runs == 0 && how.comes() { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
-        @else if let Some(state) = state { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
+        @else if let Some(state) = drawn_as { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
         @else { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
-        // The height of the red part shows which share of the runs of the day failed.
-        @if how.failed > 0 && how.failed < how.runs {
-            @let good = (f64::from(SIDE) * (1.0 - (how.failed as f64 / how.runs as f64)).clamp(0.15, 0.7)).round();
-            rect.f-succeeded x=(x) y=(y) width=(SIDE) height=(good) rx="4" {}
-        }
+        // Where few of a day's runs failed its foot is red; where most did, all of it is.
+        @if how.failed_few() { path.f-failed d=(format!("M{x} {}h{SIDE}v4a4 4 0 0 1 -4 4h-{}a4 4 0 0 1 -4 -4z", y + 12, SIDE - 8)) {} }
         @if how.planned > 0 { rect.planned x=(f64::from(x) + 1.0) y=(f64::from(y) + 1.0) width=(f64::from(SIDE) - 2.0) height=(f64::from(SIDE) - 2.0) rx="4" {} }
         @if is_today { rect.here x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
-        @if how.failed > 0 { path.cell-mark d=(format!("M{} {}l6 6m0 -6l-6 6", x + 7, y + 7)) {} }
-        @else { text class=(format!("date on-{}", state.map_or("none", RunState::as_str))) x=(x + SIDE / 2) y=(y + 14) text-anchor="middle" { (day.day()) } }
+        // A day keeps its number; the sign of a failure stands below it.
+        @let foot = how.failed > 0;
+        text class=(format!("date on-{}", drawn_as.map_or("none", RunState::as_str))) x=(x + SIDE / 2) y=(y + if foot { 10 } else { 14 }) text-anchor="middle" { (day.day()) }
+        @if foot { path.cell-mark.day-mark d=(format!("M{} {}l4 4m0 -4l-4 4", x + 8, y + 14)) {} }
     };
     if how.runs == 0 && !how.comes() && how.planned == 0 {
         return html! { g { title { (said(ctx, day, how)) } (drawn) } };
@@ -262,7 +288,7 @@ fn said(ctx: &Ctx, day: NaiveDate, how: Day) -> String {
     if parts.is_empty() {
         return date;
     }
-    format!("{date}: {}", parts.join(", "))
+    format!("{date}{}{}", ctx.lang.colon(), parts.join(ctx.lang.comma()))
 }
 
 /// The runs of a day.
@@ -298,6 +324,10 @@ mod tests {
             assert_eq!(day.state(), Some(shown));
         }
         assert_eq!((day.runs, day.failed), (4, 1));
+        // One of four is few, and half of them is not.
+        assert!(day.failed_few());
+        day.add(RunState::Failed, 2);
+        assert!(!day.failed_few() && !Day::default().failed_few());
     }
 
     #[test]

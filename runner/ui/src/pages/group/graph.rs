@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::ctx::segment;
-use crate::elements::{self, glyph, group_link, legend, state_word, time};
+use crate::elements::{self, TASK_STATES, glyph, group_link, legend, state_word, time};
 use crate::layout::layered;
 use crate::pages::{Answer, run};
 use crate::words::t;
@@ -24,6 +24,8 @@ const NODES_MAX: usize = 2_000;
 const NAME_ROOM: f64 = 134.0;
 const LETTER: f64 = 7.0;
 const WIDE_LETTER: f64 = 12.5;
+/// What a box has beside its name when it is seen from far away: its margins and its sign.
+const BRIEF_REST: f64 = 38.0;
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let newest = ctx
@@ -66,7 +68,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     p { span.muted { (t!(ctx, word)) } " " @for (index, name) in names.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
                 }
                 span.grow {}
-                @if is_drawn(plan) { (legend(ctx, &[TaskState::Succeeded, TaskState::Running, TaskState::Failed, TaskState::UpstreamFailed, TaskState::Skipped])) (zoom_buttons(ctx)) }
+                @if is_drawn(plan) { (legend(ctx, &TASK_STATES)) (zoom_buttons(ctx)) }
             }
             (ctx.live("graph", picture))
         }
@@ -160,11 +162,12 @@ fn room_of(letter: char) -> f64 {
     if letter < '\u{1100}' { LETTER } else { WIDE_LETTER }
 }
 
-fn short(name: &str) -> String {
-    if name.chars().map(room_of).sum::<f64>() <= NAME_ROOM {
+/// As much of a name as there is room for.
+fn short(name: &str, room: f64) -> String {
+    if name.chars().map(room_of).sum::<f64>() <= room {
         return name.to_owned();
     }
-    let mut left = NAME_ROOM - WIDE_LETTER;
+    let mut left = room - WIDE_LETTER;
     let fits = name.chars().take_while(|letter| {
         left -= room_of(*letter);
         left >= 0.0
@@ -268,6 +271,7 @@ pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
 /// A box with a name, and a state at its edges. In a small picture, the whole box has the colour of the state.
 pub(in crate::pages) fn node(name: &str, now: Option<impl elements::Shown>, (x, y): (f64, f64), wide: f64) -> Markup {
     let fill = now.as_ref().map(crate::chart::fill).unwrap_or_default();
+    let on = now.as_ref().map_or("none", elements::Shown::glyph);
     html! {
         title { (name) }
         rect class={ "box " (fill) } x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(format!("{wide:.0}")) height=(HEIGHT) rx="6" {}
@@ -275,7 +279,9 @@ pub(in crate::pages) fn node(name: &str, now: Option<impl elements::Shown>, (x, 
             rect class={ "edge-mark " (fill) } x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}
             g class={ "mark s-" (now.glyph()) } transform=(format!("translate({:.0} {:.0})", x + wide - 26.0, y + 9.0)) { (glyph(now.glyph())) }
         }
-        text.name x=(format!("{:.0}", x + 14.0)) y=(format!("{:.0}", y + 21.0)) { (short(name)) }
+        text.name x=(format!("{:.0}", x + 14.0)) y=(format!("{:.0}", y + 21.0)) { (short(name, NAME_ROOM)) }
+        // From far away, in letters half as large again, beside the sign.
+        text class={ "brief on-" (on) } x=(format!("{:.0}", x + 6.0)) y=(format!("{:.0}", y + 23.0)) { (short(name, (wide - BRIEF_REST) / 1.5)) }
     }
 }
 
@@ -285,16 +291,19 @@ mod tests {
 
     #[test]
     fn names_fit_into_their_boxes() {
-        assert_eq!(short("extract"), "extract");
-        let long = short("a-task-with-a-name-that-is-far-too-long");
+        assert_eq!(short("extract", NAME_ROOM), "extract");
+        let long = short("a-task-with-a-name-that-is-far-too-long", NAME_ROOM);
         assert!(long.ends_with('…') && long.chars().count() <= 19, "{long}");
         // Ten wide letters take the room of eighteen narrow ones.
-        let wide = short("每天早上读取仓库日报并汇总结果");
+        let wide = short("每天早上读取仓库日报并汇总结果", NAME_ROOM);
         assert!(wide.ends_with('…') && wide.chars().count() <= 11, "{wide}");
         assert_eq!(width_of(["a"].into_iter()), WIDTH_MIN);
         assert_eq!(
             width_of(["x".repeat(60).as_str(), "a"].into_iter()),
             NAME_ROOM + STATE_ROOM
         );
+        // From far away there is room for less.
+        assert_eq!(short("t001", (WIDTH_MIN - BRIEF_REST) / 1.5), "t001");
+        assert_eq!(short("extract", (WIDTH_MIN - BRIEF_REST) / 1.5), "ex…");
     }
 }

@@ -10,9 +10,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
-use heddle_api::{RunState, TaskDetail, TaskState};
+use heddle_api::{TaskDetail, TaskState};
+use heddle_domain::Time;
 use heddle_domain::plan::TaskIndex;
-use heddle_domain::run::Progress;
+use heddle_domain::run::{Progress, TaskKey};
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -21,10 +22,10 @@ use super::{Here, framed, millis};
 use crate::chart::fill;
 use crate::ctx::segment;
 use crate::elements::{
-    Button, TASK_STATES, ago, button, choice, empty, failure, glyph, legend, number, state, time, took,
+    Button, TASK_STATES, ago, button, choice, empty, failure, glyph, number, state, state_word, time, took,
 };
 use crate::pages::Answer;
-use crate::words::t;
+use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, span};
 
 /// How many runs the grid may have.
@@ -93,7 +94,7 @@ impl Grid {
             for (index, row) in indexes[&run.revision_id].iter().enumerate() {
                 let index = index as TaskIndex;
                 let under_way = running.contains(&(run.id, index as i16));
-                cells[*row][column] = Some(stands(run.state, &progress, index, under_way));
+                cells[*row][column] = progress.stands(TaskKey::whole(index), run.state, under_way);
             }
         }
         let more_rows = tasks.len().saturating_sub(ROWS_MAX);
@@ -105,17 +106,6 @@ impl Grid {
             cells,
             more_rows,
         })
-    }
-}
-
-/// The state of a task as the API and the graphs show it. The progress of a run does not say whether an attempt is
-/// running, and a mapped task counts as running as soon as it has items.
-fn stands(run: RunState, progress: &Progress, task: TaskIndex, under_way: bool) -> TaskState {
-    match progress.task(task) {
-        TaskState::Ready if under_way || progress.items(task).is_some() => TaskState::Running,
-        // A task that waits for the run's turn is held back as by a pause, but nobody paused it.
-        TaskState::Paused if run == RunState::Waiting => TaskState::Pending,
-        state => state,
     }
 }
 
@@ -141,9 +131,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     span { (t!(ctx, "runs")) " " (choice(ctx, &t!(ctx, "runs-shown"), "n", &columns.to_string(), &among)) }
                 }
                 (ctx.live("grid", picture(ctx, here, &grid)))
-                // The legend is below the grid: when the details make the grid narrower, it may take two lines, and no
-                // cell moves.
-                div.under-grid { (legend(ctx, &TASK_STATES)) }
+                // Below, where it may take two lines without moving a cell when the details take their room.
+                div.under-grid { (legend(ctx)) }
             }
             aside #detail.detail aria-live="polite" { @if let Some(chosen) = chosen { (chosen) } }
         }
@@ -153,7 +142,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
 
 /// Whether a state is drawn as a filled square, which can be part of a bar.
 fn is_solid(state: TaskState) -> bool {
-    matches!(state, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
+    matches!(state, TaskState::Succeeded | TaskState::Failed)
 }
 
 /// The shape of a state that is not a filled square, in the cell with its corner at (x, y).
@@ -163,19 +152,64 @@ fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
     let _ = match state {
         TaskState::Running => write!(path, "M{} {y}v14l12 -7z", x + 2),
         TaskState::Retrying => write!(path, "M{} {y}l7 7l-7 7l-7 -7z", x + 7),
-        TaskState::Ready | TaskState::Pending | TaskState::Paused => write!(path, "M{} {}h6v6h-6z", x + 4, y + 4),
+        TaskState::Ready | TaskState::Pending => write!(path, "M{} {}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", x + 4, y + 7),
+        TaskState::Paused => write!(path, "M{} {}v10h3v-10zM{} {}v10h3v-10z", x + 3, y + 2, x + 8, y + 2),
+        TaskState::Cancelled => write!(path, "M{} {}h8v8h-8z", x + 3, y + 3),
         _ => write!(path, "M{x} {y}h14v14h-14z"),
     };
 }
 
 /// The mark on a cell, so that the hue is not the only sign.
 fn mark(path: &mut String, state: TaskState, x: usize, y: usize) {
-    let (x, y) = (x + 3, y + 3);
-    let _ = match state {
-        TaskState::Failed => write!(path, "M{} {}l6 6m0 -6l-6 6", x + 4, y + 4),
-        TaskState::Cancelled => write!(path, "M{} {}h6", x + 4, y + 7),
-        _ => Ok(()),
+    if state == TaskState::Failed {
+        let _ = write!(path, "M{} {}l6 6m0 -6l-6 6", x + 7, y + 7);
+    }
+}
+
+/// What the cells look like, each with the word for it.
+fn legend(ctx: &Ctx) -> Markup {
+    let key = |state: TaskState| {
+        let (mut area, mut sign) = (String::new(), String::new());
+        shape(&mut area, state, 0, 0);
+        mark(&mut sign, state, 0, 0);
+        html! {
+            svg.key.picture width="16" height="16" viewBox="2 2 16 16" aria-hidden="true" {
+                path class=(fill(state)) d=(area) {}
+                @if !sign.is_empty() { path.cell-mark d=(sign) {} }
+            }
+        }
     };
+    html! {
+        ul.legend aria-label=(t!(ctx, "legend")) {
+            @for state in TASK_STATES { li { span class={ "state s-" (crate::elements::Shown::glyph(&state)) } { (key(state)) span { (state_word(ctx, state)) } } } }
+        }
+    }
+}
+
+/// What stands above some of the columns: where it begins or ends, which of both, and the day; the time as well where days
+/// would be the same, and where there is only one.
+fn headings(lang: Lang, zone: chrono_tz::Tz, now: Time, times: &[Time]) -> Vec<(usize, &'static str, String)> {
+    const DAY_ROOM: usize = 48;
+    const MOMENT_ROOM: usize = 100;
+    let each = (times.len() / 8).max(6);
+    let marked: Vec<usize> = (0..times.len()).rev().step_by(each).collect();
+    let day = |column: usize| span::day(lang, zone, times[column], now);
+    let dense = marked.len() == 1 || marked.windows(2).any(|pair| day(pair[0]) == day(pair[1]));
+    let heading = |column: usize| {
+        let text = if dense {
+            span::moment(lang, zone, times[column], now, false)
+        } else {
+            day(column)
+        };
+        let end = column * SIZE + SIZE - 2;
+        let room = if dense { MOMENT_ROOM } else { DAY_ROOM };
+        if end >= room {
+            return Some((end, "end", text));
+        }
+        // There is always room behind the newest.
+        (column + 1 == times.len()).then(|| (column * SIZE + 3, "start", text))
+    };
+    marked.into_iter().filter_map(heading).collect()
 }
 
 fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
@@ -192,7 +226,7 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
         .collect();
     let ids: Vec<String> = grid.runs.iter().map(|run| run.id.to_string()).collect();
     let names: Vec<String> = grid.tasks.iter().map(|name| segment(name)).collect();
-    let each = (columns / 8).max(6);
+    let times: Vec<Time> = grid.runs.iter().map(|run| run.logical_time).collect();
     html! {
         div.grid-scroll tabindex="0" role="group" aria-label=(t!(ctx, "tab-grid")) {
             div.grid-names {
@@ -204,14 +238,12 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
                 data-columns=(columns) data-rows=(rows) data-size=(SIZE) data-top=(TOP) data-runs=(ids.join(" ")) data-tasks=(names.join("/"))
                 data-labels=(labels.join("|")) data-detail=(here.address("cell"))
             {
+                @for (x, anchor, text) in headings(ctx.lang, ctx.zone, ctx.now, &times) { text x=(x) y="12" text-anchor=(anchor) { (text) } }
                 @for (column, run) in grid.runs.iter().enumerate() {
                     @let bar = millis(run).map_or(10.0, |millis| 4.0 + 52.0 * (millis as f64 / longest).sqrt());
                     @let x = column * SIZE;
-                    @if (columns - 1 - column) % each == 0 && x >= 40 {
-                        text x=(x + SIZE - 2) y="12" text-anchor="end" { (span::day(ctx.lang, ctx.zone, run.logical_time, ctx.now)) }
-                    }
                     a href={ "/runs/" (run.id) } {
-                        title { (labels[column]) }
+                        title { (labels[column]) " · " (state_word(ctx, run.state)) }
                         rect class=(fill(run.state)) x=(x + 3) y=(format!("{:.1}", 78.0 - bar)) width="14" height=(format!("{bar:.1}")) rx="2" {}
                     }
                 }
@@ -395,5 +427,42 @@ mod tests {
         assert_eq!(shapes(&cells, 84)["f-running"], "M85 87v14l12 -7z");
         assert_eq!(marks(&cells, 84), "M47 91l6 6m0 -6l-6 6M67 91l6 6m0 -6l-6 6");
         assert_eq!(gaps(3, 84, 20), "M17 84h6v20h-6zM37 84h6v20h-6z");
+    }
+
+    #[test]
+    fn every_state_has_a_look_of_its_own() {
+        let look = |state: TaskState| {
+            let (mut area, mut sign) = (String::new(), String::new());
+            shape(&mut area, state, 0, 0);
+            mark(&mut sign, state, 0, 0);
+            (fill(state), area, sign)
+        };
+        let mut looks: Vec<_> = TASK_STATES.into_iter().map(look).collect();
+        looks.sort();
+        looks.dedup();
+        // Both that wait for something before them are drawn alike.
+        assert_eq!(looks.len(), TASK_STATES.len() - 1);
+        assert_eq!(look(TaskState::Pending), look(TaskState::Ready));
+    }
+
+    #[test]
+    fn columns_say_when_they_were() {
+        let at = |text: &str| text.parse::<Time>().unwrap();
+        let now = at("2026-11-25T12:00:00Z");
+        let told = |times: &[Time]| headings(Lang::En, chrono_tz::Tz::UTC, now, times);
+        assert!(told(&[]).is_empty());
+        let one = at("2026-11-24T02:00:00Z");
+        assert_eq!(told(&[one]), [(3, "start", "Nov 24 02:00".to_owned())]);
+        let daily: Vec<Time> = (0..13)
+            .map(|day| at("2026-11-01T02:00:00Z") + chrono::TimeDelta::days(day))
+            .collect();
+        let days = [(258, "end", "Nov 13".to_owned()), (138, "end", "Nov 7".to_owned())];
+        assert_eq!(told(&daily), days);
+        let dense: Vec<Time> = (0..13).map(|run| one + chrono::TimeDelta::minutes(10 * run)).collect();
+        let moments = [
+            (258, "end", "Nov 24 04:00".to_owned()),
+            (138, "end", "Nov 24 03:00".to_owned()),
+        ];
+        assert_eq!(told(&dense), moments);
     }
 }

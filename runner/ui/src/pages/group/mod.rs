@@ -118,7 +118,7 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
             }
             @if may {
                 div.actions {
-                    a.button.primary href=(here.address("run")) { (t!(ctx, "run-now")) }
+                    a class=(if group.enabled { "button primary" } else { "button" }) href=(here.address("run")) title=[(!group.enabled).then(|| t!(ctx, "group-disabled"))] { (t!(ctx, "run-now")) }
                     @if spec.history { a.button href=(here.address("backfill")) { (t!(ctx, "backfill")) } }
                     @if group.enabled {
                         (button(Button::new(here.address("disable"), t!(ctx, "disable"), t!(ctx, "disable-will"))))
@@ -153,7 +153,7 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
         "state" => Some(t!(ctx, "tab-state")),
         "schedules" => Some(t!(ctx, "tab-schedules")),
         "spec" => Some(t!(ctx, "tab-spec")),
-        "run" => Some(t!(ctx, "run-now")),
+        "run" => Some(t!(ctx, "run-title")),
         "backfill" => Some(t!(ctx, "backfill")),
         _ => None,
     };
@@ -208,6 +208,7 @@ mod tests {
             error: None,
             progress: Vec::new(),
             reopened_at: reopened.map(at),
+            waiting_for: None,
         };
         assert_eq!(millis(&run(None, 10)), Some(10_000));
         assert_eq!(millis(&run(Some(872), 874)), Some(2_000));

@@ -1,55 +1,109 @@
 //! Starting a run: fields made of the schemas of the group's scripts.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use axum::http::Method;
-use heddle_api::{Run, ScriptVersion};
+use heddle_api::Run;
+use heddle_domain::params::Layers;
+use heddle_domain::plan::Plan;
+use heddle_domain::template::{add_params, add_params_of_condition, is_template};
+use heddle_engine::ScriptFacts;
 use maud::html;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::{Here, framed};
-use crate::ctx::segment;
+use crate::elements::{named, prose};
 use crate::form::{self, field, fields, object, read};
 use crate::pages::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// How many scripts' schemas are read.
-const SCRIPTS_MAX: usize = 30;
+/// Different values of a param that a field names.
+const PRESETS_NAMED: usize = 3;
 
-/// The params of the group's scripts, merged by name, and the values that a run gets if none are given.
-async fn takes(ctx: &Ctx, here: &Here) -> (Map<String, Value>, Map<String, Value>) {
-    let mut properties = Map::new();
-    let mut values = Map::new();
-    let mut seen = std::collections::BTreeSet::new();
-    for script in here.group.resolution.scripts.iter().flatten() {
-        if seen.len() >= SCRIPTS_MAX || !seen.insert((script.name.clone(), script.version)) {
-            continue;
-        }
-        values.extend(script.defaults.clone());
-        let target = format!("/v1/scripts/{}/versions/{}", segment(&script.name), script.version);
-        // A form without this script's fields is better than none.
-        let Ok(version) = ctx.get::<ScriptVersion>(&target).await else {
-            continue;
-        };
-        for (name, schema) in form::properties(&version.params_schema.unwrap_or_default()) {
-            properties.entry(name).or_insert(schema);
-        }
-    }
-    let spec = &here.group.revision.plan.spec;
-    for (name, value) in &spec.params {
-        properties.entry(name.clone()).or_insert_with(|| typed_as(value));
-        values.insert(name.clone(), value.clone());
-    }
-    (properties, values)
+/// A param that a run may be given.
+#[derive(Default)]
+struct Param {
+    /// What the first script says that has it.
+    schema: Option<Value>,
+    /// The tasks that are known to read it.
+    tasks: Vec<String>,
+    /// What tasks get if the run is given nothing, as far as that is known before templates are rendered.
+    presets: Vec<Value>,
 }
 
-/// The type of a param without a schema: that of the value which the group gives it.
-fn typed_as(value: &Value) -> Value {
+impl Param {
+    fn preset(&mut self, value: Option<&Value>) {
+        if let Some(value) = value.filter(|value| !self.presets.contains(value)) {
+            self.presets.push(value.clone());
+        }
+    }
+
+    /// As a field shows it, which stands for all tasks.
+    fn shown(&self) -> Option<Value> {
+        match self.presets.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            several => {
+                let few: Vec<String> = several.iter().take(PRESETS_NAMED).map(form::shown).collect();
+                let more = if several.len() > PRESETS_NAMED { " · …" } else { "" };
+                Some(Value::String(format!("{}{more}", few.join(" · "))))
+            }
+        }
+    }
+}
+
+/// The params that a run may be given: those that scripts say they take, those that the spec gives, and those that its
+/// templates name.
+fn takes(plan: &Plan, scripts: &[Option<Arc<ScriptFacts>>]) -> BTreeMap<String, Param> {
+    let none = Map::new();
+    let group = &plan.spec.params;
+    let mut found: BTreeMap<String, Param> = BTreeMap::new();
+    let mut of_group: BTreeSet<String> = group.keys().cloned().collect();
+    group.values().for_each(|value| add_params(value, &mut of_group));
+    for name in of_group {
+        let value = group.get(&name);
+        found.entry(name).or_default().preset(value);
+    }
+    for (index, task) in plan.tasks.iter().enumerate() {
+        let script = scripts.get(index).and_then(Option::as_ref);
+        let schema = script.and_then(|script| Some(form::properties(script.schema.as_ref()?.source())));
+        let schema = schema.unwrap_or_default();
+        let layers = Layers {
+            defaults: script.map_or(&none, |script| &script.defaults),
+            group,
+            task: &task.spec.params,
+            run: &none,
+            task_run: &none,
+        };
+        let (presets, _) = layers.constant();
+        let mut names: BTreeSet<String> = schema.keys().chain(task.spec.params.keys()).cloned().collect();
+        add_params(&serde_json::to_value(&task.spec).unwrap_or_default(), &mut names);
+        if let Some(when) = &task.spec.when {
+            add_params_of_condition(when, &mut names);
+        }
+        for name in names {
+            let preset = presets.get(&name);
+            let own = schema.get(&name).cloned();
+            let param = found.entry(name).or_default();
+            param.preset(preset);
+            param.schema = param.schema.take().or(own);
+            param.tasks.push(task.name.to_string());
+        }
+    }
+    found
+}
+
+/// What a param without a schema takes: the like of what it is without a run's.
+fn typed_as(value: Option<&Value>) -> Value {
     match value {
-        Value::String(_) => json!({"type": "string"}),
-        Value::Number(_) => json!({"type": "number"}),
-        Value::Bool(_) => json!({"type": "boolean"}),
-        _ => json!({}),
+        Some(Value::String(text)) if !is_template(text) => json!({"type": "string"}),
+        Some(Value::Number(_)) => json!({"type": "number"}),
+        Some(Value::Bool(_)) => json!({"type": "boolean"}),
+        Some(Value::Array(_) | Value::Object(_)) => json!({}),
+        _ => json!({"type": ["string", "number", "boolean"]}),
     }
 }
 
@@ -57,7 +111,16 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     if !ctx.viewer.operates() {
         return Err(Trouble::new(403, ""));
     }
-    let (properties, values) = takes(ctx, here).await;
+    let plan = &here.group.revision.plan;
+    let (mut properties, mut values, mut notes) = (Map::new(), Map::new(), BTreeMap::new());
+    for (name, param) in takes(plan, &here.group.resolution.scripts) {
+        values.extend(param.shown().map(|value| (name.clone(), value)));
+        if plan.tasks.len() > 1 && !param.tasks.is_empty() {
+            let tasks: Vec<&str> = param.tasks.iter().map(String::as_str).collect();
+            notes.insert(name.clone(), t!(ctx, "param-of-tasks", tasks = named(&tasks)));
+        }
+        properties.insert(name, param.schema.unwrap_or_else(|| typed_as(param.presets.first())));
+    }
     let form = ctx.form();
     let mut wrong = None;
     if ctx.posts() {
@@ -76,11 +139,11 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         section.panel {
             h2 { (t!(ctx, "run-title")) }
             @if let Some(trouble) = &wrong {
-                div.said.wrong role="alert" { p { (trouble.said(ctx)) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
+                div.said.wrong role="alert" { p { (prose(&trouble.said(ctx))) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
             }
             form.fields method="post" action=(here.address("run")) {
                 @if properties.is_empty() { p.muted { (t!(ctx, "no-params")) } }
-                (fields(ctx, &properties, &values, &form))
+                (fields(ctx, &properties, &values, &notes, &form))
                 details open[written("params").is_some()] {
                     summary { (t!(ctx, "more-params")) }
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "params-json-hint")) } }
@@ -96,7 +159,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     }
                 }
                 @if !here.group.enabled {
-                    label { input type="checkbox" name="force" value="true"; (t!(ctx, "force-disabled")) }
+                    p.why { (t!(ctx, "group-disabled")) }
+                    label { input type="checkbox" name="force" value="true" required checked[written("force").is_some()]; (t!(ctx, "force-disabled")) }
                 }
                 div { button.primary type="submit" { (t!(ctx, "start-run")) } " " a.button href=(here.address("")) { (t!(ctx, "cancel-form")) } }
             }
@@ -140,4 +204,59 @@ async fn submit(
     }
     let run: Run = ctx.ask(Method::POST, &here.api("/runs"), &body).await?;
     Ok(run.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::schema::Schema;
+    use heddle_domain::spec::parse_group;
+
+    use super::*;
+
+    #[test]
+    fn fields_say_what_each_task_gets_and_what_templates_want() {
+        let spec = json!({
+            "params": {"region": "north", "label": "{{ params.day }} {{ params.region }}"},
+            "tasks": {
+                "greet": {"script": "hello", "params": {"name": "{{ params.who }}"}},
+                "load": {"script": "hello", "params": {"name": "load"}, "when": "params.load", "depends_on": ["greet"]},
+                "ask": {"queue": "people", "params": {"order": 7}},
+            },
+        });
+        let plan = Plan::compile(parse_group(&spec).unwrap()).unwrap();
+        let schema = json!({"properties": {"name": {"type": "string"}, "times": {"type": "integer"}}});
+        let hello = Arc::new(ScriptFacts {
+            name: "hello".into(),
+            version: 1,
+            digest: String::new(),
+            code: String::new(),
+            runtime: None,
+            runs: true,
+            file: None,
+            schema: Some(Schema::compile(&schema).unwrap()),
+            defaults: json!({"name": "world", "times": 1}).as_object().unwrap().clone(),
+        });
+        // By the names of the tasks: ask, greet, load.
+        let found = takes(&plan, &[None, Some(hello.clone()), Some(hello)]);
+        let told: Vec<(&str, String, Value)> = found
+            .iter()
+            .map(|(name, param)| (name.as_str(), param.tasks.join(" "), param.shown().unwrap_or_default()))
+            .collect();
+        let one = |name, tasks: &str, preset: Value| (name, tasks.to_owned(), preset);
+        assert_eq!(
+            told,
+            [
+                one("day", "", Value::Null),
+                one("label", "", json!("{{ params.day }} {{ params.region }}")),
+                one("load", "load", Value::Null),
+                one("name", "greet load", json!("{{ params.who }} · load")),
+                one("order", "ask", json!(7)),
+                one("region", "", json!("north")),
+                one("times", "greet load", json!(1)),
+                one("who", "greet", Value::Null),
+            ]
+        );
+        assert_eq!(found["times"].schema, Some(json!({"type": "integer"})));
+        assert_eq!(typed_as(found["order"].presets.first()), json!({"type": "number"}));
+    }
 }

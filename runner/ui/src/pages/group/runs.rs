@@ -2,13 +2,15 @@
 
 use heddle_api::RunState;
 use heddle_store::pages::group::GroupRunRow;
+use heddle_store::run::reasons;
 use maud::{Markup, html};
 use uuid::Uuid;
 
 use super::{Here, begun, framed, median, millis};
 use crate::chart::fill;
-use crate::elements::{self, choice, empty, line, more, state, time, took, trigger_word};
+use crate::elements::{self, choice, empty, line, more, state, time, time_exact, took, trigger_word};
 use crate::pages::Answer;
+use crate::pages::run::waits_for_what;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -23,7 +25,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         "runs",
         html! {
             div.stack {
-                @if runs.len() > 1 { (scatter(ctx, &here.name, &runs, ctx.q("by") == Some("start"))) }
+                @if runs.len() > 1 && runs.iter().any(|run| millis(run).is_some()) { (scatter(ctx, &here.name, &runs, ctx.q("by") == Some("start"))) }
                 (list(ctx, &runs))
             }
         },
@@ -97,9 +99,10 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
             @if runs.is_empty() { (empty(&t!(ctx, "no-runs-yet"))) }
             @else {
                 form method="get" action="/runs/compare" {
-                table.cards {
-                    thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "error")) } } }
-                    tbody { @for run in runs { (row(ctx, run)) } }
+                table.cards.compared {
+                    thead { tr { th { span.hidden { (t!(ctx, "compare")) } } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "trigger")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "created")) } th { (t!(ctx, "what-it-says")) } } }
+                    @let exact = is_crowded(runs);
+                    tbody { @for run in runs { (row(ctx, run, exact)) } }
                 }
                 @if runs.len() > 1 { p.row.under.of-picks { button type="submit" { (t!(ctx, "compare")) } span.muted { (t!(ctx, "compare-hint")) } } }
                 }
@@ -108,16 +111,29 @@ fn list(ctx: &Ctx, runs: &[GroupRunRow]) -> Markup {
     }
 }
 
-fn row(ctx: &Ctx, run: &GroupRunRow) -> Markup {
+/// Whether minutes do not tell all runs apart.
+fn is_crowded(runs: &[GroupRunRow]) -> bool {
+    let mut minutes: Vec<i64> = runs
+        .iter()
+        .map(|run| run.logical_time.timestamp().div_euclid(60))
+        .collect();
+    minutes.sort_unstable();
+    minutes.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+fn row(ctx: &Ctx, run: &GroupRunRow, exact: bool) -> Markup {
     html! {
         tr {
             td.pick { input type="checkbox" name="run" value=(run.id) data-pick aria-label=(t!(ctx, "compare-this", at = crate::span::moment(ctx.lang, ctx.zone, run.logical_time, ctx.now, true))); }
-            td.tight { a href={ "/runs/" (run.id) } data-main { (time(ctx, run.logical_time)) } }
+            td.tight { a href={ "/runs/" (run.id) } data-main { @if exact { (time_exact(ctx, run.logical_time)) } @else { (time(ctx, run.logical_time)) } } }
             td.tight.side { (state(ctx, run.state)) }
             td.tight.muted { (trigger_word(ctx, run.trigger)) }
             td.num.side { @if let Some(from) = begun(run) { (took(ctx, from, run.finished_at)) } }
             td.tight.muted.drop { (time(ctx, run.created_at)) }
-            td.wide { @if let Some(error) = &run.error { span.error { (line(error)) } } }
+            td.wide {
+                @if let Some(error) = &run.error { span.error { (line(error)) } }
+                @if run.state == RunState::Waiting { (waits_for_what(ctx, &reasons(run.waiting_for.clone()))) }
+            }
         }
     }
 }

@@ -32,7 +32,8 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         return Err(Trouble::new(403, ""));
     }
     let item = ctx.q("item");
-    // A refused form is shown at the address to which it was sent.
+    let is_item = item.is_some();
+    // A form that was wrong is shown at the address that it was sent to.
     let posted = ctx.path.split('/').skip_while(|part| *part != "tasks").nth(1);
     let posted = posted.and_then(|task| percent_encoding::percent_decode_str(task).decode_utf8().ok());
     let task = ctx.q("task").or(posted.as_deref());
@@ -43,12 +44,14 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             let task = task.ok_or_else(Trouble::not_found)?;
             let item = item.map(|item| format!("?item={}", segment(item))).unwrap_or_default();
             let action = format!("/runs/{}/tasks/{}/state{item}", run.id, segment(name));
-            let among = OF_TASKS.iter().map(|one| one as &dyn Shown).collect();
+            let others = OF_TASKS.iter().filter(|one| is_item || **one != task.state);
+            let among = others.map(|one| one as &dyn Shown).collect();
             (&task.state, action, among)
         }
         None => {
             let action = format!("/runs/{}/state", run.id);
-            let among = OF_RUNS.iter().map(|one| one as &dyn Shown).collect();
+            let others = OF_RUNS.iter().filter(|one| **one != run.state);
+            let among = others.map(|one| one as &dyn Shown).collect();
             (&run.state, action, among)
         }
     };
@@ -108,5 +111,5 @@ pub(super) async fn set(ctx: &Ctx, id: Uuid, task: Option<&str>) -> Result<Answe
 
 /// Who set a state by hand, and why.
 pub(super) fn said(ctx: &Ctx, of: &Override) -> Markup {
-    html! { (t!(ctx, "set-by-hand", name = &of.actor)) ": " bdi { (of.reason) } }
+    html! { (t!(ctx, "set-by-hand", name = &of.actor)) (ctx.lang.colon()) bdi { (of.reason) } }
 }

@@ -20,7 +20,10 @@ const TASKS_OPEN: usize = 4;
 /// How many characters of a value are shown in a line.
 const VALUE_CHARS: usize = 200;
 
-/// How many bytes of an output are shown.
+/// Longer outputs are folded until they are wanted.
+const OPEN_BYTES_MAX: usize = 2_000;
+const OPEN_LINES_MAX: usize = 30;
+/// Bytes of an output that are shown.
 const SHOWN_BYTES_MAX: usize = 20_000;
 
 pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
@@ -35,7 +38,10 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                 section.panel {
                     h2 { (t!(ctx, "outputs")) }
                     @if outputs.is_empty() { (empty(&t!(ctx, if ended { "no-outputs-ended" } else { "no-outputs" }))) }
-                    @for (task, output) in &outputs { details open { summary { bdi { (task) } } (value(ctx, output)) } }
+                    @for (task, output) in &outputs {
+                        @let shown = pretty(output);
+                        details open[is_short(&shown)] { summary { bdi { (task) } @if !is_short(&shown) { " · " (crate::span::bytes(shown.len() as i64)) } } (value(ctx, output)) }
+                    }
                 }
                 (by_task(ctx, run, &revision.plan, &defaults, &outputs))
             }
@@ -53,7 +59,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                         dt { (t!(ctx, "data-interval")) } dd { (time_exact(ctx, run.data_interval.start)) " – " (time_exact(ctx, run.data_interval.end)) }
                         dt { (t!(ctx, "priority")) } dd { (run.priority) }
                         dt { (t!(ctx, "created")) } dd { (time_exact(ctx, run.created_at)) }
-                        @if let Some(source) = &run.source { dt { (t!(ctx, "source")) } dd { @if run.trigger == Trigger::Backfill { a href={ "/backfills/" (source) } { (source) } } @else { code { (source) } } } }
+                        @if let Some(source) = &run.source { dt { (t!(ctx, "source")) } dd { @if run.trigger == Trigger::Backfill { a href={ "/backfills/" (source) } title=(source) { (t!(ctx, "backfill-of", group = &run.group)) } } @else { code { (source) } } } }
                     }
                 }
                 @if !run.scripts.is_empty() {
@@ -181,11 +187,20 @@ fn cut(text: &str) -> String {
     }
 }
 
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// Whether a text may stand open among others.
+fn is_short(text: &str) -> bool {
+    text.len() <= OPEN_BYTES_MAX && text.lines().count() <= OPEN_LINES_MAX
+}
+
 fn value(ctx: &Ctx, value: &Value) -> Markup {
     if value.as_object().is_some_and(serde_json::Map::is_empty) {
         return empty(&t!(ctx, "none"));
     }
-    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    let mut text = pretty(value);
     let whole = text.len();
     if whole > SHOWN_BYTES_MAX {
         let mut end = SHOWN_BYTES_MAX;
@@ -228,6 +243,14 @@ mod tests {
                 written("c", "run", "3")
             ]
         );
+    }
+
+    #[test]
+    fn a_long_output_is_folded() {
+        assert!(is_short(&pretty(&json!({"a": [1, 2, 3]}))));
+        let rows: Vec<u32> = (0..100).collect();
+        assert!(!is_short(&pretty(&json!(rows))));
+        assert!(!is_short(&pretty(&json!("x".repeat(3_000)))));
     }
 
     #[test]

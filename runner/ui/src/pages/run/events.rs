@@ -1,9 +1,13 @@
 //! The events of a run, and who caused them: starts, ends, and actions of operators.
 
-use heddle_api::{AuditEntry, List, Run, RunState, TaskState};
+use std::collections::HashMap;
+
+use heddle_api::{AuditEntry, List, Run, RunState, TaskRun, TaskState};
+use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
-use crate::elements::{Shown, audit_action, empty, line, state, time_to_the_milli, trigger_word};
+use super::view::Whole;
+use crate::elements::{Shown, audit_action, empty, line, state, time_to_the_milli};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 use heddle_domain::Time;
@@ -24,7 +28,7 @@ fn moves<'r>(ctx: &Ctx, run: &'r Run) -> Vec<Event<'r>> {
         at: run.created_at.0,
         what: t!(ctx, "run"),
         state: None,
-        text: format!("{} · {}", t!(ctx, "created"), trigger_word(ctx, run.trigger)),
+        text: t!(ctx, &format!("created-{}", run.trigger)),
     }];
     if let Some(at) = run.started_at {
         events.push(Event {
@@ -48,10 +52,7 @@ fn moves<'r>(ctx: &Ctx, run: &'r Run) -> Vec<Event<'r>> {
         });
     }
     for task in run.task_runs() {
-        let name = match task.item {
-            Some(item) => format!("{}[{item}]", task.task),
-            None => task.task.clone(),
-        };
+        let name = named(&task.task, task.item);
         if let Some(at) = task.started_at {
             events.push(Event {
                 at: at.0,
@@ -77,9 +78,64 @@ fn moves<'r>(ctx: &Ctx, run: &'r Run) -> Vec<Event<'r>> {
     events
 }
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
+fn named(task: &str, item: Option<u32>) -> String {
+    match item {
+        Some(item) => format!("{task}[{item}]"),
+        None => task.to_owned(),
+    }
+}
+
+/// Whether an attempt's end is told of beside that of its task run: all that another followed, or may follow.
+fn is_told(attempt: &AttemptView, task: Option<&TaskRun>) -> bool {
+    let last = task.is_some_and(|task| task.attempt == attempt.attempt && task.finished_at.is_some());
+    attempt.finished_at.is_some() && !last
+}
+
+/// The attempts after the first, and the ends of those that were not the last; with the name of the task of each.
+fn tries<'r>(ctx: &Ctx, run: &'r Run, attempts: impl Iterator<Item = (&'r str, &'r AttemptView)>) -> Vec<Event<'r>> {
+    let of = |task: &'r TaskRun| ((task.task.as_str(), task.item), task);
+    let tasks: HashMap<(&str, Option<u32>), &TaskRun> = run.task_runs().iter().map(of).collect();
+    let mut events = Vec::new();
+    for (task, attempt) in attempts {
+        let item = attempt.key.item;
+        let number = t!(ctx, "attempt-n", n = i64::from(attempt.attempt));
+        if attempt.attempt > 1 {
+            events.push(Event {
+                at: attempt.started_at,
+                what: named(task, item),
+                state: Some(&TaskState::Running),
+                text: number.clone(),
+            });
+        }
+        let told = is_told(attempt, tasks.get(&(task, item)).copied());
+        if let Some(at) = attempt.finished_at.filter(|_| told) {
+            let message = attempt.error_message.as_deref().unwrap_or_default();
+            let kind = attempt.error_kind.map(|kind| format!("{kind}: ")).unwrap_or_default();
+            let message = message.strip_prefix(&kind).unwrap_or(message);
+            events.push(Event {
+                at,
+                what: named(task, item),
+                state: Some(&attempt.state),
+                text: if message.is_empty() {
+                    number
+                } else {
+                    format!("{number} · {kind}{message}")
+                },
+            });
+        }
+    }
+    events
+}
+
+pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let (revision, detail) = (whole.revision(ctx).await?, whole.detail(ctx).await?);
     let mut events = moves(ctx, run);
-    // If the audit cannot be read, only the data of the run is shown.
+    let attempts = detail.attempts.iter();
+    let attempts =
+        attempts.filter_map(|one| Some((revision.plan.tasks.get(one.key.task as usize)?.name.as_str(), one)));
+    events.extend(tries(ctx, run, attempts));
+    // Without it, what the run itself tells is shown.
     let audit: Option<List<AuditEntry>> = ctx.get(&format!("/v1/audit?name={}&limit=100", run.id)).await.ok();
     for entry in audit.into_iter().flat_map(|audit| audit.items) {
         events.push(Event {
@@ -110,4 +166,49 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         }
     };
     Ok(ctx.live("events", listed))
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_api::AttemptState;
+    use heddle_domain::run::TaskKey;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_once() {
+        let attempt = |number: u32, to: Option<Time>| AttemptView {
+            key: TaskKey::whole(0),
+            attempt: number,
+            state: AttemptState::Failed,
+            skipped: false,
+            started_at: Time::UNIX_EPOCH,
+            finished_at: to,
+            node: None,
+            output: None,
+            error_kind: None,
+            error_message: None,
+            error_trace: None,
+            memory_bytes: None,
+            cpu_micros: None,
+            worker: None,
+            progress: None,
+            note: None,
+        };
+        let task = |state: &str, ended: bool| -> TaskRun {
+            let at = ended.then_some("2026-11-25T10:00:00Z");
+            serde_json::from_value(json!({"task": "a", "item": null, "state": state, "attempt": 2, "finished_at": at}))
+                .unwrap()
+        };
+        let end = Some(Time::UNIX_EPOCH);
+        let ended = task("failed", true);
+        assert!(is_told(&attempt(1, end), Some(&ended)), "another followed");
+        assert!(!is_told(&attempt(2, end), Some(&ended)), "its task run says so");
+        assert!(!is_told(&attempt(2, None), Some(&task("running", false))), "it goes on");
+        assert!(
+            is_told(&attempt(2, end), Some(&task("retrying", false))),
+            "another will follow"
+        );
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use heddle_api::TaskState;
 use maud::{Markup, html};
 
-use super::timeline::{critical, dependencies};
+use super::course::Course;
 use super::view::Whole;
 use crate::elements::{TASK_STATES, legend};
 use crate::pages::group::graph::{Edge, Shown, draw, is_drawn, zoom_buttons};
@@ -31,7 +31,7 @@ pub(in crate::pages) async fn shown(ctx: &Ctx, whole: &Whole) -> Result<Shown, T
     let states: BTreeMap<String, TaskState> = run.wholes().map(|task| (task.task.clone(), task.state)).collect();
     // Only for an ended run: before that, another chain may become the longest.
     let critical = if run.finished_at.is_some() {
-        critical(run, &dependencies(&revision.plan))
+        Course::of(run, &revision.plan).critical()
     } else {
         Vec::new()
     };

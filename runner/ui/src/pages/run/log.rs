@@ -60,7 +60,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         @if lines.is_empty() { (empty(&t!(ctx, "no-lines"))) }
         @else {
             div.log-box.end[last] tabindex="0" role="group" aria-label=(t!(ctx, "tab-log")) {
-                ol.log { @for (index, line) in lines.iter().enumerate() { (one(ctx, line, &link_to(ctx, &lines, index), text.as_deref())) } }
+                ol class={ "log " (names_class(&lines)) } { @for (index, line) in lines.iter().enumerate() { (one(ctx, line, &link_to(ctx, &lines, index), text.as_deref())) } }
             }
         }
         p.more {
@@ -132,7 +132,29 @@ fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
     }
 }
 
-/// The fields of a line, if it has some.
+/// How much room the names before the lines have, so that all messages begin at the same place: longer names are broken.
+fn names_class(lines: &[LogLine]) -> &'static str {
+    // Letters of some scripts are twice as wide.
+    let wide = |name: &str| {
+        name.chars()
+            .map(|letter| if letter < '\u{1100}' { 1 } else { 2 })
+            .sum::<usize>()
+    };
+    let item = |line: &LogLine| line.item.map_or(0, |item| item.to_string().len() + 2);
+    match lines
+        .iter()
+        .map(|line| wide(&line.task) + item(line))
+        .max()
+        .unwrap_or(0)
+    {
+        ..=8 => "names-8",
+        9..=16 => "names-16",
+        17..=24 => "names-24",
+        _ => "names-32",
+    }
+}
+
+/// What a line says beside its message, if anything.
 fn fields(line: &LogLine) -> Option<&Value> {
     let is_empty = |fields: &Value| fields.as_object().is_none_or(Map::is_empty);
     line.fields.as_ref().filter(|fields| !is_empty(fields))
@@ -323,18 +345,31 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_file_has_a_line_for_each() {
-        let line = LogLine {
+    fn line(task: &str, item: Option<u32>) -> LogLine {
+        LogLine {
             cursor: "1".into(),
             at: heddle_domain::Time::UNIX_EPOCH.into(),
-            task: "a".into(),
-            item: Some(3),
+            task: task.into(),
+            item,
             attempt: 1,
             level: "info".into(),
             message: "\u{1b}[31mhi".into(),
             fields: Some(serde_json::json!({"n": 1})),
-        };
+        }
+    }
+
+    #[test]
+    fn the_longest_name_says_where_messages_begin() {
+        assert_eq!(names_class(&[]), "names-8");
+        assert_eq!(names_class(&[line("extract", None), line("a", None)]), "names-8");
+        assert_eq!(names_class(&[line("extract", Some(12)), line("a", None)]), "names-16");
+        assert_eq!(names_class(&[line("每天早上读取仓", None)]), "names-16");
+        assert_eq!(names_class(&[line(&"x".repeat(200), None)]), "names-32");
+    }
+
+    #[test]
+    fn a_file_has_a_line_for_each() {
+        let line = line("a", Some(3));
         let written = "1970-01-01T00:00:00.000000Z info  a[3] hi {\"n\":1}\n";
         assert_eq!(plain_line(&line), written);
     }

@@ -3,6 +3,7 @@
 mod again;
 mod attempts;
 mod by_hand;
+mod course;
 pub(super) mod data;
 mod events;
 pub(super) mod graph;
@@ -30,6 +31,7 @@ use crate::{Ctx, Trouble};
 use view::Whole;
 
 pub(super) use by_hand::address as override_address;
+pub(super) use why::waits_for_what;
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let id: Uuid = id.parse().map_err(|_| Trouble::not_found())?;
@@ -114,7 +116,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         "log" => log::inside(ctx, run).await?,
         "data" => data::inside(ctx, run).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
-        "events" => events::inside(ctx, run).await?,
+        "events" => events::inside(ctx, &whole).await?,
         "rerun" => again::inside(ctx, run),
         "override" => by_hand::inside(ctx, run)?,
         _ => timeline::inside(ctx, &whole).await?,

@@ -1,13 +1,13 @@
 //! The times of a run: a row for the run, one for each task, with attempts as pieces and pauses between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_api::{AttemptState, Run, RunState, TaskRun, TaskState};
+use heddle_api::{AttemptState, Moment, Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
-use heddle_domain::plan::Plan;
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
+use super::course::Course;
 use super::view::{SubRun, Whole};
 use super::{by_hand, why};
 use crate::chart::{Axis, fill};
@@ -40,63 +40,21 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
             pieces.entry(task.name.to_string()).or_default().push(attempt);
         }
     }
-    let dependencies = dependencies(plan);
-    let critical = critical(run, &dependencies);
+    let course = Course::of(run, plan);
     let list = List {
         ctx,
         run,
-        dependencies: &dependencies,
+        course: &course,
         failed: failed_items(run),
         sub_runs: whole.sub_runs(ctx).await?,
     };
     Ok(html! {
-        (ctx.live("timeline", picture(ctx, run, &pieces, &dependencies, &critical)))
+        (ctx.live("timeline", picture(ctx, run, &pieces, &course)))
         (ctx.live("tasks", list.shown(&pieces)))
     })
 }
 
-/// The dependencies of each task, by its name.
-pub(super) fn dependencies(plan: &Plan) -> BTreeMap<String, Vec<String>> {
-    plan.tasks
-        .iter()
-        .map(|task| {
-            let needs = task
-                .depends_on
-                .iter()
-                .map(|needed| plan.tasks[*needed as usize].name.to_string());
-            (task.name.to_string(), needs.collect())
-        })
-        .collect()
-}
-
-/// The chain of tasks that determined the length of the run: from the one that ended last, back over the dependency for
-/// which each waited longest.
-pub(super) fn critical(run: &Run, dependencies: &BTreeMap<String, Vec<String>>) -> Vec<String> {
-    let ends: BTreeMap<&str, Time> = run
-        .wholes()
-        .filter_map(|task| {
-            let end = task.finished_at.filter(|_| task.started_at.is_some())?;
-            Some((task.task.as_str(), end.0))
-        })
-        .collect();
-    let Some(last) = ends.iter().max_by_key(|(_, end)| **end) else {
-        return Vec::new();
-    };
-    let mut at: &str = last.0;
-    let mut chain = vec![at.to_owned()];
-    while let Some(last) = dependencies.get(at).and_then(|needs| {
-        needs
-            .iter()
-            .filter(|name| ends.contains_key(name.as_str()))
-            .max_by_key(|name| ends[name.as_str()])
-    }) {
-        chain.push(last.clone());
-        at = last;
-    }
-    chain
-}
-
-/// A round step between the marks of an axis, so that there are about five.
+/// A round step of an axis: five or so on it.
 fn step(millis: i64) -> i64 {
     const STEPS: [i64; 24] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000,
@@ -110,22 +68,46 @@ fn part(hundredths: f64) -> String {
     format!("{hundredths:.2}%")
 }
 
-/// The data that all rows of a timeline need.
+/// How the words at a place of the axis stand to it: at both ends they stay inside, on a phone too.
+fn anchor(place: f64) -> &'static str {
+    const EDGE: f64 = 6.0;
+    if place < EDGE {
+        "start"
+    } else if place > LENGTH - EDGE {
+        "end"
+    } else {
+        "middle"
+    }
+}
+
+/// How what was under way looks, in the order of the legend; each is called like its state.
+const LOOKS: [&str; 7] = [
+    "f-succeeded",
+    "f-running",
+    "f-failed",
+    "f-skipped",
+    "f-cancelled",
+    "f-paused",
+    "f-waiting",
+];
+
+/// Of these, those that a run and its attempts have.
+fn looks(run: RunState, pieces: &BTreeMap<String, Vec<&AttemptView>>) -> Vec<&'static str> {
+    let mut found: BTreeSet<String> = pieces.values().flatten().map(|attempt| fill_of(attempt)).collect();
+    found.insert(fill(run));
+    LOOKS.into_iter().filter(|look| found.contains(*look)).collect()
+}
+
+/// What all rows of a timeline are drawn with.
 struct Rows<'a> {
     ctx: &'a Ctx,
     run: &'a Run,
-    dependencies: &'a BTreeMap<String, Vec<String>>,
-    critical: &'a [String],
+    course: &'a Course<'a>,
+    critical: Vec<String>,
     axis: Axis,
 }
 
-fn picture(
-    ctx: &Ctx,
-    run: &Run,
-    pieces: &BTreeMap<String, Vec<&AttemptView>>,
-    dependencies: &BTreeMap<String, Vec<String>>,
-    critical: &[String],
-) -> Markup {
+fn picture(ctx: &Ctx, run: &Run, pieces: &BTreeMap<String, Vec<&AttemptView>>, course: &Course<'_>) -> Markup {
     let from = run.started_at.unwrap_or(run.created_at).0;
     // Rounded to a second, so that the picture of a running run does not change with each millisecond.
     let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
@@ -136,8 +118,8 @@ fn picture(
     let rows = Rows {
         ctx,
         run,
-        dependencies,
-        critical,
+        course,
+        critical: course.critical(),
         axis: Axis {
             from,
             to,
@@ -152,9 +134,10 @@ fn picture(
             div.timeline role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
                 svg.picture.ruler aria-hidden="true" {
                     @for tick in 0..=(length / each) {
-                        @let x = part((tick * each) as f64 / length as f64 * LENGTH);
+                        @let place = (tick * each) as f64 / length as f64 * LENGTH;
+                        @let x = part(place);
                         line.axis x1=(x) x2=(x) y1="18" y2="100%" {}
-                        text x=(x) y="12" text-anchor=(if tick == 0 { "start" } else { "middle" }) { (elements::millis(ctx, tick * each)) }
+                        text x=(x) y="12" text-anchor=(anchor(place)) { (elements::millis(ctx, tick * each)) }
                     }
                 }
                 div.gantt {
@@ -169,7 +152,9 @@ fn picture(
             @if wholes.len() > ROWS_MAX { p.muted { (t!(ctx, "more-rows", n = wholes.len() - ROWS_MAX)) } }
             ul.legend.timeline-legend {
                 li { svg.key width="16" height="10" aria-hidden="true" { rect class="f-ready" x="0" y="3" width="16" height="4" {} } " " (t!(ctx, "legend-waits")) }
-                li { svg.key width="16" height="10" aria-hidden="true" { rect class="f-succeeded" x="0" y="0" width="16" height="10" rx="2" {} } " " (t!(ctx, "legend-attempt")) }
+                @for look in looks(run.state, pieces) {
+                    li { svg.key.picture width="16" height="10" aria-hidden="true" { rect class=(look) x="0" y="0" width="16" height="10" rx="2" {} } " " (t!(ctx, &look.replace("f-", "state-"))) }
+                }
                 li { svg.key.picture width="16" height="10" aria-hidden="true" { line.pause x1="0" x2="16" y1="5" y2="5" {} } " " (t!(ctx, "legend-pause")) }
                 li { svg.key.picture width="16" height="10" aria-hidden="true" { rect.critical-bar x="1" y="1" width="14" height="8" rx="2" {} } " " (t!(ctx, "legend-critical")) }
             }
@@ -206,30 +191,20 @@ impl Rows<'_> {
                 words.push(t!(ctx, "attempts-count", n = i64::from(task.attempt)));
             }
         } else {
-            words.push(elements::state_word(ctx, task.state));
-            let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
-            if let Some(needs) = needs.filter(|_| task.state == TaskState::Pending) {
-                let first: Vec<&str> = needs.iter().take(3).map(String::as_str).collect();
-                words.push(format!("{} {}", t!(ctx, "waits-for"), first.join(", ")));
+            match waits_for(self.course, task) {
+                // There is little room: what it waits for says that it does.
+                Some(needs) => words.push(format!("{} {}", t!(ctx, "waits-for"), elements::named(&needs))),
+                None => words.push(elements::state_word(ctx, task.state)),
             }
         }
         words.join(" · ")
-    }
-
-    /// The instant from which on a task could have begun.
-    fn ready_at(&self, task: &TaskRun) -> Time {
-        let needs = self.dependencies.get(&task.task).into_iter().flatten();
-        needs
-            .filter_map(|name| self.run.wholes().find(|other| other.task == *name)?.finished_at)
-            .max()
-            .map_or(self.axis.from, |at| at.0)
     }
 
     /// Waiting, attempts and the pauses between them, earliest first.
     fn bars(&self, task: &TaskRun, own: &[&&AttemptView]) -> Markup {
         let axis = &self.axis;
         let folded = is_folded(task);
-        let waited = axis.x(self.ready_at(task));
+        let waited = axis.x(self.course.ready_at(task).unwrap_or(axis.from));
         let Some(first) = own.first().map(|attempt| axis.x(attempt.started_at)) else {
             let waits = task.state == TaskState::Ready && self.run.finished_at.is_none();
             return html! { @if waits { rect.wait x=(part(waited)) y="10" width=(part((LENGTH - waited).max(PIECE_MIN))) height="4" {} } };
@@ -252,6 +227,12 @@ impl Rows<'_> {
             }
         }
     }
+}
+
+/// What a task that has not begun waits for: not what is settled already.
+fn waits_for<'a>(course: &Course<'a>, task: &TaskRun) -> Option<Vec<&'a str>> {
+    let needs = (task.state == TaskState::Pending).then(|| course.open_needs(task));
+    needs.filter(|needs| !needs.is_empty())
 }
 
 /// Whether an attempt did what it was to do.
@@ -397,7 +378,7 @@ fn failed_items(run: &Run) -> BTreeMap<&str, Vec<&TaskRun>> {
 struct List<'a> {
     ctx: &'a Ctx,
     run: &'a Run,
-    dependencies: &'a BTreeMap<String, Vec<String>>,
+    course: &'a Course<'a>,
     failed: BTreeMap<&'a str, Vec<&'a TaskRun>>,
     sub_runs: &'a [SubRun],
 }
@@ -410,12 +391,17 @@ impl List<'_> {
             Some(attempts) if is_folded(task) => spread(ctx, attempts),
             _ => String::new(),
         };
+        let stood_of = |task: &TaskRun| {
+            let ends = pieces.get(&task.task)?.iter().map(|attempt| attempt.finished_at);
+            let paused = (task.state == TaskState::Paused).then(|| ends.flatten().max())?;
+            paused.map(Moment::from)
+        };
         html! {
             section.panel {
                 h2 { (t!(ctx, "tasks")) }
                 table.cards {
                     thead { tr { th { (t!(ctx, "task")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "took")) } th { (t!(ctx, "what-it-says")) } @if may { th { span.hidden { (t!(ctx, "action")) } } } } }
-                    tbody { @for task in self.run.wholes().take(ROWS_MAX) { (self.row(task, &took_of(task), may)) } }
+                    tbody { @for task in self.run.wholes().take(ROWS_MAX) { (self.row(task, stood_of(task), &took_of(task), may)) } }
                 }
             }
         }
@@ -432,7 +418,8 @@ impl List<'_> {
         format!("/runs/{}/tasks/{}/{verb}{item}", self.run.id, segment(&task.task))
     }
 
-    fn row(&self, task: &TaskRun, items_took: &str, may: bool) -> Markup {
+    /// `stood`: since when nothing of it goes on, though it has not ended.
+    fn row(&self, task: &TaskRun, stood: Option<Moment>, items_took: &str, may: bool) -> Markup {
         let (ctx, run) = (self.ctx, self.run);
         let id = run.id;
         let failed = self
@@ -440,8 +427,7 @@ impl List<'_> {
             .get(task.task.as_str())
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let needs = self.dependencies.get(&task.task).filter(|needs| !needs.is_empty());
-        // Failed tasks have prominent buttons, because people act on these. The buttons of the others are plain.
+        // What failed is what one acts on; the rest may be, and does not ask for it.
         let kind = if task.state == TaskState::Failed {
             "small"
         } else {
@@ -451,7 +437,7 @@ impl List<'_> {
             tr {
                 td.tight { a href={ "/runs/" (id) "/log?task=" (segment(&task.task)) } { bdi { (task.task) } } }
                 td.tight.side { (state(ctx, task.state)) }
-                td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at))) } }
+                td.num { @if let Some(from) = task.started_at { (elements::took(ctx, from, task.finished_at.or(run.finished_at).or(stood))) } }
                 td.wide {
                     (why::of_task(ctx, task))
                     (self.sub_runs_of(task))
@@ -460,7 +446,7 @@ impl List<'_> {
                     @if let Some(note) = &task.note { span.muted { (line(note)) } }
                     @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (elements::state_of(ctx, "item", name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                     @if !failed.is_empty() { (self.items(failed, may)) }
-                    @if let Some(needs) = needs.filter(|_| task.state == TaskState::Pending) { span.why { (t!(ctx, "waits-for")) " " (needs.join(", ")) } }
+                    @if let Some(needs) = waits_for(self.course, task) { span.why { (t!(ctx, "waits-for")) " " (elements::named(&needs)) } }
                 }
                 @if may {
                     td.tight.side.acts {
@@ -571,6 +557,27 @@ mod tests {
         );
         assert_eq!(fill_of(&attempt(AttemptState::Lost, false, 0, Some(1))), "f-failed");
         assert_eq!(fill_of(&attempt(AttemptState::Running, false, 0, None)), "f-running");
+    }
+
+    #[test]
+    fn the_legend_tells_of_what_is_there() {
+        let all = [
+            attempt(AttemptState::Lost, false, 0, Some(1)),
+            attempt(AttemptState::Succeeded, true, 1, Some(2)),
+        ];
+        let pieces = BTreeMap::from([("a".to_owned(), all.iter().collect())]);
+        assert_eq!(looks(RunState::Paused, &pieces), ["f-failed", "f-skipped", "f-paused"]);
+        for look in LOOKS {
+            assert!(
+                look.strip_prefix("f-")
+                    .is_some_and(|state| state.parse::<TaskState>().is_ok() || state == "waiting")
+            );
+        }
+    }
+
+    #[test]
+    fn words_stay_within_the_axis() {
+        assert_eq!([0.0, 50.0, 99.0].map(anchor), ["start", "middle", "end"]);
     }
 
     #[test]

@@ -10,14 +10,12 @@ use serde_json::Value;
 
 use super::view::Whole;
 use crate::ctx::segment;
-use crate::elements::{self, ago, failure, group_link, number, time};
+use crate::elements::{self, NAMED, ago, failure, group_link, named, number, time};
 use crate::pages::system;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// How many tasks a sentence names, or how many tasks have a sentence each.
-const NAMED: usize = 5;
-/// How many runs, holders or instants a sentence names.
+/// Runs, holders and instants that a sentence names.
 const FEW: usize = 3;
 /// How many active runs of a group are counted.
 const ACTIVE_MAX: usize = 100;
@@ -65,40 +63,65 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
     let failed: Vec<&str> = in_state(TaskState::Failed).map(|task| task.task.as_str()).collect();
     let broken = in_state(TaskState::UpstreamFailed).count();
+    let is_told = match (failed.as_slice(), &run.error) {
+        ([one], Some(error)) => tells_of(&error.message, one),
+        _ => false,
+    };
     html! {
         @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
-        @if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
+        @if is_told {
+            @if broken > 0 { p.why { (t!(ctx, "why-broken", broken = broken)) } }
+        } @else if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
     }
 }
 
-fn named(tasks: &[&str]) -> String {
-    let few = &tasks[..tasks.len().min(NAMED)];
-    let more = if tasks.len() > NAMED { ", …" } else { "" };
-    format!("{}{more}", few.join(", "))
+/// Whether a run's error says already which task failed, as the engine writes it: `task a: ...`, `task a[3]: ...`.
+fn tells_of(message: &str, task: &str) -> bool {
+    let rest = message.strip_prefix("task ").and_then(|rest| rest.strip_prefix(task));
+    rest.is_some_and(|rest| rest.starts_with([':', '[']))
 }
 
 /// What a run waits for that has not begun: other groups, or its turn.
 async fn waits(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
-    let turn = run.waiting_for.iter().any(|reason| reason["turn"] == true);
-    let turn = if turn {
-        waits_turn(ctx, whole).await?
-    } else {
-        html! {}
+    let turn = match is_for_turn(&run.waiting_for) {
+        true => waits_turn(ctx, whole).await?,
+        false => html! {},
     };
     Ok(html! {
-        @for (group, times) in upstreams(&run.waiting_for) {
-            p.why {
-                (t!(ctx, "waits-for")) " " (group_link(group))
-                @match times.as_slice() {
-                    [] => {},
-                    [one] => { " · " (time(ctx, *one)) },
-                    [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
-                }
-            }
-        }
+        @for (group, times) in upstreams(&run.waiting_for) { p.why { (upstream(ctx, group, &times)) } }
         (turn)
     })
+}
+
+/// The same where there is room for a line, without who is before it.
+pub(in crate::pages) fn waits_for_what(ctx: &Ctx, reasons: &[Value]) -> Markup {
+    html! {
+        span.why {
+            @for (index, (group, times)) in upstreams(reasons).into_iter().enumerate() {
+                @if index > 0 { " · " }
+                (upstream(ctx, group, &times))
+            }
+            @if is_for_turn(reasons) { (t!(ctx, "waits-turn")) }
+        }
+    }
+}
+
+/// Whether a run waits for its turn in its group.
+fn is_for_turn(reasons: &[Value]) -> bool {
+    reasons.iter().any(|reason| reason["turn"] == true)
+}
+
+/// Another group, and its instants that have not succeeded.
+fn upstream(ctx: &Ctx, group: &str, times: &[Time]) -> Markup {
+    html! {
+        (t!(ctx, "waits-for")) " " (group_link(group))
+        @match times {
+            [] => {},
+            [one] => { " · " (time(ctx, *one)) },
+            [first, .., last] => { " · " (t!(ctx, "instants-count", n = times.len())) " · " (time(ctx, *first)) " – " (time(ctx, *last)) },
+        }
+    }
 }
 
 /// By group: the instants that have not succeeded, in their order.
@@ -135,7 +158,7 @@ async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
             @else if let Some(bound) = bound { (t!(ctx, "waits-turn-of", n = active.len(), all = i64::from(bound))) }
             @else { (t!(ctx, "waits-turn-behind", n = active.len())) }
             @for (index, one) in active.iter().take(FEW).enumerate() {
-                @if index == 0 { ": " } @else { ", " }
+                @if index == 0 { (ctx.lang.colon()) } @else { (ctx.lang.comma()) }
                 a href={ "/runs/" (one.id) } { (time(ctx, one.logical_time)) }
             }
             @if more > 0 { " " (t!(ctx, "and-more", n = more)) }
@@ -170,7 +193,7 @@ impl Reason<'_> {
     fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Wait(one), Self::Wait(other)) => {
-                (one.reason, &one.queue, &one.pools) == (other.reason, &other.queue, &other.pools)
+                (one.reason, &one.queue, &one.slots) == (other.reason, &other.queue, &other.slots)
             }
             _ => self == other,
         }
@@ -258,7 +281,7 @@ async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
 fn who(ctx: &Ctx, stall: &Stall<'_>) -> Markup {
     html! {
         bdi { (stall.task) }
-        @if stall.reason == Reason::Turn { ": " }
+        @if stall.reason == Reason::Turn { (ctx.lang.colon()) }
         @else { @if stall.items > 0 { " (" (t!(ctx, "items-count", n = stall.items)) ")" } " " }
     }
 }
@@ -268,6 +291,12 @@ async fn concurrency(ctx: &Ctx, whole: &Whole, task: &str) -> Result<i64, Troubl
     let revision = whole.revision(ctx).await?;
     let task = revision.plan.tasks.iter().find(|one| one.name.as_str() == task);
     Ok(task.map_or(0, |task| i64::from(task.concurrency)))
+}
+
+/// How many slots of a pool a task run needs.
+fn needs(wait: &TaskWait, pool: &str) -> u32 {
+    let slots = wait.slots.as_ref().and_then(|slots| slots.get(pool));
+    slots.copied().unwrap_or(1)
 }
 
 fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<String, Held>) -> Markup {
@@ -281,12 +310,15 @@ fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<St
             TaskWaitReason::QueuePaused => { (t!(ctx, "waits-queue-paused")) " " (queue) },
             TaskWaitReason::RateLimit => { (t!(ctx, "waits-rate-limit")) " " (queue) (until) },
             TaskWaitReason::Pool => {
-                (t!(ctx, "waits-slots")) " " a href="/system/pools" { bdi { (pools.join(", ")) } }
-                @for held in pools.iter().filter_map(|pool| held.get(pool)).filter(|held| !held.by.is_empty()) {
-                    " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
-                    @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
-                    @if held.more { ", …" }
-                    ")"
+                @for (index, pool) in pools.iter().enumerate() {
+                    @if index > 0 { " · " }
+                    (t!(ctx, "waits-slots", n = i64::from(needs(wait, pool)))) " " a href="/system/pools" { bdi { (pool) } }
+                    @if let Some(held) = held.get(pool).filter(|held| !held.by.is_empty()) {
+                        " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
+                        @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
+                        @if held.more { ", …" }
+                        ")"
+                    }
                 }
             }
         }
@@ -384,6 +416,21 @@ mod tests {
     }
 
     #[test]
+    fn what_the_error_says_is_not_said_again() {
+        assert!(tells_of("task parse: failed: no", "parse") && tells_of("task each[3]: trap", "each"));
+        assert!(!tells_of("task parse-all: failed", "parse") && !tells_of("deadline passed", "parse"));
+    }
+
+    #[test]
+    fn a_task_says_how_many_slots_it_needs() {
+        let wait: TaskWait = serde_json::from_value(
+            json!({"reason": "pool", "pools": ["db", "gpu"], "slots": {"db": 2, "gpu": 1}, "until": null}),
+        )
+        .unwrap();
+        assert_eq!(["db", "gpu"].map(|pool| needs(&wait, pool)), [2, 1]);
+    }
+
+    #[test]
     fn the_next_try_is_the_earliest_of_the_items() {
         let retry = |item: u32, at: &str| TaskRun {
             next_attempt_at: Some(serde_json::from_value(json!(at)).unwrap()),
@@ -402,7 +449,8 @@ mod tests {
         let found = upstreams(&reasons);
         assert_eq!(found["import"].len(), 2);
         assert!(found["import"][0] < found["import"][1]);
-        assert!(upstreams(&[json!({"turn": true})]).is_empty());
+        assert!(upstreams(&[json!({"turn": true})]).is_empty() && !is_for_turn(&reasons));
+        assert!(is_for_turn(&[json!({"turn": true})]));
     }
 
     #[test]
