@@ -179,7 +179,7 @@ mod tests {
             attempt: 1,
             state: AttemptState::Failed,
             skipped: false,
-            started_at: Time::UNIX_EPOCH,
+            started_at: heddle_domain::Time::UNIX_EPOCH,
             finished_at: None,
             node: None,
             output,
