@@ -1,6 +1,6 @@
 //! Everything that the pages for people name must exist: files of the code in `ARCHITECTURE.md`, pages behind links.
 //! And every module must be named there. The same holds for files that comments name, and for the engine's table of
-//! loops. Also checks which parts of the engine may use which.
+//! loops. Also checks which parts of the engine may use which, and that each lock of the store has its reason.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -472,6 +472,95 @@ fn statements_that_rest_on_locks_are_tested_with_a_second_connection() {
     assert!(count > 40, "{count} statements");
     assert!(silent.is_empty(), "statements without a locking note: {silent:?}");
     assert!(untested.is_empty(), "no interleaved test names these: {untested:?}");
+}
+
+/// What takes a lock, in statements between Rust.
+const LOCKS: [&str; 7] = [
+    "FOR UPDATE",
+    "FOR NO KEY UPDATE",
+    "FOR SHARE",
+    "FOR KEY SHARE",
+    "pg_advisory",
+    "pg_try_advisory",
+    "LOCK TABLE",
+];
+
+/// Whether a function begins in this line.
+fn begins_function(line: &str) -> bool {
+    let line = ["pub(crate) ", "pub(super) ", "pub "]
+        .iter()
+        .find_map(|seen| line.strip_prefix(seen))
+        .unwrap_or(line);
+    line.strip_prefix("async ").unwrap_or(line).starts_with("fn ")
+}
+
+/// How many lines take locks, and those of them without a locking note: in the documentation of their function, or in a
+/// comment of it above them.
+fn silent_locks(text: &str) -> (usize, Vec<&str>) {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let (mut above, mut noted) = (false, false);
+    let (mut count, mut silent) = (0, Vec::new());
+    for line in code.lines().map(str::trim) {
+        if line.starts_with("//") || line.starts_with("#[") {
+            above |= line.contains("Locking:");
+            continue;
+        }
+        noted = above || noted && !begins_function(line);
+        above = false;
+        if LOCKS.iter().any(|lock| line.contains(lock)) {
+            count += 1;
+            if !noted {
+                silent.push(line);
+            }
+        }
+    }
+    (count, silent)
+}
+
+#[test]
+fn locks_without_a_note_are_found() {
+    let text = "
+        /// Locking: a.
+        pub async fn a() {
+            query(\"a FOR UPDATE\");
+        }
+        /// No word of it.
+        fn b() {
+            query(\"b FOR SHARE\");
+            // Locking: c.
+            query(\"SELECT pg_advisory_xact_lock(c)\");
+        }
+        // In a comment: FOR UPDATE.
+        /// Locking: of nothing.
+        struct D;
+
+        pub(crate) fn d() {
+            query(\"LOCK TABLE d\");
+        }
+        #[cfg(test)]
+        fn e() {
+            query(\"e FOR UPDATE\");
+        }";
+    assert_eq!(
+        silent_locks(text),
+        (4, vec!["query(\"b FOR SHARE\");", "query(\"LOCK TABLE d\");"])
+    );
+}
+
+#[test]
+fn statements_between_rust_say_why_their_locks_wait_in_no_circle() {
+    let source = root().join("runner/store/src");
+    let mut files = Vec::new();
+    rust_files(&source, &mut files);
+    let (mut count, mut faults) = (0, Vec::new());
+    for path in &files {
+        let text = read(path);
+        let (locks, silent) = silent_locks(&text);
+        count += locks;
+        faults.extend(silent.iter().map(|line| format!("{}: {line}", path.display())));
+    }
+    assert!(count > 60, "{count} locks");
+    assert!(faults.is_empty(), "locks without a locking note: {faults:#?}");
 }
 
 #[test]

@@ -1,15 +1,18 @@
 //! The log of changes, which nodes follow.
 //!
 //! A node that caches objects of people (specs, tokens, pools, ...) reads this log from its last position and drops
-//! what has changed. That works only if no row ever appears before a position that was already read. So a writer takes
-//! an advisory lock right before its insert and holds it until it commits: ids become visible in their order. People
-//! change things rarely, so neither that lock nor the notification in the transaction matters. For runs both would, so
-//! they do not use this log.
+//! what has changed. That works only if no row ever appears before a position that was already read. So writers take an
+//! advisory lock before they insert and hold it until they commit: ids become visible in their order. People change
+//! things rarely, so neither that lock nor the notification in the transaction matters. For runs both would, so they do
+//! not use this log.
+//!
+//! A transaction only notes what it has changed ([`announce`]). Its commit writes the rows. So this lock is the last one
+//! of each transaction, whatever the order of its changes: nobody who holds it waits for another lock.
 
 use heddle_domain::Time;
 use serde_json::Value;
 
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 use crate::{Store, StoreError, audit};
 
 /// Who changes something, and when.
@@ -120,7 +123,15 @@ pub const CHANGES_CHANNEL: &str = "heddle_changes";
 /// Serialises writers of the log; see the head of this file.
 const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
-/// Writes the rows of a change in the audit and in the log: the last thing that its transaction does before it commits.
+/// A row for the log.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    noun: Noun,
+    name: String,
+    at: Time,
+}
+
+/// Writes the row of a change in the audit, and announces the change.
 pub(crate) async fn record(
     connection: &mut PgSession,
     by: By<'_>,
@@ -131,19 +142,37 @@ pub(crate) async fn record(
     after: Option<&Value>,
 ) -> Result<(), StoreError> {
     audit::write(connection, by, action, noun, name, before, after).await?;
-    announce(connection, by.at, noun, name).await
+    announce(connection, by.at, noun, name);
+    Ok(())
 }
 
-/// Writes the log row of a change without an audit row.
-pub(crate) async fn announce(connection: &mut PgSession, at: Time, noun: Noun, name: &str) -> Result<(), StoreError> {
+/// Has the transaction's commit write the log row of a change.
+pub(crate) fn announce(connection: &mut PgSession, at: Time, noun: Noun, name: &str) {
+    connection.announce(Announced {
+        noun,
+        name: name.into(),
+        at,
+    });
+}
+
+/// Writes rows of the log, in their order, right before the commit.
+///
+/// Locking: the last lock of a transaction. Nothing comes after it but the commit.
+pub(crate) async fn write(connection: &mut PgSession, announced: &[Announced]) -> Result<(), sqlx::Error> {
+    if announced.is_empty() {
+        return Ok(());
+    }
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", CHANGES_LOCK)
         .execute(&mut *connection)
         .await?;
     sqlx::query!(
-        "INSERT INTO heddle.changes (kind, name, at) VALUES ($1, $2, $3)",
-        noun.as_str(),
-        name,
-        at,
+        "INSERT INTO heddle.changes (kind, name, at)
+         SELECT kind, name, at
+           FROM UNNEST($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS a (kind, name, at, place)
+          ORDER BY place",
+        &column(announced, |one| one.noun.as_str()) as &[&str],
+        &column(announced, |one| one.name.as_str()) as &[&str],
+        &column(announced, |one| one.at),
     )
     .execute(&mut *connection)
     .await?;
@@ -154,6 +183,8 @@ pub(crate) async fn announce(connection: &mut PgSession, at: Time, noun: Noun, n
 }
 
 /// Lets only one writer of a name work at a time, also while there is no row to lock yet.
+///
+/// Locking: first the name, then the row of that name. Whoever puts the same name waits before it holds the row.
 pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str) -> Result<(), StoreError> {
     let key = format!("heddle/{}/{name}", noun.as_str());
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)

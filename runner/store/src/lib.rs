@@ -1,7 +1,8 @@
 //! All SQL on the schema of Heddle: what is stored in Postgres, in folders by subject, one file per noun.
 //!
 //! Statements whose correctness depends on locks are separate files in `src/sql/`, each beginning with a locking note.
-//! All others are inline `query!`s, checked against the schema at compile time.
+//! All others are inline `query!`s, checked against the schema at compile time; where one takes a lock, the documentation of
+//! its function has the note.
 
 pub mod audit;
 pub mod backfill;

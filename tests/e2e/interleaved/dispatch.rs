@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use heddle_domain::dispatch::AssignmentState;
 use heddle_domain::{Clock, Span};
 use heddle_store::Store;
-use heddle_store::assignment::{End, Proposal, Verdict};
+use heddle_store::assignment::{BATCH_MAX, End, Proposal, Verdict};
+use heddle_store::notification::Resend;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{HOUR, NODE, Wall, count, lease, run, set_up, unhindered, waiting};
+use super::{HOUR, NODE, Wall, begin, by, close, count, lease, meanwhile, run, set_up, unhindered, waiting};
 
 const OCCURRENCE: &str = "2026-01-01T00:00:00Z";
 
@@ -218,6 +219,72 @@ async fn ends_of_holds() {
     assert_eq!(count(&sql, "occurrences WHERE completed = 2").await, 1);
 }
 
+/// What is held of a task run's offer is revoked a few at a time, but all of it is locked before: a user who ends a hold has
+/// that, and takes the occurrence, which the first end locks.
+#[tokio::test]
+async fn revocations_of_many() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let offer = offer(&sql, None, true).await;
+    let many = BATCH_MAX + 1;
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.holds (uid, id, offer_id, version, audience, occurrence, assigned_at)
+              SELECT 'u' || lpad(n::text, 4, '0'), gen_random_uuid(), {offer}, 1, 'gid_g', '{OCCURRENCE}', now()
+                FROM generate_series(1, {many}) AS n;
+         INSERT INTO heddle.occurrences (offer_id, occurrence, taken, granted) VALUES ({offer}, '{OCCURRENCE}', {many}, 0)"
+    ))
+    .await
+    .unwrap();
+    let ending = other.transaction().await.unwrap();
+    let ends = format!("DELETE FROM heddle.holds WHERE uid = 'u{many:04}'");
+    assert_eq!(ending.execute(&ends, &[]).await.unwrap(), 1);
+    meanwhile(&sql, store.revoke_held(offer, Wall.now()), async {
+        let next = "SELECT FROM heddle.occurrences FOR UPDATE NOWAIT";
+        assert_eq!(
+            ending.execute(next, &[]).await.expect("it is locked after all holds"),
+            1
+        );
+        ending.commit().await.unwrap();
+    })
+    .await
+    .unwrap();
+    let revoked = count(&sql, "assignments WHERE state = 3").await;
+    assert_eq!((revoked, count(&sql, "holds").await), (many as i64 - 1, 0));
+}
+
+/// What another node is settling, or announcing, is passed over.
+#[tokio::test]
+async fn news_that_somebody_has() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let first = offer(&sql, None, true).await;
+    sql.batch_execute(&format!(
+        "UPDATE heddle.offers SET overdue_at = now() - interval '1 hour';
+         INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt)
+              SELECT {first}, '{run}', 0, -1, n FROM generate_series(1, 2) AS n;
+         INSERT INTO heddle.stock_returns (audience) VALUES ('gid_g'), ('gid_h')",
+        run = run(1)
+    ))
+    .await
+    .unwrap();
+    let taker = other.transaction().await.unwrap();
+    for held in [
+        "SELECT FROM heddle.offers FOR UPDATE",
+        "SELECT FROM heddle.offer_settlements WHERE attempt = 1 FOR UPDATE",
+        "SELECT FROM heddle.stock_returns WHERE audience = 'gid_g' FOR UPDATE",
+    ] {
+        assert_eq!(taker.execute(held, &[]).await.unwrap(), 1, "{held}");
+    }
+    assert_eq!(unhindered(store.settle_overdue_offers()).await.unwrap(), 0);
+    let mut completion = begin(&store, 7).await;
+    let settled = unhindered(completion.take_offer_settlements()).await.unwrap();
+    assert_eq!(settled.iter().map(|one| one.ended.at.attempt).collect::<Vec<_>>(), [2]);
+    drop(completion);
+    unhindered(store.announce_returns(Wall.now())).await.unwrap();
+    assert_eq!(count(&sql, "changes WHERE name = 'gid_h'").await, 1);
+    assert_eq!(count(&sql, "stock_returns WHERE audience = 'gid_g'").await, 1);
+    taker.rollback().await.unwrap();
+    assert_eq!(store.settle_overdue_offers().await.unwrap(), 1);
+}
+
 /// `close_offers`: whoever completes the last part of a task run's offer sees the parts that were completed before. Of
 /// two who close it at once, the later waits, and finds it closed.
 #[tokio::test]
@@ -265,6 +332,35 @@ async fn ends_of_offers() {
     holder.rollback().await.unwrap();
     assert_eq!(one.await.unwrap() + two.await.unwrap(), 1);
     assert_eq!(settled().await, (1, 0));
+}
+
+/// A notification that is to be sent again waits for whoever removes it, and is kept from removal until it is sent.
+#[tokio::test]
+async fn notifications_that_are_sent_again() {
+    let (_world, store, sql, mut other) = set_up().await;
+    sql.batch_execute(
+        "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
+         SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'c', 'failed', 's', '{}', 2, now()
+           FROM generate_series(1, 2) AS n",
+    )
+    .await
+    .unwrap();
+    let removal = other.transaction().await.unwrap();
+    let removes = "DELETE FROM heddle.notifications WHERE id = '00000000-0000-0000-0000-000000000001'";
+    assert_eq!(removal.execute(removes, &[]).await.unwrap(), 1);
+    let resent = meanwhile(&sql, store.resend(by(), Uuid::from_u128(1)), close(removal, true)).await;
+    assert_eq!(resent.unwrap(), Resend::NotFound);
+    let resend = other.transaction().await.unwrap();
+    resend
+        .batch_execute(
+            "SELECT FROM heddle.notifications FOR KEY SHARE;
+             UPDATE heddle.notifications SET state = 0",
+        )
+        .await
+        .unwrap();
+    let pruned = store.prune_notifications(Wall.now() + HOUR, 10);
+    let pruned = meanwhile(&sql, pruned, close(resend, true)).await;
+    assert_eq!(pruned.unwrap(), 0, "it has to be sent");
 }
 
 /// `take_outgoing`: what another node is taking, or has under a lease that holds, is passed over; a digest that somebody adds

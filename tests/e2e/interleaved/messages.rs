@@ -6,13 +6,14 @@ use heddle_domain::message::{bucket_of, message_id};
 use heddle_store::message::{
     BatchTerms, Claimed, DaySlice, Finish, Finished, MessageIngest, MessageSearch, MessageState, NewMessage,
 };
+use heddle_store::topic::TopicDelete;
 use heddle_store::{Store, StoreError};
 use heddle_tests::World;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{HOUR, NODE, Wall, count, lease, set_up, unhindered, waiting};
+use super::{HOUR, NODE, Wall, by, close, count, lease, meanwhile, set_up, unhindered, waiting};
 
 /// A topic that is drained on this machine's day, and who drains it.
 pub(super) struct Drained {
@@ -401,4 +402,89 @@ async fn looks() {
     for filter in [by_sender, by_receiver] {
         assert_eq!(states(filter).await, all(MessageState::Cancelled));
     }
+}
+
+/// The deletion of a topic waits for a cancel before it locks the topic's own row: ingest for which that cancel waits is
+/// committed. Ingest that comes after a deletion finds no topic.
+#[tokio::test]
+async fn deletions_of_topics() {
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
+    drained.of_day(&[1]).await;
+    let ingest = async || {
+        let mut ingest = drained.store.ingest(drained.topic).await.expect("a transaction");
+        assert_eq!(
+            ingest.open_day(drained.day).await.expect("an answer"),
+            DaySlice::Open(0)
+        );
+        ingest.write(&[drained.message(0, 2, 7, 9)]).await.expect("a copy");
+        ingest
+    };
+    let open = ingest().await;
+    let cancel = other.transaction().await.unwrap();
+    cancel.batch_execute(&drained.stop()).await.unwrap();
+    let deleted = meanwhile(&sql, drained.store.delete_topic(by(), "t"), async {
+        assert!(unhindered(open.commit()).await.expect("a commit"), "the topic is there");
+        assert_eq!(count(&sql, "messages").await, 2);
+        close(cancel, false).await;
+    })
+    .await;
+    assert_eq!(deleted.unwrap(), TopicDelete::Deleted);
+
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
+    drained.of_day(&[1]).await;
+    for commits in [false, true] {
+        let mut ingest = drained.store.ingest(drained.topic).await.unwrap();
+        assert_eq!(ingest.open_day(drained.day).await.unwrap(), DaySlice::Open(0));
+        ingest.write(&[drained.message(0, 2, 7, 9)]).await.unwrap();
+        let deletion = other.transaction().await.unwrap();
+        assert_eq!(deletion.execute("DELETE FROM heddle.topics", &[]).await.unwrap(), 1);
+        let stored = meanwhile(&sql, ingest.commit(), close(deletion, commits)).await;
+        assert_eq!(stored.unwrap(), !commits);
+        assert_eq!(count(&sql, "messages").await, 2);
+    }
+}
+
+/// A claim does not wait for ingest that writes to the day: it claims the day later.
+#[tokio::test]
+async fn days_that_are_written_to() {
+    let (_world, drained, _, _) = Drained::set_up().await;
+    let first = drained.of_day(&[1]).await;
+    let mut ingest = drained.store.ingest(drained.topic).await.unwrap();
+    assert_eq!(ingest.open_day(drained.day).await.unwrap(), DaySlice::Open(0));
+    let second = drained.message(0, 2, 7, 9);
+    ingest.write(std::slice::from_ref(&second)).await.unwrap();
+    let terms = drained.terms(1);
+    let claim = drained.store.next_batch(drained.topic, None, Some(&terms));
+    assert!(matches!(unhindered(claim).await.unwrap().1, Claimed::Later(_)));
+    assert!(ingest.commit().await.unwrap());
+    assert_eq!(drained.claim(1).await.unwrap().unwrap(), [first[0], second.id]);
+}
+
+/// Days whose rest somebody is deleting are passed over.
+#[tokio::test]
+async fn days_that_somebody_deletes() {
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
+    let (store, topic) = (&drained.store, drained.topic);
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.message_days (topic, day, drained_at)
+              SELECT {topic}, date '2026-01-01' + n, now() - interval '1 hour' FROM generate_series(0, 1) AS n"
+    ))
+    .await
+    .unwrap();
+    let hold = "SELECT FROM heddle.message_days WHERE day = '2026-01-01' FOR UPDATE";
+    let holder = other.transaction().await.unwrap();
+    assert_eq!(holder.execute(hold, &[]).await.unwrap(), 1);
+    assert_eq!(unhindered(store.release_days(topic, 0, 10)).await.unwrap(), 1);
+    close(holder, false).await;
+    assert_eq!(store.release_days(topic, 0, 10).await.unwrap(), 1);
+
+    sql.batch_execute("DELETE FROM heddle.topics").await.unwrap();
+    let holder = other.transaction().await.unwrap();
+    assert_eq!(holder.execute(hold, &[]).await.unwrap(), 1);
+    for found in [true, false] {
+        assert_eq!(unhindered(store.forget_deleted_topic()).await.unwrap(), found);
+    }
+    close(holder, false).await;
+    assert!(store.forget_deleted_topic().await.unwrap());
+    assert_eq!(count(&sql, "message_days").await, 0);
 }

@@ -6,7 +6,9 @@
 
 mod dispatch;
 mod messages;
+mod named;
 mod nodes;
+mod order;
 mod pools;
 mod queues;
 mod retention;
@@ -24,9 +26,10 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Clock, Time};
 use heddle_store::Store;
+use heddle_store::change::By;
 use heddle_store::live::{Completion, EndedAttempt, NewRun, RunWrite};
 use heddle_tests::{PATIENCE, World, eventually};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 const NODE: Uuid = Uuid::from_u128(0xa);
@@ -39,6 +42,13 @@ struct Wall;
 impl Clock for Wall {
     fn now(&self) -> Time {
         to_micros(crate::dispatch::wall_clock())
+    }
+}
+
+fn by() -> By<'static> {
+    By {
+        actor: "test",
+        at: Wall.now(),
     }
 }
 
@@ -197,4 +207,22 @@ async fn waiting(sql: &Client, many: i64) {
 /// For work that must wait for nobody: otherwise it would wait for ever, because the test holds the lock.
 async fn unhindered<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it waits for nobody")
+}
+
+/// Does work that waits for a lock; `then`, what happens once it waits, ends that.
+async fn meanwhile<T>(sql: &Client, work: impl Future<Output = T>, then: impl Future<Output = ()>) -> T {
+    let release = async {
+        waiting(sql, 1).await;
+        then.await;
+    };
+    unhindered(async { tokio::join!(work, release) }).await.0
+}
+
+/// Ends a transaction.
+async fn close(transaction: Transaction<'_>, commits: bool) {
+    let ended = match commits {
+        true => transaction.commit().await,
+        false => transaction.rollback().await,
+    };
+    ended.expect("an end");
 }

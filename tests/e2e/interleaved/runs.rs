@@ -8,12 +8,13 @@ use heddle_store::Store;
 use heddle_store::live::{
     AttemptRow, Completion, Created, EndedAttempt, NewRun, ReadyRow, Room, RunWrite, SingleTaskEnd, Take,
 };
+use heddle_store::upstream::LinkEvent;
 use heddle_tests::eventually;
 use tokio_postgres::Client;
 
 use super::{
-    NODE, Wall, attempt_of, begin, count, ended, first, going, group, lease, new_run, run, set_up, under_way,
-    unhindered, waiting,
+    NODE, Wall, attempt_of, begin, close, count, ended, first, going, group, lease, meanwhile, new_run, run, set_up,
+    under_way, unhindered, waiting,
 };
 
 pub(super) async fn ready(sql: &Client, runs: &[u128]) {
@@ -220,6 +221,87 @@ async fn ends_of_locked_runs() {
     let counted = "schedules s WHERE s.awaits IS NULL AND s.next_fire_at IS NOT DISTINCT FROM
          CASE WHEN s.live THEN (SELECT d.finished_at FROM heddle.runs_done d) + s.delay END";
     assert_eq!(count(&sql, counted).await, 2);
+}
+
+/// `finish_runs`, `complete_single_task`: schedules that await the runs are locked in the order of names, as a change of
+/// their group locks them, whatever the order of the runs.
+#[tokio::test]
+async fn ends_that_schedules_await() {
+    for (single, awaited) in [(false, [1, 2]), (false, [2, 1]), (true, [1, 2]), (true, [2, 1])] {
+        let (_world, store, sql, mut other) = set_up().await;
+        let group = group(&sql, "g").await;
+        under_way(&sql, &[1, 2], 7).await;
+        for (name, awaited) in ["a", "b"].into_iter().zip(awaited) {
+            sql.batch_execute(&format!(
+                "UPDATE heddle.runs_live SET group_id = {group}, trigger = 1;
+                 INSERT INTO heddle.schedules (group_id, name, revision_id, anchor, zone, live, cursor, delay, awaits)
+                 VALUES ({group}, '{name}', 1, now(), 'UTC', true, now(), interval '1 hour', '{run}')",
+                run = run(awaited)
+            ))
+            .await
+            .unwrap();
+        }
+        let change = other.transaction().await.unwrap();
+        let hold = "SELECT FROM heddle.schedules WHERE name = 'a' FOR UPDATE";
+        assert_eq!(change.execute(hold, &[]).await.unwrap(), 1);
+        let ends = async {
+            if single {
+                let rows = [1, 2].map(|number| single_end(number, Wall.now()));
+                let rows: Vec<&SingleTaskEnd> = rows.iter().collect();
+                let ended = store.complete_single_task(&rows, &[], 7, NODE).await;
+                assert_eq!(ended.expect("an answer").0.len(), 2);
+                return;
+            }
+            let mut completion = begin(&store, 7).await;
+            completion.lock(&[ended(1, 7), ended(2, 7)]).await.expect("an answer");
+            let writes = [1, 2].map(|number| RunWrite {
+                state: RunState::Succeeded,
+                ..going(number)
+            });
+            completion.write(&writes).await.expect("an end");
+            completion.commit().await.expect("a commit");
+        };
+        meanwhile(&sql, ends, async {
+            let next = "SELECT FROM heddle.schedules WHERE name = 'b' FOR UPDATE NOWAIT";
+            assert_eq!(change.execute(next, &[]).await.expect("it is locked after `a`"), 1);
+            close(change, false).await;
+        })
+        .await;
+        let counted = "schedules WHERE awaits IS NULL AND next_fire_at > now()";
+        assert_eq!(count(&sql, counted).await, 2);
+    }
+}
+
+/// `finish_runs`, `move_schedules`: whoever ends runs, and whoever keeps them from ending, takes them in the order of their
+/// ids.
+#[tokio::test]
+async fn ends_beside_a_firing() {
+    let (_world, store, sql, mut other) = set_up().await;
+    under_way(&sql, &[1, 2], 7).await;
+    let firing = other.transaction().await.unwrap();
+    let keep = |number: u128| {
+        let run = run(number);
+        format!("SELECT FROM heddle.runs_live WHERE id = '{run}' FOR KEY SHARE NOWAIT")
+    };
+    assert_eq!(firing.execute(&keep(1), &[]).await.unwrap(), 1);
+    let ends = async {
+        let mut completion = begin(&store, 7).await;
+        let locked = completion.lock(&[ended(1, 7), ended(2, 7)]).await.expect("an answer");
+        assert_eq!(locked.owned.len(), 2, "only the end waits");
+        let writes = [2, 1].map(|number| RunWrite {
+            state: RunState::Succeeded,
+            ..going(number)
+        });
+        completion.write(&writes).await.expect("an end");
+        completion.commit().await.expect("a commit");
+    };
+    meanwhile(&sql, ends, async {
+        let kept = firing.execute(&keep(2), &[]).await;
+        assert_eq!(kept.expect("it ends after the first"), 1);
+        close(firing, false).await;
+    })
+    .await;
+    assert_eq!(count(&sql, "runs_done").await, 2);
 }
 
 /// `interrupt`: waits for a claim in progress, and stops the attempt where that has put it. Whoever is about to report
@@ -564,6 +646,153 @@ async fn runs_that_may_be_there() {
     let created = store.create_runs(&[&handed], 77, &Wall).await.unwrap().remove(0);
     assert!(matches!(created, Created::Made { handed: false, .. }), "{created:?}");
     assert_eq!((count(&sql, "running").await, count(&sql, "ready").await), (0, 2));
+}
+
+/// Of two runs of the same params of which there may be one, the later waits. So does an ended run that is to live again.
+#[tokio::test]
+async fn runs_of_the_same_params() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
+    let deduped = |number: u128, hash: u8| NewRun {
+        dedupe: Some((vec![hash; 32], false)),
+        ..new_run(number, group)
+    };
+    let making = |run: NewRun| {
+        let store = store.clone();
+        async move {
+            let mut completion = begin(&store, 1).await;
+            let created = completion.create(&[run]).await.expect("an answer").remove(0);
+            (completion, created)
+        }
+    };
+    // By number, as the hashes have them.
+    let holder = other.transaction().await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock($1)";
+    holder.execute(lock, &[&i64::from_be_bytes([1; 8])]).await.unwrap();
+    let both = async {
+        let mut completion = begin(&store, 1).await;
+        let created = completion.create(&[deduped(1, 2), deduped(2, 1)]).await;
+        created.expect("an answer").len()
+    };
+    let made = meanwhile(&sql, both, async {
+        let tries = "SELECT pg_try_advisory_xact_lock($1)";
+        let free = sql.query_one(tries, &[&i64::from_be_bytes([2; 8])]).await.unwrap();
+        assert!(free.get::<_, bool>(0), "the second is locked after the first");
+        close(holder, false).await;
+    })
+    .await;
+    assert_eq!(made, 2);
+
+    for (number, commits) in [(1, false), (3, true)] {
+        let (first, created) = making(deduped(number, 1)).await;
+        assert!(matches!(created, Created::Made { .. }), "{created:?}");
+        let ends = async {
+            match commits {
+                true => first.commit().await.expect("a commit"),
+                false => drop(first),
+            }
+        };
+        let (_, created) = meanwhile(&sql, making(deduped(number + 1, 1)), ends).await;
+        assert_eq!(created == Created::Exists(run(number)), commits, "{created:?}");
+    }
+
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+             interval_end, params, dedupe, created_at, started_at, progress, finished_at)
+         VALUES ('{run}', {group}, 1, 4, 0, 0, now(), now(), now(), '{{}}', '\\x{hash}', now(), now(), '', now())",
+        run = run(9),
+        hash = "02".repeat(32)
+    ))
+    .await
+    .unwrap();
+    for commits in [false, true] {
+        let (first, _) = making(deduped(8, 2)).await;
+        let ends = async {
+            match commits {
+                true => first.commit().await.expect("a commit"),
+                false => drop(first),
+            }
+        };
+        let again = async {
+            let mut control = begin(&store, 1).await;
+            let found = control.lock_one(run(9), true).await.expect("an answer").expect("a run");
+            let hash = found.dedupe.expect("it was deduped");
+            control.take_params_again(run(9), group, &hash).await
+        };
+        let other = meanwhile(&sql, again, ends).await.unwrap();
+        assert_eq!(other, commits.then(|| run(8)));
+    }
+}
+
+/// Timers of attempts that enter their queue are taken with them, but those that the inbox is taking are passed over. Runs
+/// that wait for upstreams are locked in the order of their ids.
+#[tokio::test]
+async fn what_is_locked_with_runs() {
+    let (_world, store, sql, mut other) = set_up().await;
+    for number in [1, 2] {
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at) VALUES ('{run}', 0, -1, 3, 1, now());
+             INSERT INTO heddle.runs_live (id, group_id, revision_id, state, trigger, priority, logical_time,
+                 interval_start, interval_end, params, created_at, progress)
+             VALUES ('{run}', 1, 1, 0, 1, 0, now(), now(), now(), '{{}}', now(), '');
+             INSERT INTO heddle.waits (run, group_id, upstreams) VALUES ('{run}', 1, true)",
+            run = run(number)
+        ))
+        .await
+        .unwrap();
+    }
+    let holder = other.transaction().await.unwrap();
+    let hold = format!("SELECT FROM heddle.timers WHERE run = '{}' FOR UPDATE", run(1));
+    assert_eq!(holder.execute(&hold, &[]).await.unwrap(), 1);
+    let mut completion = begin(&store, 7).await;
+    let entered = [(run(1), first()), (run(2), first())];
+    let timers = unhindered(completion.take_claim_timers(&entered)).await.unwrap();
+    assert_eq!(timers.into_keys().collect::<Vec<_>>(), [(run(2), first())]);
+    let lock = |number: u128| {
+        let run = run(number);
+        format!("SELECT FROM heddle.runs_live WHERE id = '{run}' FOR UPDATE NOWAIT")
+    };
+    assert_eq!(holder.execute(&lock(1), &[]).await.unwrap(), 1);
+    let waiting = meanwhile(&sql, completion.lock_waiting(&[run(2), run(1)]), async {
+        let next = holder.execute(&lock(2), &[]).await;
+        assert_eq!(next.expect("it is locked after the first"), 1);
+        close(holder, false).await;
+    })
+    .await;
+    assert_eq!(waiting.unwrap().len(), 2);
+}
+
+/// What another node is taking from the inbox is passed over.
+#[tokio::test]
+async fn what_the_inbox_has() {
+    let (_world, store, sql, mut other) = set_up().await;
+    for number in [1, 2] {
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.settlements (run, task, item, attempt, child, state) VALUES ('{run}', 0, -1, 1, '{run}', 3);
+             INSERT INTO heddle.starts (run) VALUES ('{run}');
+             INSERT INTO heddle.link_events (kind, group_id) VALUES (2, {number})",
+            run = run(number)
+        ))
+        .await
+        .unwrap();
+    }
+    let taker = other.transaction().await.unwrap();
+    for held in [
+        format!("SELECT FROM heddle.settlements WHERE run = '{}' FOR UPDATE", run(1)),
+        format!("SELECT FROM heddle.starts WHERE run = '{}' FOR UPDATE", run(1)),
+        "SELECT FROM heddle.link_events WHERE group_id = 1 FOR UPDATE".into(),
+    ] {
+        assert_eq!(taker.execute(&held, &[]).await.unwrap(), 1, "{held}");
+    }
+    let mut completion = begin(&store, 7).await;
+    let all = Take::AllBut(&[]);
+    let settled = unhindered(completion.take_settlements(all)).await.unwrap();
+    assert_eq!(settled.iter().map(|(run, _)| *run).collect::<Vec<_>>(), [run(2)]);
+    let all = Take::AllBut(&[]);
+    assert_eq!(unhindered(completion.take_starts(all)).await.unwrap(), [run(2)]);
+    let events = unhindered(completion.take_link_events(&[])).await.unwrap();
+    let events: Vec<LinkEvent> = events.into_iter().map(|(_, event)| event).collect();
+    assert_eq!(events, [LinkEvent::Changed(2)]);
 }
 
 /// A control that waits for a run finds it where it went meanwhile: among the ended, or back among the living.

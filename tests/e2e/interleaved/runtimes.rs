@@ -2,8 +2,6 @@
 
 use std::pin::Pin;
 
-use heddle_domain::Clock;
-use heddle_store::change::By;
 use heddle_store::group::{GroupPut, GroupWrite, ScriptUse};
 use heddle_store::runtime::Retired;
 use heddle_store::script::{Activate, ScriptWrite};
@@ -12,20 +10,13 @@ use heddle_tests::World;
 use serde_json::json;
 use tokio_postgres::Client;
 
-use super::{Wall, store, unhindered, waiting};
+use super::{by, store, unhindered, waiting};
 
 const OLD: &str = "0000000000000001";
 const NEW: &str = "0000000000000002";
 
-fn by() -> By<'static> {
-    By {
-        actor: "test",
-        at: Wall.now(),
-    }
-}
-
 /// Two runtimes, and a script with three versions on the old one, of which the first is active.
-async fn three_versions(sql: &Client) -> i64 {
+pub(super) async fn three_versions(sql: &Client) -> i64 {
     sql.batch_execute(&format!(
         "INSERT INTO heddle.runtimes (tag, language, interpreter, interface, bytes, created_at)
          SELECT tag, 'javascript', 'an interpreter', 1, '', now() FROM unnest(ARRAY['{OLD}', '{NEW}']) tag;

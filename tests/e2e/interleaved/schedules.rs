@@ -3,13 +3,15 @@
 use chrono::TimeDelta;
 use heddle_domain::{Clock, Time};
 use heddle_store::Store;
-use heddle_store::backfill::{BackfillRow, Moved};
+use heddle_store::backfill::{BackfillAction, BackfillChange, BackfillRow, Moved};
 use heddle_store::live::NewRun;
 use heddle_store::schedule::MovedSchedule;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{HOUR, Wall, begin, count, group, new_run, run, set_up, under_way, unhindered, waiting};
+use super::{
+    HOUR, Wall, begin, by, close, count, group, meanwhile, new_run, run, set_up, under_way, unhindered, waiting,
+};
 
 const BACKFILL: Uuid = Uuid::from_u128(0xb);
 
@@ -272,4 +274,20 @@ async fn steps() {
         .row
         .clone();
     assert_eq!(step(&store, &row, 2, 3).await.unwrap(), None, "its run is active");
+}
+
+/// A round does not wait for a backfill that somebody has; a change of the backfill waits for a round.
+#[tokio::test]
+async fn rounds_and_changes() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
+    backfill(&sql, group).await;
+    let round = other.transaction().await.unwrap();
+    let hold = "SELECT FROM heddle.backfills FOR NO KEY UPDATE";
+    assert_eq!(round.execute(hold, &[]).await.unwrap(), 1);
+    assert!(unhindered(store.backfill_round(BACKFILL)).await.unwrap().is_none());
+    let change = store.change_backfill(by(), BACKFILL, BackfillAction::Pause);
+    let changed = meanwhile(&sql, change, close(round, true)).await;
+    assert_eq!(changed.unwrap(), BackfillChange::Done);
+    assert!(store.backfill_round(BACKFILL).await.unwrap().is_none(), "it is paused");
 }

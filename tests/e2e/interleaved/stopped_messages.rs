@@ -1,14 +1,12 @@
 //! Cancels of scheduled messages: claims and cancels of a topic wait for each other.
 
-use heddle_domain::Clock;
-use heddle_store::change::By;
 use heddle_store::message::{CancelFilter, DaySlice};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::messages::Drained;
-use super::{Wall, count, waiting};
+use super::{by, count, meanwhile, run, under_way, unhindered, waiting};
 
 /// Of the day's bucket of sender 1, of receiver 7, and all of the day.
 const BUCKET: CancelFilter = CancelFilter {
@@ -28,11 +26,7 @@ const DAY: CancelFilter = CancelFilter { bucket: None, ..BUCKET };
 fn cancel(drained: &Drained, filter: CancelFilter) -> JoinHandle<u64> {
     let (store, topic) = (drained.store.clone(), drained.topic);
     tokio::spawn(async move {
-        let by = By {
-            actor: "test",
-            at: Wall.now(),
-        };
-        let report = store.cancel_messages(by, topic, "t", filter).await.expect("a report");
+        let report = store.cancel_messages(by(), topic, "t", filter).await.expect("a report");
         report.cancelled
     })
 }
@@ -158,4 +152,51 @@ async fn claims_of_retries() {
     cancel.commit().await.unwrap();
     assert_eq!(claim.await.unwrap().unwrap(), [ids[1]]);
     assert_eq!(count(&sql, "message_retries").await, 0);
+}
+
+/// A batch of the day that waits in a queue, with these messages, and its run.
+async fn in_a_queue(drained: &Drained, sql: &Client, ids: &[Uuid]) {
+    under_way(sql, &[1], 7).await;
+    let gives = format!("UPDATE heddle.message_batches SET run = '{}', lease = 0", run(1));
+    sql.batch_execute(&format!("{}; {gives}", drained.in_hand(99, ids)))
+        .await
+        .expect("a batch");
+}
+
+/// A cancel takes messages out of a batch that waits in a queue, but waits for no run: whoever has locked that one may be
+/// ending the batch.
+#[tokio::test]
+async fn cancels_of_what_waits_in_a_queue() {
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
+    let ids = drained.of_day(&[1, 1]).await;
+    sql.batch_execute(&format!("BEGIN; {}; COMMIT", drained.claims_first(0, ids[0])))
+        .await
+        .unwrap();
+    sql.batch_execute("DELETE FROM heddle.message_batches").await.unwrap();
+    in_a_queue(&drained, &sql, &ids[..1]).await;
+    let ending = other.transaction().await.unwrap();
+    let hold = "SELECT FROM heddle.runs_live FOR NO KEY UPDATE";
+    assert_eq!(ending.execute(hold, &[]).await.unwrap(), 1);
+    assert_eq!(
+        unhindered(cancel(&drained, DAY)).await.unwrap(),
+        1,
+        "the one that is in no batch"
+    );
+    ending.rollback().await.unwrap();
+    assert_eq!(cancel(&drained, DAY).await.unwrap(), 1);
+    assert_eq!(count(&sql, "message_batches WHERE ids = '{}'").await, 1);
+}
+
+/// A worker that claims a batch waits for a cancel that is taking messages out of it, and gets the others.
+#[tokio::test]
+async fn batches_that_are_cut() {
+    let (_world, drained, sql, mut other) = Drained::set_up().await;
+    let ids = drained.of_day(&[1, 1]).await;
+    in_a_queue(&drained, &sql, &ids).await;
+    let cancelling = other.transaction().await.unwrap();
+    let cuts = "UPDATE heddle.message_batches SET ids = ids[2:]";
+    assert_eq!(cancelling.execute(cuts, &[]).await.unwrap(), 1);
+    let claim = drained.store.cut_queue_batch(drained.topic, Uuid::from_u128(99));
+    let left = meanwhile(&sql, claim, async { cancelling.commit().await.unwrap() }).await;
+    assert_eq!(left.unwrap(), Some(vec![ids[1]]));
 }

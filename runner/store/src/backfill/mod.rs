@@ -328,6 +328,9 @@ impl Store {
     }
 
     /// Pauses, resumes or begins to cancel a backfill.
+    ///
+    /// Locking: the backfill's row, and no other. Waits for a round, which cannot miss the change: the next one skips the
+    /// row, or reads it as changed.
     pub async fn change_backfill(
         &self,
         by: By<'_>,

@@ -49,6 +49,8 @@ impl Moved {
 
 impl Store {
     /// Locks a backfill for a round; `None` if another node has it, or there is nothing to do.
+    ///
+    /// Locking: the backfill's row, skipped if somebody has it; before instants and runs.
     pub async fn backfill_round(&self, id: Uuid) -> Result<Option<BackfillRound>, StoreError> {
         let mut tx = self.open("backfill_turn").await?;
         // The row is read as of its lock; the count is as of the statement's begin. If another round ended in between,

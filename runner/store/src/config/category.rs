@@ -35,9 +35,11 @@ const USERS_NAMED_MAX: i64 = 20;
 
 impl Store {
     /// Deletes a category that no group is in.
+    ///
+    /// Locking: the category, then deleted groups that were in it. A concurrent PUT of a group that names the category
+    /// waits.
     pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<CategoryDelete, StoreError> {
         transaction!(self, control, "delete_category", |tx| {
-            // A concurrent PUT of a group waits for this lock because of its foreign key.
             let found = sqlx::query_scalar!(
                 "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
                 name

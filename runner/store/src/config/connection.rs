@@ -98,6 +98,7 @@ impl Named for ConnectionWrite<'_> {
         self.name
     }
 
+    /// Locking: as [`Named::locked`].
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptConnection>, StoreError> {
         let kept = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at

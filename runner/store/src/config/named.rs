@@ -42,6 +42,8 @@ pub(crate) trait Named {
     fn name(&self) -> &str;
 
     /// Reads the stored object, and locks its row.
+    ///
+    /// Locking: the one row of this name, under the lock of the name. It keeps the object from being deleted meanwhile.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<Self::Kept>, StoreError>;
 
     /// Refuses an object that may not be put, even if it changes nothing.

@@ -46,6 +46,7 @@ macro_rules! one_value {
                 self.name
             }
 
+            /// Locking: as `Named::locked`.
             async fn locked(&self, tx: &mut crate::database::PgSession) -> Result<Option<$Row>, crate::StoreError> {
                 Ok(sqlx::query_as!(
                     $Row,

@@ -77,6 +77,8 @@ pub enum Retired {
 }
 
 /// Keeps a runtime, in the transaction that writes a version that names it.
+///
+/// Locking: the runtime, shared, after the script. It is not retired before this commits.
 pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<(), StoreError> {
     let kept = sqlx::query_scalar!(
         "SELECT tag FROM heddle.runtimes WHERE tag = $1 AND retired_at IS NULL FOR SHARE",
@@ -103,6 +105,8 @@ pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<()
 }
 
 /// Keeps the runtimes of versions unchanged until the caller's transaction ends, which puts these versions into use.
+///
+/// Locking: the runtimes, shared, in the order of tags, after the scripts.
 pub(crate) async fn stay(tx: &mut PgSession, versions: &[(i64, i32)]) -> Result<(), StoreError> {
     let (scripts, numbers): (Vec<i64>, Vec<i32>) = versions.iter().copied().unzip();
     sqlx::query!(
@@ -221,6 +225,9 @@ impl Store {
 
     /// Moves all versions that name a runtime to another one, if those of them that are in use have been checked:
     /// script and version, in any order.
+    ///
+    /// Locking: the runtime, then its versions; no script. Whoever has put a version into use holds the runtime, and is
+    /// waited for.
     pub async fn retire_runtime(
         &self,
         by: By<'_>,

@@ -108,6 +108,7 @@ struct Locked {
     deleted: bool,
 }
 
+/// Locking: the script's row first, then the runtimes of its versions (shared).
 async fn lock(connection: &mut PgSession, name: &str) -> Result<Option<Locked>, StoreError> {
     Ok(sqlx::query_as!(
         Locked,

@@ -218,6 +218,7 @@ impl Named for SecretWrite<'_> {
         self.name
     }
 
+    /// Locking: as [`Named::locked`].
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptSecret>, StoreError> {
         let kept = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at

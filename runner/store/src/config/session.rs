@@ -98,6 +98,9 @@ impl Store {
     }
 
     /// Begins a session of a valid token.
+    ///
+    /// Locking: the token, shared, before its sessions. A concurrent revocation waits, and then deletes the new session too;
+    /// a session that is begun after it finds the token revoked.
     pub async fn begin_session(
         &self,
         by: By<'_>,
@@ -106,7 +109,6 @@ impl Store {
         expires_at: Time,
     ) -> Result<(), StoreError> {
         transaction!(self, control, "begin_session", |tx| {
-            // A concurrent revocation waits for this lock, and then deletes the new session too.
             let in_force = sqlx::query_scalar!(
                 "SELECT id FROM heddle.tokens WHERE id = $1 AND revoked_at IS NULL FOR SHARE",
                 token.id

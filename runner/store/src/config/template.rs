@@ -24,6 +24,9 @@ one_value! {
 
 impl Store {
     /// Deletes a template that no group's current spec and no offer names.
+    ///
+    /// Locking: the template's row, and no other. Groups and offers that name it are searched for under this lock: their
+    /// PUTs hold the row until they commit.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_template", |tx| {
             let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)

@@ -93,7 +93,10 @@ impl Store {
         .await?)
     }
 
-    /// Notes when tokens were used. A row that another node is writing is skipped: that node writes the same.
+    /// Notes when tokens were used.
+    ///
+    /// Locking: tokens in id order, skipping those that somebody has locked: another node writes the same, or the token
+    /// is being revoked.
     pub async fn touch_tokens(&self, uses: &[(Uuid, Time)]) -> Result<(), StoreError> {
         let (ids, times): (Vec<Uuid>, Vec<Time>) = uses.iter().copied().unzip();
         sqlx::query!(

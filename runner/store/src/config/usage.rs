@@ -109,7 +109,7 @@ fn channels(spec: &Value) -> BTreeSet<&str> {
 /// Protects the channels, pools, templates, secrets and connections that a group's spec names from deletion, until the
 /// caller's transaction ends. `false`: not all of them exist any more.
 ///
-/// Locks: KEY SHARE on rows of one table after another, in the order of names; changes of these rows are not blocked.
+/// Locking: KEY SHARE on rows of one table after another, in the order of names; changes of these rows are not blocked.
 pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
     let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<String>>();
     let channels = owned(channels(spec));

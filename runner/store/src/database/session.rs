@@ -12,6 +12,7 @@ use sqlx::{Connection, Describe, Either, Execute, Executor, Postgres, SqlStr};
 use tokio_util::sync::CancellationToken;
 
 use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
+use crate::change::{self, Announced};
 
 /// What the watch sees of a session.
 #[derive(Debug)]
@@ -78,6 +79,8 @@ pub(crate) struct PgSession {
     /// The bound for statements outside of transactions with a longer one.
     bound: Duration,
     in_transaction: bool,
+    /// What its transaction writes to the log of changes when it is committed.
+    announced: Vec<Announced>,
     lost: bool,
 }
 
@@ -109,6 +112,7 @@ impl PgSession {
             watch: watch.clone(),
             bound: STATEMENT_MAX,
             in_transaction: false,
+            announced: Vec::new(),
             lost: false,
         };
         session.bound_by(STATEMENT_MAX);
@@ -203,7 +207,15 @@ impl PgSession {
         self.say(statement).await
     }
 
+    /// Keeps a row for the log of changes until the commit, which writes it; see [`crate::change`].
+    pub(crate) fn announce(&mut self, announced: Announced) {
+        debug_assert!(self.in_transaction, "only a commit writes it");
+        self.announced.push(announced);
+    }
+
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        let announced = std::mem::take(&mut self.announced);
+        change::write(self, &announced).await?;
         let committed = self.say("COMMIT").await;
         if committed.is_ok() {
             self.in_transaction = false;
@@ -213,6 +225,7 @@ impl PgSession {
     }
 
     pub(crate) async fn rollback(&mut self) -> Result<(), sqlx::Error> {
+        self.announced.clear();
         let ended = self.say("ROLLBACK").await;
         if ended.is_ok() {
             self.in_transaction = false;

@@ -13,8 +13,8 @@
 //! 1. rows of *holds*, in the order of users;
 //! 2. rows of *occurrences*, in the order of (offer, occurrence);
 //! 3. offers of task runs, for their settlement;
-//! 4. the log of changes, if an operator or the clock gave stock back. Stock that comes back with a failed assignment
-//!    is only noted, in *stock_returns*: writers of the log wait for each other, and ends must not.
+//! 4. the log of changes, with the commit, if an operator or the clock gave stock back. Stock that comes back with a
+//!    failed assignment is only noted, in *stock_returns*: writers of the log wait for each other, and ends must not.
 //!
 //! # Invariants
 //!
@@ -264,7 +264,7 @@ impl Store {
             .collect();
         transaction!(self, pool, "expire_assignments", |tx| {
             let ended = end_in(&mut tx, &ends, now).await?;
-            announce_returned(&mut tx, &ended, now).await?;
+            announce_returned(&mut tx, &ended, now);
             tx.commit().await?;
             Ok(ended)
         })
@@ -286,13 +286,15 @@ impl Store {
             let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
             let Some(one) = ended.pop() else { return Ok(None) };
             audit::write(&mut tx, by, "revoke", Noun::Assignment, &id.to_string(), None, None).await?;
-            announce_returned(&mut tx, std::slice::from_ref(&one), by.at).await?;
+            announce_returned(&mut tx, std::slice::from_ref(&one), by.at);
             tx.commit().await?;
             Ok(Some(one))
         })
     }
 
     /// Announces, in the log of changes, the audiences whose stock came back with failed assignments.
+    ///
+    /// Locking: rows of *stock_returns*, skipping those that another node is announcing: nobody waits for them.
     pub async fn announce_returns(&self, at: Time) -> Result<(), StoreError> {
         transaction!(self, pool, "announce_returns", |tx| {
             let mut audiences = sqlx::query_scalar!(
@@ -306,7 +308,7 @@ impl Store {
             audiences.sort_unstable();
             audiences.dedup();
             for audience in audiences {
-                change::announce(&mut tx, at, Noun::Audience, &audience).await?;
+                change::announce(&mut tx, at, Noun::Audience, &audience);
             }
             tx.commit().await?;
             Ok(())
@@ -530,8 +532,8 @@ pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) 
         .collect()
 }
 
-/// Writes in the log of changes which audiences have stock again.
-pub(crate) async fn announce_returned(connection: &mut PgSession, ended: &[Ended], at: Time) -> Result<(), StoreError> {
+/// Announces, for the log of changes, which audiences have stock again.
+pub(crate) fn announce_returned(connection: &mut PgSession, ended: &[Ended], at: Time) {
     let mut audiences: Vec<&str> = ended
         .iter()
         .filter(|one| one.returned)
@@ -540,7 +542,6 @@ pub(crate) async fn announce_returned(connection: &mut PgSession, ended: &[Ended
     audiences.sort_unstable();
     audiences.dedup();
     for audience in audiences {
-        change::announce(connection, at, Noun::Audience, audience).await?;
+        change::announce(connection, at, Noun::Audience, audience);
     }
-    Ok(())
 }

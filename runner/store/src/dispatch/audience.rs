@@ -132,7 +132,7 @@ impl Store {
                     "added": added.count, "removed": removed.count, "added_uids": added.uids, "removed_uids": removed.uids,
                 });
                 audit::write(&mut tx, by, action, Noun::Audience, audience, None, Some(&after)).await?;
-                change::announce(&mut tx, by.at, Noun::Members, audience).await?;
+                change::announce(&mut tx, by.at, Noun::Members, audience);
             }
             tx.commit().await?;
             Ok(MembersChange {

@@ -126,10 +126,13 @@ struct OfferWrite<'a> {
 
 impl OfferWrite<'_> {
     /// Locks what it needs to be given out, until the commit.
+    ///
+    /// Locking: after the offer's own name and row: its template, shared, so that a deletion of that waits, and then
+    /// finds this offer; then the name of its audience, so that the audience's repeating offers are put one after
+    /// another. A deletion of a template locks only that, and a change of members no offer.
     async fn hold(&self, tx: &mut PgSession) -> Result<(), Stop<OfferPut>> {
         let offer = self.offer;
         if let Some(template) = &offer.template {
-            // Held until the commit: a deletion of the template waits, and then finds this offer.
             let there = sqlx::query_scalar!(
                 r#"SELECT true AS "there!" FROM heddle.templates WHERE name = $1 FOR SHARE"#,
                 template.as_str()
@@ -173,6 +176,7 @@ impl Named for OfferWrite<'_> {
         self.name
     }
 
+    /// Locking: as [`Named::locked`].
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<OfferRow>, StoreError> {
         Ok(sqlx::query_as!(
             OfferRow,
@@ -270,9 +274,10 @@ impl Named for OfferWrite<'_> {
         audit::write(&mut *tx, by, action, Noun::Offer, self.name, before, Some(after)).await?;
         let had = before.and_then(|spec| spec["audience"].as_str());
         if let Some(had) = had.filter(|had| *had != self.offer.audience) {
-            change::announce(&mut *tx, by.at, Noun::Audience, had).await?;
+            change::announce(&mut *tx, by.at, Noun::Audience, had);
         }
-        change::announce(tx, by.at, Noun::Audience, &self.offer.audience).await
+        change::announce(tx, by.at, Noun::Audience, &self.offer.audience);
+        Ok(())
     }
 }
 
@@ -381,6 +386,9 @@ impl Store {
     }
 
     /// Deletes an offer. What is held of it stays held, and may be completed.
+    ///
+    /// Locking: the offer's row, and nothing after it but the log of changes. A PUT of the offer that has begun is waited
+    /// for.
     pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
         transaction!(self, pool, "delete_offer", |tx| {
             let row = sqlx::query!(
@@ -403,7 +411,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
-            change::announce(&mut tx, by.at, Noun::Audience, &row.audience).await?;
+            change::announce(&mut tx, by.at, Noun::Audience, &row.audience);
             tx.commit().await?;
             Ok(OfferDelete::Deleted)
         })

@@ -143,13 +143,15 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            change::announce(&mut tx, now, Noun::Audience, &offer.audience).await?;
+            change::announce(&mut tx, now, Noun::Audience, &offer.audience);
             tx.commit().await?;
             Ok(true)
         })
     }
 
     /// Fails attempts of audience tasks whose timeout has passed; returns how many.
+    ///
+    /// Locking: offers that are due, skipping locked ones, and nothing after them: this waits for nobody.
     pub async fn settle_overdue_offers(&self) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "WITH late AS (
@@ -233,7 +235,7 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
             if let Some(audience) = &audience {
-                change::announce(&mut tx, now, Noun::Audience, audience).await?;
+                change::announce(&mut tx, now, Noun::Audience, audience);
             }
             tx.commit().await?;
             Ok(audience)
@@ -275,10 +277,18 @@ impl Store {
     }
 }
 
+/// Revokes all holds of a task run's offer.
+///
+/// Locking: all these holds, in the order of users, before the first of them is ended. They are ended a few at a time,
+/// and the first end locks the offer's only occurrence: a user who ends a hold of it has that hold, and waits for the
+/// occurrence.
 async fn revoke_holds(connection: &mut PgSession, offer_id: i64, now: Time) -> Result<(), StoreError> {
-    let held = sqlx::query!("SELECT id, uid FROM heddle.holds WHERE offer_id = $1", offer_id)
-        .fetch_all(&mut *connection)
-        .await?;
+    let held = sqlx::query!(
+        "SELECT id, uid FROM heddle.holds WHERE offer_id = $1 ORDER BY uid FOR UPDATE",
+        offer_id
+    )
+    .fetch_all(&mut *connection)
+    .await?;
     let ends: Vec<End> = held
         .into_iter()
         .map(|hold| End {
@@ -290,7 +300,7 @@ async fn revoke_holds(connection: &mut PgSession, offer_id: i64, now: Time) -> R
         .collect();
     for ends in ends.chunks(crate::assignment::BATCH_MAX) {
         let ended = end_in(connection, ends, now).await?;
-        announce_returned(connection, &ended, now).await?;
+        announce_returned(connection, &ended, now);
     }
     Ok(())
 }
@@ -305,6 +315,9 @@ pub(crate) async fn close_done(connection: &mut PgSession, ids: &[i64]) -> Resul
 
 impl Completion {
     /// Takes attempts of audience tasks that are over.
+    ///
+    /// Locking: rows of *offer_settlements*, skipping those that another node is taking: nobody waits for them. Their
+    /// runs are locked afterwards, in id order.
     pub async fn take_offer_settlements(&mut self) -> Result<Vec<OfferSettlement>, StoreError> {
         let rows = sqlx::query!(
             "DELETE FROM heddle.offer_settlements s

@@ -83,6 +83,10 @@ impl IfMatch {
     }
 }
 
+/// Waits until nobody else changes groups.
+///
+/// Locking: before the rows of groups, of what they name and of their schedules. A topic or a tree of timer tasks whose
+/// group is changed with it locks its own rows before or after this; no change of another group needs them.
 async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", GROUPS_LOCK)
         .execute(connection)

@@ -84,6 +84,9 @@ async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) 
 }
 
 /// The ids of the scripts, in the order of `scripts`, with their rows locked against deletion.
+///
+/// Locking: KEY SHARE, in id order, under the lock of all groups. Who changes or deletes one of these scripts waits, and
+/// locks no other script.
 async fn resolve_scripts(
     connection: &mut PgSession,
     scripts: &[ScriptUse],

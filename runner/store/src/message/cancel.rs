@@ -232,9 +232,11 @@ async fn cancel_waiting(
 }
 
 /// A whole day: its slices are marked, its messages are not written.
+///
+/// Locking: the day, after the topic. This waits for open ingest on a topic of days: a transaction of ingest comes before
+/// this, or goes into the next slice. (A topic of instants needs no such lock: its slices and counts become visible
+/// together.)
 async fn cancel_day(connection: &mut PgSession, topic: i32, day: NaiveDate) -> Result<CancelReport, StoreError> {
-    // Waits for open ingest on a topic of days: a transaction of ingest comes before this, or goes into the next slice.
-    // (A topic of instants needs no such lock: its slices and counts become visible together.)
     sqlx::query!("SELECT pg_advisory_xact_lock($1, $2)", topic, day_number(day))
         .execute(&mut *connection)
         .await?;

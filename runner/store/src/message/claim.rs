@@ -416,6 +416,8 @@ async fn claim_slices(
 }
 
 /// Closes a day for ingest; `false`: somebody is still writing to it.
+///
+/// Locking: tries the lock that ingest shares, under the topic's, and never waits: the day is claimed later.
 async fn seal(connection: &mut PgSession, topic: i32, day: NaiveDate, slice: i64) -> Result<bool, StoreError> {
     let alone = sqlx::query_scalar!(
         r#"SELECT pg_try_advisory_xact_lock($1, $2) AS "alone!""#,

@@ -246,6 +246,8 @@ impl Store {
 
     /// Stores the counts of a topic's drained days whose retention (in milliseconds) is over, and deletes all that is
     /// kept of them except the messages. At most `limit` days; returns how many.
+    ///
+    /// Locking: drained days, in order, skipping locked ones. What belongs to a day is deleted under its row's lock.
     pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {
         transaction!(self, pool, "release_message_days", |tx| {
             tx.patiently();
@@ -297,6 +299,9 @@ impl Store {
     }
 
     /// Drops a day's partitions; `false`: another node has, or somebody is reading messages.
+    ///
+    /// Locking: an advisory lock (in the database's function), so that a day is made or dropped by one node at a time; then
+    /// the partitions, each waited for only for a moment.
     pub async fn drop_message_day(&self, day: NaiveDate) -> Result<bool, StoreError> {
         match sqlx::query_scalar!(r#"SELECT heddle.drop_message_day($1) AS "dropped!""#, day)
             .fetch_one(&self.pool)
@@ -309,6 +314,8 @@ impl Store {
     }
 
     /// Creates the missing partitions of days.
+    ///
+    /// Locking: the advisory lock of [`Self::drop_message_day`], for each day anew; it is released with the day.
     pub async fn make_message_days(&self, days: &[NaiveDate]) -> Result<(), StoreError> {
         for day in days {
             let known = sqlx::query_scalar!("SELECT day FROM heddle.message_partitions WHERE day = $1", day)
@@ -324,6 +331,9 @@ impl Store {
     }
 
     /// Deletes the rest of a deleted topic, one day at a time; returns whether there was one.
+    ///
+    /// Locking: a day of a topic that is gone, skipping locked ones. What belongs to the day is deleted under its row's
+    /// lock.
     pub async fn forget_deleted_topic(&self) -> Result<bool, StoreError> {
         transaction!(self, pool, "forget_deleted_topic", |tx| {
             tx.patiently();

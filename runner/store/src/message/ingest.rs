@@ -60,6 +60,8 @@ const EPOCH_MICROS: i64 = 946_684_800_000_000;
 impl Store {
     /// Prepares a day for a topic's messages, in its own transaction: creates its partitions, and for a topic of days
     /// (`due_at`) the slice for the messages.
+    ///
+    /// Locking: partitions are made as [`Store::make_message_days`] says, before the transaction.
     pub async fn prepare_day(&self, topic: i32, day: NaiveDate, due_at: Option<Time>) -> Result<(), StoreError> {
         let known = sqlx::query_scalar!("SELECT day FROM heddle.message_partitions WHERE day = $1", day)
             .fetch_optional(&self.pool)
@@ -113,6 +115,8 @@ impl Store {
 
 impl MessageIngest {
     /// For a topic of days: keeps the day open until the commit, and returns the slice for its messages.
+    ///
+    /// Locking: the day, shared, before any key. Only a cancel waits for it exclusively, and that has one day.
     pub async fn open_day(&mut self, day: NaiveDate) -> Result<DaySlice, StoreError> {
         sqlx::query!(
             "SELECT pg_advisory_xact_lock_shared($1, $2)",
@@ -197,6 +201,8 @@ impl MessageIngest {
 
     /// Writes the directory and the slices, and commits. `false`: the topic was deleted meanwhile, and nothing was
     /// stored.
+    ///
+    /// Locking: the topic, KEY SHARE, after the keys and before the buckets. A deletion of the topic waits, or came first.
     pub async fn commit(mut self) -> Result<bool, StoreError> {
         let alive = sqlx::query_scalar!("SELECT id FROM heddle.topics WHERE id = $1 FOR KEY SHARE", self.topic)
             .fetch_optional(&mut *self.tx)

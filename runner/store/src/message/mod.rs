@@ -28,11 +28,13 @@
 //!    cancel;
 //! 2. the advisory lock (topic, day): shared by ingest, exclusive for the seal (which does not wait) and a day's
 //!    cancel;
-//! 3. rows of *message_keys*, in their order; rows of *message_buckets*, in their order, right before ingest's commit;
+//! 3. rows of *message_keys*, in their order; right before ingest's commit, the topic's row in *topics* (KEY SHARE), then
+//!    rows of *message_buckets*, in their order;
 //! 4. rows of *message_batches* that runs bring to queues, in their order, by a cancel; then shared locks on the rows
 //!    of these runs, skipping locked ones: whoever has locked a run may be about to end the batch.
 //!
-//! Ingest never takes 1, and holders of 1 never touch 3.
+//! Ingest never takes 1, and holders of 1 never touch 3: except for the deletion of a topic, which has 1, and then waits
+//! for the row in *topics*. Whoever has that for ingest waits only for others who are committing.
 //!
 //! # Invariants
 //!
@@ -72,6 +74,9 @@ fn day_number(day: NaiveDate) -> i32 {
 
 /// Takes the topic's lock; `None`: the topic does not exist any more. Returns the allowance of its rate, as of now.
 /// Later statements read indexes in their order: a plan that sorts would cost more with each stored message.
+///
+/// Locking: the first lock of a transaction. With [`Plans::OfTheirDay`], as cancels have it, it also locks out those who
+/// record batches whose messages were all sent.
 async fn lock_topic(connection: &mut PgSession, topic: i32, plans: Plans) -> Result<Option<Drain>, StoreError> {
     let mode = match plans {
         Plans::Kept => "auto",

@@ -141,6 +141,8 @@ impl Store {
 }
 
 /// The day and the messages of a batch in hand.
+///
+/// Locking: the batch's row, shared, and no other; it is released before the topic's lock is taken.
 async fn held_ids(
     connection: &mut PgSession,
     topic: i32,
@@ -184,8 +186,10 @@ impl HeldBatch {
     }
 }
 
-/// The batches of a day that wait in a queue, locked: their runs are live, and no worker holds them. The topic's lock
-/// is held.
+/// The batches of a day that wait in a queue, locked: their runs are live, and no worker holds them.
+///
+/// Locking: under the topic's lock: batches in id order; then shared locks of their runs, skipping locked ones. A run must
+/// not be waited for: whoever has locked it may be waiting for the topic.
 pub(super) async fn waiting_in(
     connection: &mut PgSession,
     topic: i32,
@@ -203,7 +207,6 @@ pub(super) async fn waiting_in(
         return Ok(Vec::new());
     }
     let runs: Vec<Uuid> = rows.iter().map(|row| row.run).collect();
-    // This must not wait for a run: whoever has locked it may be waiting for the topic.
     let live = sqlx::query_scalar!(
         "SELECT id FROM heddle.runs_live WHERE id = ANY ($1) FOR SHARE SKIP LOCKED",
         &runs

@@ -80,6 +80,7 @@ impl Named for FixedTopic<'_> {
         self.write.name
     }
 
+    /// Locking: as [`Named::locked`]. Ingest that is about to commit has the row too, and is waited for.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<TopicRow>, StoreError> {
         Ok(sqlx::query_as!(
             TopicRow,
@@ -91,11 +92,12 @@ impl Named for FixedTopic<'_> {
         .await?)
     }
 
+    /// Locking: after the topic: its script, shared, then the runtime of the version that it names. A script in use is
+    /// not deleted: its deletion locks only the script, and waits for this, or was first.
     async fn check(&self, tx: &mut PgSession, _kept: Option<&TopicRow>) -> Result<(), Stop<TopicPut>> {
         let Some(script) = self.write.script else {
             return Ok(());
         };
-        // A script in use is not deleted: its deletion waits for this lock, or was first.
         let there = sqlx::query_scalar!(
             "SELECT id FROM heddle.scripts WHERE name = $1 AND deleted_at IS NULL FOR SHARE",
             script
@@ -244,10 +246,13 @@ impl Store {
 
     /// Deletes a topic with all its messages, and with its group if it has one. Batches in hand are sent, and not recorded;
     /// stored messages are deleted little by little.
+    ///
+    /// Locking: the name, then the topic's rows in the order of [`crate::message`]: that of *topic_drains*, for which
+    /// claims and cancels wait, before that of *topics*, for which ingest waits. Its group comes last.
     pub async fn delete_topic(&self, by: By<'_>, name: &str) -> Result<TopicDelete, StoreError> {
         transaction!(self, pool, "delete_topic", |tx| {
             change::lock_name(&mut tx, Noun::Topic, name).await?;
-            let row = sqlx::query!("DELETE FROM heddle.topics WHERE name = $1 RETURNING id, spec", name)
+            let row = sqlx::query!("SELECT id, spec FROM heddle.topics WHERE name = $1", name)
                 .fetch_optional(&mut *tx)
                 .await?;
             let Some(row) = row else {
@@ -257,6 +262,9 @@ impl Store {
                 .execute(&mut *tx)
                 .await?;
             sqlx::query!("DELETE FROM heddle.message_batches WHERE topic = $1", row.id)
+                .execute(&mut *tx)
+                .await?;
+            sqlx::query!("DELETE FROM heddle.topics WHERE id = $1", row.id)
                 .execute(&mut *tx)
                 .await?;
             change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;

@@ -120,6 +120,7 @@ impl Named for ChannelWrite<'_> {
         self.name
     }
 
+    /// Locking: as [`Named::locked`].
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<OpenChannel>, StoreError> {
         let row = sqlx::query!(
             "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1

@@ -151,10 +151,11 @@ impl Store {
 
     /// Sends a notification again, to all its recipients, as if it had never been tried; a waiting one is sent now. If
     /// a node is just sending it, nothing changes.
+    ///
+    /// Locking: the notification, KEY SHARE, only to prevent its pruning; then its row of *outgoing*, then the
+    /// notification, as the recording of a try locks them.
     pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
         transaction!(self, pool, "resend", |tx| {
-            // This lock only prevents pruning: the recording of a try locks the row of *outgoing* first, and then this
-            // one.
             let row = sqlx::query!(
                 "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
                FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
@@ -192,11 +193,13 @@ impl Store {
         })
     }
 
-    /// Deletes notifications that were created before an instant and need not be sent any more, at most `limit`.
+    /// Deletes notifications that were created before an instant and need not be sent any more, at most `limit`. The state
+    /// is compared once more when a row is locked: [`Store::resend`] may have changed it since it was found.
     pub async fn prune_notifications(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.notifications WHERE id IN (
-                 SELECT id FROM heddle.notifications WHERE created_at < $1 AND state <> 0 ORDER BY created_at LIMIT $2)",
+                 SELECT id FROM heddle.notifications WHERE created_at < $1 AND state <> 0 ORDER BY created_at LIMIT $2)
+               AND state <> 0",
             before,
             limit
         )

@@ -75,6 +75,8 @@ pub struct FanOut {
 
 impl Store {
     /// Begins; `None`: another node is doing so.
+    ///
+    /// Locking: an advisory lock that nobody waits for, before anything else.
     pub async fn fan_out(&self) -> Result<Option<FanOut>, StoreError> {
         let mut tx = self.open("fan_out").await?;
         let held = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "held!""#, FAN_OUT_LOCK)
@@ -186,6 +188,8 @@ impl FanOut {
     }
 
     /// Which of these digests may still grow, with their facts; nobody takes them before the end of this transaction.
+    ///
+    /// Locking: their rows of *outgoing*, in the order of notifications. Whoever takes notifications skips them.
     pub async fn open_digests(&mut self, ids: &[Uuid], now: Time) -> Result<BTreeMap<Uuid, Facts>, StoreError> {
         if ids.is_empty() {
             return Ok(BTreeMap::new());

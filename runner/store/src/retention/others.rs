@@ -128,6 +128,8 @@ impl Store {
     }
 
     /// Removes up to `limit` deleted offers without assignments, with their versions.
+    ///
+    /// Locking: deleted offers, skipping locked ones. Their occurrences and versions are deleted under these locks.
     pub async fn prune_offers(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         transaction!(self, pool, "prune_offers", |tx| {
             tx.patiently();

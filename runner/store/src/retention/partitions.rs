@@ -25,6 +25,9 @@ pub enum Dropped {
 
 /// The statement that takes an exclusive lock on a table's parent. Partitions are named after these tables, and nothing
 /// else has such names.
+///
+/// Locking: the tables in the order of [`OF_RUNS`], each waited for only for a moment ([`LOCK_WAIT`]): if somebody has
+/// one of them, the transaction gives up all of them.
 fn lock_statement(table: Partitioned) -> &'static str {
     match table {
         Partitioned::Logs => "LOCK TABLE ONLY heddle.logs IN ACCESS EXCLUSIVE MODE",
@@ -91,6 +94,9 @@ impl Store {
     }
 
     /// Creates the partitions of the next days, unless somebody has locked the tables for long.
+    ///
+    /// Locking: an advisory lock (in the database's function), so that nodes do so one after another; then the tables,
+    /// each waited for only for a moment.
     pub async fn make_all_partitions(&self, days: i32) -> Result<(), StoreError> {
         transaction!(self, pool, "make_partitions", once, |tx| {
             wait_little(&mut tx).await?;

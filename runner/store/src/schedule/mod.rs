@@ -144,6 +144,9 @@ struct Known {
 }
 
 /// The rows of the schedules of a group, locked.
+///
+/// Locking: in the order of names, as the ends of runs lock schedules that await them. Waits for a node that is firing
+/// one of them. The caller holds the lock of all groups, and locks no run afterwards.
 async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<String, Known>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT name, anchor, zone, live, cursor, next_fire_at, awaits, fired_at,
@@ -169,8 +172,7 @@ async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<
     Ok(known.collect())
 }
 
-/// Updates the rows of a group's schedules; `at` is the moment of the change. It is the last step of a change before
-/// its record, because it waits for nodes that are firing these schedules.
+/// Updates the rows of a group's schedules; `at` is the moment of the change.
 pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
     let compiled = compile(
         group.revision_id,
@@ -287,6 +289,7 @@ fn micros(micros: u64) -> PgInterval {
 
 /// A deleted group has no schedules.
 pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
+    known_of(connection, group_id).await?;
     sqlx::query!("DELETE FROM heddle.schedules WHERE group_id = $1", group_id)
         .execute(connection)
         .await?;

@@ -187,6 +187,8 @@ impl Store {
 
 impl Completion {
     /// Takes events, oldest first, except these; each with its number.
+    ///
+    /// Locking: the events, skipping those that another node is taking: nobody waits for them.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH taken AS (
@@ -304,7 +306,9 @@ impl Completion {
         .await?)
     }
 
-    /// Holds the gates of groups until the end of the transaction; all at once, so that their order is kept.
+    /// Holds the gates of groups until the end of the transaction.
+    ///
+    /// Locking: all at once, in the order of their numbers, and before any run.
     pub async fn hold_gates(&mut self, groups: &[i64]) -> Result<(), StoreError> {
         if groups.is_empty() {
             return Ok(());
@@ -379,6 +383,8 @@ impl Completion {
     }
 
     /// Locks runs that wait for upstreams; those that no longer wait are left out.
+    ///
+    /// Locking: the runs in id order, after the gates.
     pub async fn lock_waiting(&mut self, runs: &[RunId]) -> Result<Vec<WaitingRun>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         Ok(sqlx::query!(

@@ -4,7 +4,8 @@
 -- is number 0; the index would be read whole for it.)
 --
 -- Locking: runs first, in id order, then their rows in *running*, as in lock_ended; whoever deletes the row in *running* ends
--- the run. The count is an initial plan of that DELETE, so all runs are locked before a row is deleted.
+-- the run. The count is an initial plan of that DELETE, so all runs are locked before a row is deleted. Schedules that
+-- await them come last, in the order of (group, name), as in finish_runs.
 WITH ended AS (
     SELECT * FROM UNNEST($1::uuid[], $2::integer[], $3::smallint[], $4::bytea[], $5::text[], $6::smallint[],
                          $7::boolean[], $8::timestamptz[], $9::text[], $10::smallint[], $11::text[], $12::text[],
@@ -53,15 +54,21 @@ done AS (
         ended_at, run_error
       FROM gone
 ),
+awaiting AS MATERIALIZED (
+    SELECT s.group_id, s.name, g.id, g.ended_at
+      FROM gone g JOIN heddle.schedules s ON s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
+     WHERE g.trigger IN (1, 2, 3)
+     ORDER BY s.group_id, s.name FOR NO KEY UPDATE OF s
+),
 counted AS (
     UPDATE heddle.schedules s
-       SET awaits = NULL, cursor = g.ended_at,
+       SET awaits = NULL, cursor = a.ended_at,
            next_fire_at = CASE
-               WHEN s.live AND greatest(g.ended_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
-                   THEN greatest(g.ended_at + s.delay, s.starts_at)
+               WHEN s.live AND greatest(a.ended_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest(a.ended_at + s.delay, s.starts_at)
            END
-      FROM gone g
-     WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
+      FROM awaiting a
+     WHERE s.group_id = ANY (ARRAY[a.group_id]) AND s.name = a.name AND s.awaits = a.id
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

@@ -1,9 +1,11 @@
 -- finish_runs: moves ended runs from *live* to history, tells parents of sub-runs and groups that follow, wakes
 -- turnstiles, and makes fixed delays due that are counted from these ends.
 --
--- Locking: the caller holds the runs' rows. The parent's run is not locked here (that would be a second lock out of
--- order): its settlement is picked up by a transaction of its own; so are the events for followers. A schedule that
--- awaits a run is not due, so no scheduler holds its row; a change of its group may, but locks no run.
+-- Locking: the caller holds the runs' rows. They are deleted in the order of $1, by id: a scheduler that keeps runs from
+-- ending until it has noted that it awaits them (move_schedules) does so in that order. The parent's run is not locked
+-- here (that would be a second lock out of order): its settlement is picked up by a transaction of its own; so are the
+-- events for followers. A schedule that awaits a run is not due, so no scheduler holds its row; a change of its group may,
+-- but locks no run, and both lock the schedules of a group in the order of names.
 --
 -- complete_single_task ends runs by the same parts, and a test of run/live/complete.rs keeps them alike: sqlx takes a text
 -- from one file only. A function of the database for both costs as much (measured with one and with a
@@ -37,15 +39,21 @@ recorded AS (
         ended_at, end_error, skipped
       FROM gone
 ),
+awaiting AS MATERIALIZED (
+    SELECT s.group_id, s.name, g.id, g.ended_at
+      FROM gone g JOIN heddle.schedules s ON s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
+     WHERE g.trigger IN (1, 2, 3)
+     ORDER BY s.group_id, s.name FOR NO KEY UPDATE OF s
+),
 counted AS (
     UPDATE heddle.schedules s
-       SET awaits = NULL, cursor = g.ended_at,
+       SET awaits = NULL, cursor = a.ended_at,
            next_fire_at = CASE
-               WHEN s.live AND greatest(g.ended_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
-                   THEN greatest(g.ended_at + s.delay, s.starts_at)
+               WHEN s.live AND greatest(a.ended_at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                   THEN greatest(a.ended_at + s.delay, s.starts_at)
            END
-      FROM gone g
-     WHERE g.trigger IN (1, 2, 3) AND s.group_id = ANY (ARRAY[g.group_id]) AND s.awaits = g.id
+      FROM awaiting a
+     WHERE s.group_id = ANY (ARRAY[a.group_id]) AND s.name = a.name AND s.awaits = a.id
 ),
 followed AS (
     INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)

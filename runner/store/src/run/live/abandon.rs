@@ -10,6 +10,8 @@ impl Completion {
     /// Locks a run, and deletes all of its work, if an attempt of it is still the caller's to end; see
     /// `sql/abandon_run.sql`. Reads neither its progress nor its history. `None`: somebody else has ended the attempt,
     /// or the run.
+    ///
+    /// Locking: the run, then the attempt, as for all that ends attempts.
     pub async fn abandon(&mut self, ended: EndedAttempt) -> Result<Option<Vec<Interrupted>>, StoreError> {
         let EndedAttempt { run, at, lease } = ended;
         let is_live = sqlx::query_scalar!("SELECT id FROM heddle.runs_live WHERE id = $1 FOR UPDATE", run.0)

@@ -179,7 +179,9 @@ impl Completion {
         Ok(locked)
     }
 
-    /// Locks runs, in id order, without any attempt.
+    /// Locks runs without any attempt.
+    ///
+    /// Locking: the runs, in id order.
     pub async fn lock_runs(&mut self, runs: &[RunId]) -> Result<HashMap<RunId, LockedRun>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = sqlx::query!(
@@ -282,8 +284,8 @@ mod tests {
         let values = |statement| between(statement, "    SELECT id, group_id", "ended_at,").join(" ");
         assert_eq!(values(GENERAL), values(SINGLE_TASK));
         // Followers are told, and a delay that counts from the end becomes due, at the instant in the run's row.
-        for (begin, end) in [("followed AS (", "\n)"), ("counted AS (", "\n)")] {
-            assert_eq!(between(GENERAL, begin, end), between(SINGLE_TASK, begin, end));
+        for begin in ["followed AS (", "awaiting AS MATERIALIZED (", "counted AS ("] {
+            assert_eq!(between(GENERAL, begin, "\n)"), between(SINGLE_TASK, begin, "\n)"));
         }
     }
     /// The columns of a run's row that a statement writes.

@@ -143,8 +143,8 @@ impl Completion {
     /// A reopened run takes its params again, if it was submitted with `dedupe`; or this returns the other unfinished
     /// run of its group that has them.
     ///
-    /// As in the creation of a run, the params are locked before their holder is read. This transaction has itself
-    /// reopened the caller's run, so no holder of such a lock waits for that run.
+    /// Locking: the params' hash, after the run: this transaction has itself reopened the caller's run, so no holder of
+    /// such a lock waits for that run. As in the creation of a run, the holder is read under the lock.
     pub async fn take_params_again(
         &mut self,
         run: RunId,

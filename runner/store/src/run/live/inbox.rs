@@ -104,6 +104,9 @@ const GATES_MAX: i64 = 1_000;
 
 impl Completion {
     /// Takes the ends of sub-runs.
+    ///
+    /// Locking: due rows, skipping those that another node is taking: nobody waits for them. Their runs are locked
+    /// afterwards, in id order.
     pub async fn take_settlements(&mut self, take: Take<'_>) -> Result<Vec<Taken<Settlement>>, StoreError> {
         let (runs, among) = take.parameters();
         let rows = sqlx::query!(
@@ -138,6 +141,8 @@ impl Completion {
     }
 
     /// Takes runs that were submitted in SQL.
+    ///
+    /// Locking: as [`Self::take_settlements`].
     pub async fn take_starts(&mut self, take: Take<'_>) -> Result<Vec<RunId>, StoreError> {
         let (runs, among) = take.parameters();
         let rows = sqlx::query_scalar!(
@@ -195,6 +200,9 @@ impl Completion {
     /// Takes groups whose waiting runs are to be checked, and holds each group's gate until the end of the transaction:
     /// two nodes never admit runs of one group at once. Runs that begin are dated after the gates' locks, because
     /// another run may end, and make room, during the wait for them.
+    ///
+    /// Locking: rows of *turnstiles*, skipping those that another node is taking; then the gates, in the order of their
+    /// numbers; runs are locked afterwards.
     pub async fn take_turnstiles(&mut self) -> Result<Vec<i64>, StoreError> {
         let groups = sqlx::query_scalar!(
             r#"WITH taken AS (

@@ -14,14 +14,22 @@
 //!
 //! # Order of locks
 //!
-//! 1. advisory locks of dedupe hashes, in order;
-//! 2. rows of *runs_live*, in id order;
-//! 3. rows of *ready_pooled*, then of *running*, *ready*, *timers* of these runs;
-//! 4. rows of *ready* that are claimed, skipping locked ones: always last.
+//! 1. what a transaction is about, skipping what another one has, so that nobody waits for it: rows of *settlements*,
+//!    *starts*, *turnstiles*, *timers*, *link_events*, due *schedules*, or the row of a backfill. (A change of a group
+//!    waits for *schedules*, a change of a backfill for its row: neither locks a run.);
+//! 2. gates of groups (advisory), in the order of their numbers;
+//! 3. advisory locks of dedupe hashes, in order. (A control that reopens a run takes one under that run's lock, for
+//!    which no holder of a hash waits.);
+//! 4. rows of *runs_live*, in id order;
+//! 5. rows of *ready_pooled*, then of *running*, *ready*, *timers* of these runs;
+//! 6. for new runs, rows of *run_keys*, then of *run_instants*, each statement in order; of sub-runs, then the parents'
+//!    attempts in *running*. Only the scheduler locks runs after this, in id order: it keeps those that its schedules
+//!    await from ending (KEY SHARE);
+//! 7. rows of *schedules* that await runs which end, in the order of group and name;
+//! 8. rows of *ready* that are claimed, skipping locked ones: always last.
 //!
-//! Due rows of *settlements*, *starts*, *turnstiles* and *timers* are taken with SKIP LOCKED before 2; nobody waits for
-//! these. The inbox takes *timers* before it locks their runs, so transactions that have locked a run skip locked
-//! timers too (`timers.rs`).
+//! The inbox takes *timers* before it locks their runs, so transactions that have locked a run skip locked timers too
+//! (`timers.rs`).
 //!
 //! Last are *notices*, which are only inserted, and *troubles*, in the order of group and task. The transaction that
 //! turns notices into notifications (`notify/outbox.rs`) locks *troubles* in that order too, and no run.

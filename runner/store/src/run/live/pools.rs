@@ -136,6 +136,9 @@ pub(crate) async fn interrupt_pooled(
 
 impl Store {
     /// Gives free slots to task runs that wait for them; returns how many were admitted.
+    ///
+    /// Locking: all pools, in the order of names, so that admissions wait for each other, and the next statement sees what
+    /// was committed before. Then rows of *ready_pooled*, for which only a control is waited for.
     pub async fn admit_pooled(&self) -> Result<u64, StoreError> {
         let waits = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM heddle.ready_pooled) AS "waits!""#)
             .fetch_one(&self.pool)
@@ -144,8 +147,6 @@ impl Store {
             return Ok(0);
         }
         transaction!(self, pool, "admit_pooled", |tx| {
-            // All of them, in order, so that admissions wait for each other. The next statement sees what was committed
-            // before.
             let mut pools: BTreeMap<String, Pool> =
                 sqlx::query!("SELECT name, slots FROM heddle.pools ORDER BY name FOR NO KEY UPDATE")
                     .fetch_all(&mut *tx)

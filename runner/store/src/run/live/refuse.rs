@@ -174,6 +174,9 @@ const PLAIN_MAX: i64 = 10_000;
 type DedupeHolders = HashMap<(i64, Vec<u8>), (Uuid, bool)>;
 
 /// Locks the params by which runs are deduped, and refuses those whose params an earlier run has.
+///
+/// Locking: the hashes, in their order, before any run. By a statement of its own: the snapshot of the next one is taken
+/// when all earlier holders have committed.
 pub(super) async fn dedupe_holders(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -189,7 +192,6 @@ pub(super) async fn dedupe_holders(
     hashes.sort_unstable();
     hashes.dedup();
     let locks: Vec<i64> = hashes.iter().map(|hash| lock_number(hash)).collect();
-    // A separate statement: the snapshot of the next one is taken when all earlier holders have committed.
     sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks)
         .fetch_all(&mut *tx)
         .await?;

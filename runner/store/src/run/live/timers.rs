@@ -118,6 +118,8 @@ pub(super) async fn drop_timers(tx: &mut PgSession, timers: &[(RunId, TaskKey, T
 }
 
 /// Deletes all timers of runs that end, except those that the inbox is taking.
+///
+/// Locking: the runs are locked. Timers that are locked are skipped, so nobody is waited for.
 pub(super) async fn drop_timers_of(tx: &mut PgSession, runs: &[Uuid]) -> Result<(), StoreError> {
     if runs.is_empty() {
         return Ok(());

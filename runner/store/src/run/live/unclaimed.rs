@@ -163,8 +163,10 @@ impl Completion {
     }
 
     /// Takes the timers of attempts that enter their queue now, which keeps their time from then on; returns when each
-    /// is due. The caller holds the runs. Timers that the inbox is taking (`timers.rs`) are left out: the inbox waits
-    /// for the run, and then finds the attempt in its queue.
+    /// is due.
+    ///
+    /// Locking: the caller holds the runs. Timers that the inbox is taking (`timers.rs`) are skipped: the inbox waits for
+    /// the run, and then finds the attempt in its queue.
     pub async fn take_claim_timers(
         &mut self,
         keys: &[(RunId, AttemptKey)],

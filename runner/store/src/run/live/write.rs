@@ -146,10 +146,11 @@ impl Completion {
     }
 
     async fn finish(&mut self, writes: &[RunWrite]) -> Result<(bool, bool), StoreError> {
-        let ended: Vec<&RunWrite> = writes.iter().filter(|write| write.state.is_final()).collect();
+        let mut ended: Vec<&RunWrite> = writes.iter().filter(|write| write.state.is_final()).collect();
         if ended.is_empty() {
             return Ok((false, false));
         }
+        ended.sort_unstable_by_key(|write| write.run);
         let timed: Vec<Uuid> = ended
             .iter()
             .filter(|write| write.timed)
