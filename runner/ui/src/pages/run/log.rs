@@ -134,7 +134,7 @@ fn base(ctx: &Ctx, run: Uuid, last: bool) -> String {
 
 /// What a line says beside its message, if anything.
 fn fields(line: &LogLine) -> Option<&Value> {
-    let is_empty = |fields: &Value| fields.as_object().is_none_or(Map::is_empty);
+    let is_empty = |fields: &Value| fields.as_object().is_some_and(Map::is_empty);
     line.fields.as_ref().filter(|fields| !is_empty(fields))
 }
 
