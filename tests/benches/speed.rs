@@ -13,7 +13,7 @@ use heddle_domain::Time;
 use heddle_domain::id::{RunId, uuid_v7};
 use heddle_domain::plan::Plan;
 use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
-use heddle_domain::state::{AttemptState, RunState, Trigger};
+use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
 use heddle_tests::TOKEN;
@@ -377,36 +377,10 @@ impl Bare {
         let mut ready = ReadyRow::new(first, 1, None);
         ready.hand(&mut room.grant());
         NewRun {
-            id: RunId(uuid_v7(at, bits())),
-            group_id: 1,
-            revision_id: 1,
             resolution_id: Some(1),
-            state: RunState::Running,
-            trigger: Trigger::Manual,
-            priority: 0,
-            logical_time: at,
-            interval: (at, at),
-            params: "{}".into(),
-            task_params: None,
-            labels: None,
-            key: None,
-            dedupe: None,
-            callback: None,
-            created_at: at,
-            deadline_at: None,
-            parent: None,
-            parent_due: None,
-            source: None,
-            created_by: None,
-            waiting_for: None,
             progress: self.progress.0.clone(),
             ready: vec![ready],
-            gated: false,
-            follows: false,
-            instant: false,
-            announces_start: false,
-            queued: Vec::new(),
-            audited: None,
+            ..NewRun::plain(RunId(uuid_v7(at, bits())), 1, at)
         }
     }
 

@@ -23,7 +23,7 @@ pub struct LogLine {
     pub level: String,
     /// The text of the line.
     pub message: String,
-    /// Additional fields, an object.
+    /// Additional fields: an object, or its text if a masked secret was a number in it.
     pub fields: Option<Value>,
 }
 

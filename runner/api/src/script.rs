@@ -118,7 +118,7 @@ pub struct InvocationLog {
     pub level: String,
     /// The text of the line.
     pub message: String,
-    /// Additional fields, an object.
+    /// Additional fields: an object, or its text if a masked secret was a number in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Value>,
 }

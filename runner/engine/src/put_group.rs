@@ -316,9 +316,8 @@ async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result
         });
     }
     Ok(ScriptLookup::Found(ScriptFacts {
-        version: u32::try_from(row.version).unwrap_or(0),
+        defaults: row.defaults()?.clone(),
         params_schema: row.params_schema,
-        defaults: row.defaults.as_object().cloned().unwrap_or_default(),
     }))
 }
 

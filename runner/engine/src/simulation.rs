@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::TimeDelta;
 use heddle_domain::id::RunId;
+use heddle_domain::notify;
+use heddle_domain::notify::rules::Notice;
 use heddle_domain::run::AttemptKey;
-use heddle_domain::spec::gather_group;
+use heddle_domain::spec::{NotifyEvent, gather_group};
 use heddle_domain::state::ErrorKind;
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_postgres::{TestCluster, TestDatabase, stamp};
@@ -18,6 +20,7 @@ use heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_store::Store;
 use heddle_store::change::By;
 use heddle_store::live::{EndedAttempt, Grant};
+use heddle_store::notice::NoticeRow;
 use heddle_store::secret::{SecretKey, SecretKeys};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -363,6 +366,13 @@ async fn a_lease_runs_out_and_is_taken_over() {
 /// can read the progress.
 #[tokio::test]
 async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
+    // Format 3; see `heddle_domain::run`.
+    is_left_to_newer_nodes("'\\x800003'::bytea || progress", "substr(progress, 4)").await;
+    // The state of its task.
+    is_left_to_newer_nodes("set_byte(progress, 1, 10)", "set_byte(progress, 1, 1)").await;
+}
+
+async fn is_left_to_newer_nodes(newer: &str, older: &str) {
     let world = World::at("2026-03-01T00:00:00Z").await;
     world
         .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
@@ -375,9 +385,11 @@ async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
         let row = world.sql.query_one("SELECT progress FROM heddle.runs_live", &[]).await;
         row.expect("a run").get::<_, Vec<u8>>(0)
     };
-    // Format 3; see `heddle_domain::run`.
-    let newer = "UPDATE heddle.runs_live SET progress = '\\x800003'::bytea || progress";
-    assert_eq!(world.sql.execute(newer, &[]).await.expect("a run"), 1);
+    let write = async |value: &str| {
+        let update = format!("UPDATE heddle.runs_live SET progress = {value}");
+        assert_eq!(world.sql.execute(&update, &[]).await.expect("a run"), 1);
+    };
+    write(newer).await;
     let written = progress().await;
     // Its node dies.
     world.pass(LEASE + TimeDelta::seconds(1)).await;
@@ -397,8 +409,7 @@ async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
         assert_eq!(progress().await, written);
         pass().await;
     }
-    let older = "UPDATE heddle.runs_live SET progress = substr(progress, 4)";
-    assert_eq!(world.sql.execute(older, &[]).await.expect("a run"), 1);
+    write(older).await;
     other.tick(&mut abandoner).await;
     assert_eq!(given_up.set_aside(), 0);
     other.tick(&mut reaper).await;
@@ -551,6 +562,33 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
         node.tick(&mut inbox).await;
     }
     assert_eq!(set_aside.len(), 0);
+}
+
+/// The kind of a failure that only a newer build knows is not taken for none: the error names the attempt.
+#[tokio::test]
+async fn a_kind_of_failure_that_is_not_known_is_an_error() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let run = RunId(Uuid::from_u128(7));
+    let newer = format!(
+        "ALTER TABLE heddle.attempts DROP CONSTRAINT attempts_error_kind_check;
+         INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, error_kind, error_message)
+             VALUES ('{run}', 0, -1, 1, 2, now(), now(), 99, 'broken')"
+    );
+    world.sql.batch_execute(&newer).await.expect("an attempt");
+    let notice = NoticeRow {
+        id: 1,
+        at: world.now(),
+        event: notify::Event::Rule(NotifyEvent::Failed),
+        group_id: None,
+        revision_id: None,
+        run: Some(run),
+        notice: Notice::of_run(NotifyEvent::Failed),
+        about: None,
+        said: None,
+    };
+    let refused = world.store.last_failures(&[&notice]).await.expect_err("an error");
+    let named = format!("cannot read row {run}/0/-1/1 in attempts: error_kind is 99");
+    assert_eq!(refused.to_string(), named);
 }
 
 /// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that

@@ -90,6 +90,16 @@ impl StoreError {
         })
     }
 
+    /// The value of a column with JSON text.
+    pub fn json_in(
+        text: &str,
+        (table, column): (&'static str, &'static str),
+        row: impl fmt::Display,
+    ) -> Result<Value, Self> {
+        serde_json::from_str(text)
+            .map_err(|error| Self::unreadable(table, column, row, format_args!("not JSON: {error}")))
+    }
+
     /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
@@ -34,26 +35,8 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     let headers = head.headers.clone();
-    if let Some(file) = path.strip_prefix("/assets/") {
-        return assets::serve(file, &head.headers).unwrap_or_else(|| {
-            plain(
-                StatusCode::NOT_FOUND,
-                "this asset does not \
-            exist",
-            )
-        });
-    }
-    if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
-        return plain(StatusCode::METHOD_NOT_ALLOWED, "pages allow only GET and POST");
-    }
-    // Programs that ask for a missing path get an error, not a page.
-    let wants_page = head
-        .headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|text| text.contains("text/html"));
-    if !pages::exists(&path) && !wants_page {
-        return problem(&path);
+    if let Some(answer) = without_page(&head, &path) {
+        return answer;
     }
     let viewer = match ui.host.admit(&mut head).await {
         Ok(viewer) => Some(viewer),
@@ -74,44 +57,62 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         }
     };
     let worker = viewer.as_ref().is_some_and(|viewer| viewer.role == Role::Worker);
-    let known = viewer.filter(|_| !worker);
-    let Some(viewer) = known else {
-        let ctx = Ctx::new(ui, nobody(), head, body);
-        if path == "/live" {
-            return plain(StatusCode::UNAUTHORIZED, "signed out");
-        }
-        // Which language is chosen before one signs in.
-        let answer = if ctx.posts() && path == "/preferences" {
-            pages::page(&ctx).await
-        } else {
-            pages::sign_in::page(&ctx, worker).await
-        };
-        return match answer {
-            Ok(answer) => finish(&ctx, answer, &headers),
-            Err(trouble) => {
-                let page = frame::trouble(&ctx, &trouble, false);
-                html(&ctx, page, &headers)
-            }
-        };
+    match viewer.filter(|_| !worker) {
+        Some(viewer) => to_viewer(Ctx::new(ui, viewer, head, body), &path, &headers).await,
+        None => to_stranger(&Ctx::new(ui, nobody(), head, body), &path, &headers, worker).await,
+    }
+}
+
+/// The answer to what asks for no page, whoever asks.
+fn without_page(head: &Parts, path: &str) -> Option<Response> {
+    if let Some(file) = path.strip_prefix("/assets/") {
+        let asset = assets::serve(file, &head.headers);
+        return Some(asset.unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "this asset does not exist")));
+    }
+    if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
+        let refused = plain(StatusCode::METHOD_NOT_ALLOWED, "pages allow only GET and POST");
+        return Some(refused);
+    }
+    // Programs that ask for a missing path get an error, not a page.
+    let accepts = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let wants_page = accepts.is_some_and(|text| text.contains("text/html"));
+    (!pages::exists(path) && !wants_page).then(|| problem(path))
+}
+
+/// The answer to somebody who has not come in, or is a `worker`, whose token has no pages.
+async fn to_stranger(ctx: &Ctx, path: &str, headers: &HeaderMap, worker: bool) -> Response {
+    if path == "/live" {
+        return plain(StatusCode::UNAUTHORIZED, "signed out");
+    }
+    // Which language is chosen before one signs in.
+    let answer = if ctx.posts() && path == "/preferences" {
+        pages::page(ctx).await
+    } else {
+        pages::sign_in::page(ctx, worker).await
     };
-    let ctx = Ctx::new(ui, viewer, head, body);
+    match answer {
+        Ok(answer) => finish(ctx, answer, headers),
+        Err(trouble) => html(ctx, frame::trouble(ctx, &trouble, false), headers),
+    }
+}
+
+async fn to_viewer(ctx: Ctx, path: &str, headers: &HeaderMap) -> Response {
     if ctx.has_nul() {
         let page = frame::trouble(&ctx, &Trouble::new(400, t!(&ctx, "no-nul")), true);
-        return html(&ctx, page, &headers);
+        return html(&ctx, page, headers);
     }
     if path == "/live" {
         return live::stream(ctx).await;
     }
-    let answer = pages::page(&ctx).await;
-    match answer {
-        Ok(answer) => finish(&ctx, answer, &headers),
+    match pages::page(&ctx).await {
+        Ok(answer) => finish(&ctx, answer, headers),
         Err(trouble) if ctx.posts() && !ctx.is_piece() && matches!(trouble.status, 400..500) => back(&ctx, &trouble),
         Err(trouble) => {
             let mut page = frame::trouble(&ctx, &trouble, true);
             if trouble.status == 404 {
                 page.body = maud::html! { (page.body) (pages::gone::shown(&ctx).await) };
             }
-            html(&ctx, page, &headers)
+            html(&ctx, page, headers)
         }
     }
 }
@@ -157,7 +158,7 @@ pub(crate) fn printable(text: String) -> String {
     }
 }
 
-fn finish(ctx: &Ctx, answer: Answer, headers: &axum::http::HeaderMap) -> Response {
+fn finish(ctx: &Ctx, answer: Answer, headers: &HeaderMap) -> Response {
     match answer {
         Answer::Page(page) => html(ctx, *page, headers),
         Answer::Piece(piece) => text_html(StatusCode::OK, printable(piece.into_string()).into(), headers),
@@ -191,7 +192,7 @@ pub(crate) fn set_cookie(response: &mut Response, cookie: &str) {
     }
 }
 
-fn html(ctx: &Ctx, page: Page, headers: &axum::http::HeaderMap) -> Response {
+fn html(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {
     let status = StatusCode::from_u16(page.status).unwrap_or(StatusCode::OK);
     let text = printable(frame::write(ctx, page).into_string());
     let mut response = text_html(status, text.into(), headers);
@@ -201,7 +202,7 @@ fn html(ctx: &Ctx, page: Page, headers: &axum::http::HeaderMap) -> Response {
     response
 }
 
-fn text_html(status: StatusCode, text: Bytes, headers: &axum::http::HeaderMap) -> Response {
+fn text_html(status: StatusCode, text: Bytes, headers: &HeaderMap) -> Response {
     let digest = Sha256::digest(&text);
     let tag: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     let tag = format!("W/\"{tag}\"");

@@ -23,7 +23,7 @@ use chrono::TimeDelta;
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
-use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::state::RunState;
 use heddle_domain::{Clock, Time};
 use heddle_store::Store;
 use heddle_store::change::By;
@@ -145,39 +145,7 @@ fn going(number: u128) -> RunWrite {
 
 /// A run to be created, which begins at once; tests change a field.
 fn new_run(number: u128, group_id: i64) -> NewRun {
-    let now = Wall.now();
-    NewRun {
-        id: run(number),
-        group_id,
-        revision_id: 1,
-        resolution_id: None,
-        state: RunState::Running,
-        trigger: Trigger::Manual,
-        priority: 0,
-        logical_time: now,
-        interval: (now, now),
-        params: "{}".into(),
-        task_params: None,
-        labels: None,
-        key: None,
-        dedupe: None,
-        callback: None,
-        created_at: now,
-        deadline_at: None,
-        parent: None,
-        parent_due: None,
-        source: None,
-        created_by: None,
-        waiting_for: None,
-        progress: Vec::new(),
-        ready: Vec::new(),
-        queued: Vec::new(),
-        gated: false,
-        follows: false,
-        instant: false,
-        announces_start: false,
-        audited: None,
-    }
+    NewRun::plain(run(number), group_id, Wall.now())
 }
 
 async fn count(sql: &Client, table: &str) -> i64 {

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Detail, Failure, MapProgress, Progress, TaskStateByte};
 use crate::plan::TaskIndex;
-use crate::state::ErrorKind;
+use crate::state::{ErrorKind, TaskState};
 
 /// The beginning of a form with a number.
 const NUMBERED: [u8; 2] = [0x80, 0x00];
@@ -40,12 +40,22 @@ pub enum FormatError {
     /// From a newer build.
     #[error("the run's progress has format {0}, which this version of Heddle does not support")]
     Unknown(u8),
+    /// A state that only newer builds know, of a task or an item.
+    #[error("the run's progress has the task state {0}, which this version of Heddle does not support")]
+    UnknownState(TaskStateByte),
     /// No version of Heddle has written such bytes.
     #[error("the bytes are not the progress of a run")]
     Broken(#[source] postcard::Error),
     /// A value that has no bytes.
     #[error("the run's progress cannot be serialized")]
     Unwritable(#[source] postcard::Error),
+}
+
+impl FormatError {
+    /// Whether newer builds may be able to read the bytes.
+    pub fn is_newer(&self) -> bool {
+        matches!(self, Self::Unknown(_) | Self::UnknownState(_))
+    }
 }
 
 /// The format of the first build. Fields are neither added nor changed: postcard has no names and no ends of structs.
@@ -104,6 +114,11 @@ impl Progress {
             return Err(FormatError::Unknown(rest.first().copied().unwrap_or_default()));
         }
         let (base, mut rest) = postcard::take_from_bytes::<BaseRead>(bytes).map_err(FormatError::Broken)?;
+        let of_items = base.maps.values().flat_map(|map| &map.states);
+        let mut states = base.states.iter().chain(of_items);
+        if let Some(&unknown) = states.find(|&&byte| TaskState::from_number(byte.into()).is_none()) {
+            return Err(FormatError::UnknownState(unknown));
+        }
         let mut failure = None;
         while !rest.is_empty() {
             let ((tag, section), behind) =

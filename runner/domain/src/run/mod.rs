@@ -329,11 +329,11 @@ impl Progress {
         }
     }
 
-    /// A task's state. [`TaskState::Ready`] includes running.
+    /// A task's state. [`TaskState::Ready`] includes running. A run that `heddle.submit` created has no states before it
+    /// begins. (Bytes of unknown states are not read: [`FormatError::UnknownState`].)
     pub fn task(&self, task: TaskIndex) -> TaskState {
-        self.states
-            .get(task as usize)
-            .and_then(|&byte| TaskState::from_number(byte as i16))
+        let byte = self.states.get(task as usize);
+        byte.and_then(|&byte| TaskState::from_number(byte.into()))
             .unwrap_or(TaskState::Pending)
     }
 

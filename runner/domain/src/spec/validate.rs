@@ -72,7 +72,6 @@ pub enum ScriptLookup {
 /// A version of a script, as far as specs depend on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScriptFacts {
-    pub version: u32,
     /// The schema of its params, if it has one.
     pub params_schema: Option<Value>,
     /// Its params with default values.

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache as Bounded;
 use tokio::sync::Notify;
 
+use crate::EngineError;
+
 pub(super) type Cached = AudienceOffers;
 
 /// How many audiences a node remembers. When there are more, it forgets all of them.
@@ -144,7 +146,7 @@ pub(super) struct Offers {
 
 impl Offers {
     pub(super) fn new(audience: &str, version: u64, read: Cached, reach: Time, now: Time) -> Self {
-        let candidates: Vec<Candidate> = read.offers.into_iter().filter_map(candidate).collect();
+        let candidates: Vec<Candidate> = read.offers.into_iter().filter_map(readable).collect();
         let known_from = read.exhausted.iter().filter_map(|used| used.cut_at).max();
         let offers = Self {
             audience: audience.to_owned(),
@@ -207,28 +209,27 @@ impl Offers {
     }
 }
 
-fn candidate(row: OfferRow) -> Option<Candidate> {
-    let spec: OfferSpec = match serde_json::from_value(row.spec) {
-        Ok(spec) => spec,
-        Err(error) => {
-            tracing::warn!(error = %Chain(&error), offer = row.name, "cannot read an offer; this node does not return \
-                it to users");
-            return None;
-        }
-    };
-    match Offer::compile(spec, row.starts_at) {
-        Ok(offer) => Some(Candidate {
-            id: row.id,
-            name: row.name,
-            version: row.version,
-            offer,
-            of_task: row.run.is_some(),
-        }),
-        Err(faults) => {
-            tracing::warn!(%faults, offer = row.name, "cannot read an offer; this node does not return it to users");
-            None
-        }
-    }
+/// An unreadable offer, such as one of a newer build, is left out and logged: the others must not wait for it.
+fn readable(row: OfferRow) -> Option<Candidate> {
+    candidate(row)
+        .inspect_err(|error| {
+            tracing::error!(error = %Chain(error), "cannot read an offer; this node does not return it to users");
+        })
+        .ok()
+}
+
+fn candidate(row: OfferRow) -> Result<Candidate, EngineError> {
+    let offer = || format!("offer {}", row.name);
+    let spec: OfferSpec =
+        serde_json::from_value(row.spec).map_err(|error| EngineError::unreadable_in(offer(), error))?;
+    let offer = Offer::compile(spec, row.starts_at).map_err(|faults| EngineError::unreadable_in(offer(), faults))?;
+    Ok(Candidate {
+        id: row.id,
+        name: row.name,
+        version: row.version,
+        offer,
+        of_task: row.run.is_some(),
+    })
 }
 
 /// There is nothing for a user.

@@ -298,7 +298,7 @@ impl Ingestion {
             let unknown: Vec<NaiveDate> = days
                 .iter()
                 .copied()
-                .filter(|day| !self.messages.knows(self.row.id, *day))
+                .filter(|day| self.messages.known.get(&(self.row.id, *day)).is_none())
                 .collect();
             if !unknown.is_empty() {
                 // Days are prepared in their own transactions. Ours is not open meanwhile: it would hold a connection.
@@ -306,7 +306,7 @@ impl Ingestion {
                 for day in unknown {
                     let due_at = by_day.then(|| self.topic.sent_from(day));
                     self.messages.node.store.prepare_day(self.row.id, day, due_at).await?;
-                    self.messages.learn(self.row.id, day);
+                    self.messages.known.insert((self.row.id, day), ());
                 }
             }
             if self.open.is_none() {
@@ -345,9 +345,8 @@ impl Ingestion {
             if missing.is_empty() {
                 return Ok(());
             }
-            let mut known = self.messages.known.lock();
             for day in missing {
-                known.remove(&(self.row.id, day));
+                self.messages.known.remove(&(self.row.id, day));
             }
             if round + 1 == PREPARE_MAX {
                 break;

@@ -43,6 +43,7 @@ use heddle_store::change::{Change, Noun};
 use heddle_store::message::AHEAD_MAX;
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
@@ -69,7 +70,7 @@ const CLAIMS_MAX: usize = 5;
 /// How many of the claiming ones may belong to one topic.
 const ASKING_MAX: usize = 2;
 
-/// How many prepared days a node remembers. When there are more, it forgets all of them.
+/// How many prepared days a node remembers. When there are more, it forgets those that it uses least.
 const KNOWN_MAX: usize = 20_000;
 
 /// Takes messages in, and sends what is due.
@@ -87,7 +88,7 @@ pub(crate) struct Messages {
     /// Counts changes of topics and scripts: drainers compare it, and read their topic again.
     changes: AtomicU64,
     /// Days that are prepared, by topic.
-    known: Mutex<HashSet<(i32, NaiveDate)>>,
+    known: Cache<(i32, NaiveDate), ()>,
     /// The millisecond and sequence number of the last ids.
     ids: Mutex<(i64, u64)>,
     slices: AtomicI64,
@@ -172,7 +173,7 @@ impl Messages {
             handles: Mutex::default(),
             in_hand: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
-            known: Mutex::default(),
+            known: Cache::new(KNOWN_MAX),
             ids: Mutex::default(),
             slices: AtomicI64::new(0),
             ingested: AtomicU64::new(0),
@@ -190,19 +191,6 @@ impl Messages {
             batches: self.batches.load(Ordering::Relaxed),
             in_hand: self.in_hand(),
         }
-    }
-
-    /// Whether a topic's day is known to be prepared.
-    fn knows(&self, topic: i32, day: NaiveDate) -> bool {
-        self.known.lock().contains(&(topic, day))
-    }
-
-    fn learn(&self, topic: i32, day: NaiveDate) {
-        let mut known = self.known.lock();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert((topic, day));
     }
 
     /// The instant and the first of `count` sequence numbers for ids. On one node they only grow.

@@ -453,7 +453,7 @@ impl Catalog {
 
     /// The same, but tasks that name the same script as in another resolution keep its version.
     pub async fn resolve_like(&self, revision: &Revision, other: i64) -> Result<Arc<Resolution>, EngineError> {
-        let kept = self.store.resolved_scripts(other).await?.unwrap_or_default();
+        let kept = self.resolved(other).await?;
         self.resolve_with(revision, &kept).await
     }
 
@@ -462,6 +462,12 @@ impl Catalog {
         let (named, scripts) = self.name_scripts(revision, kept).await?;
         let id = self.store.resolution(revision.id, &named).await?;
         Ok(self.keep_resolution(generation, id, revision, scripts))
+    }
+
+    /// Which script versions a resolution names.
+    async fn resolved(&self, id: i64) -> Result<Value, EngineError> {
+        let named = self.store.resolved_scripts(id).await?;
+        named.ok_or_else(|| EngineError::unreadable(format!("there is no resolution {id}")))
     }
 
     /// A resolution of scripts as they were in a generation.
@@ -485,11 +491,7 @@ impl Catalog {
             return Ok(resolution);
         }
         let generation = self.generation.load(Ordering::Acquire);
-        let named = self
-            .store
-            .resolved_scripts(id)
-            .await?
-            .ok_or_else(|| EngineError::unreadable(format!("there is no resolution {id}")))?;
+        let named = self.resolved(id).await?;
         let mut scripts = Vec::with_capacity(revision.plan.tasks.len());
         for task in &revision.plan.tasks {
             let entry = &named[task.name.as_str()];
@@ -540,6 +542,7 @@ impl Catalog {
             .params_schema
             .as_ref()
             .map(|schema| Schema::of_kept(schema, &format!("script `{}@{}`", row.name, row.version)));
+        let defaults = row.defaults()?.clone();
         let facts = Arc::new(ScriptFacts {
             code: heddle_sandbox::code_key(&row.digest, &row.world, row.runtime_tag.as_deref()),
             runs: row.has("run").unwrap_or(true),
@@ -549,7 +552,7 @@ impl Catalog {
             digest: format!("sha256:{}", row.digest),
             file: heddle_sandbox::Language::of_world(&row.world).map(heddle_sandbox::Language::file),
             schema,
-            defaults: row.defaults.as_object().cloned().unwrap_or_default(),
+            defaults,
         });
         if self.generation.load(Ordering::Acquire) == generation {
             self.versions.insert(key, facts.clone());

@@ -20,7 +20,6 @@ use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
 use heddle_domain::notify::{Event, message};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
-use heddle_store::StoreError;
 use heddle_store::notice::{FailedAttempt, NoticeRow};
 use heddle_store::notification::destination_of_url;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
@@ -234,15 +233,16 @@ impl Notifier {
         tx: &mut FanOut,
         known: &Known,
         notices: &[&NoticeRow],
-    ) -> Result<HashSet<i64>, StoreError> {
-        let mut all: Vec<(i64, String, Time, i64)> = notices
+    ) -> Result<HashSet<i64>, EngineError> {
+        let recoveries = notices
             .iter()
-            .filter(|notice| notice.event == Event::Rule(NotifyEvent::Recovered))
+            .filter(|notice| notice.event == Event::Rule(NotifyEvent::Recovered));
+        let mut all: Vec<(i64, String, Time, i64)> = recoveries
             .map(|notice| {
-                let task = task_name(known, notice).unwrap_or_default();
-                (notice.group_id.unwrap_or_default(), task, notice.at, notice.id)
+                let (group_id, task) = recovered_from(known, notice)?;
+                Ok((group_id, task, notice.at, notice.id))
             })
-            .collect();
+            .collect::<Result<_, EngineError>>()?;
         // Rows are locked in the order in which runs' transactions lock them.
         all.sort_unstable();
         let mut vain = HashSet::new();
@@ -495,6 +495,16 @@ fn task_name(known: &Known, notice: &NoticeRow) -> Option<String> {
     Some(task.name.as_str().to_owned())
 }
 
+/// What has recovered: a group's task by its name, or its runs by an empty one.
+fn recovered_from(known: &Known, notice: &NoticeRow) -> Result<(i64, String), EngineError> {
+    let lacks = |what: &str| EngineError::unreadable(format!("the {what} of notice {} is not known", notice.id));
+    let task = match notice.notice.task {
+        Some(_) => task_name(known, notice).ok_or_else(|| lacks("task"))?,
+        None => String::new(),
+    };
+    Ok((notice.group_id.ok_or_else(|| lacks("group"))?, task))
+}
+
 /// Why a channel cannot be told anything.
 fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bool) -> Option<String> {
     if is_url(channel) {
@@ -602,8 +612,7 @@ fn next(
             }
         }
         NotifyEvent::Retrying => {
-            let attempt = notice.notice.attempt.unwrap_or_default();
-            let due = notice.notice.due.map(instant).unwrap_or_default();
+            let (attempt, due) = (notice.notice.attempt?, instant(notice.notice.due?));
             format!("Attempt {attempt} begins at {due}.")
         }
         NotifyEvent::DeadlineMissed => match plan.deadline_action {

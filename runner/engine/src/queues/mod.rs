@@ -22,14 +22,13 @@ mod reaper;
 mod settle;
 mod unclaim;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_store::change::{Change, Noun};
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
@@ -50,7 +49,7 @@ const POLL_EVERY: Duration = Duration::from_millis(500);
 /// How many waiting polls a check wakes when it finds something.
 const WOKEN_AT_ONCE: usize = 16;
 
-/// How many workers' polls a node remembers. When there are more, it forgets all of them.
+/// How many workers' polls a node remembers. When there are more, it forgets those that poll least.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// How often it is noted that a worker polls.
@@ -61,14 +60,14 @@ const SEEN_EVERY: Duration = Duration::from_secs(15);
 const ASKS_MAX: usize = 5_000;
 
 /// When a worker was noted last (`NodeClock::elapsed`), and with which tags.
-type Seen = (Duration, Vec<String>);
+type Seen = (Duration, Arc<[String]>);
 
 /// Gives task runs to workers, and takes their outcomes.
 pub(crate) struct Queues {
     node: Arc<Node>,
     runs: Arc<Runs>,
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
-    seen: Mutex<HashMap<(String, String), Seen>>,
+    seen: Cache<(String, String), Seen>,
     ends: GroupCommit<Settlements>,
     /// For the charts of queues.
     ended: minutes::Ends,
@@ -89,7 +88,7 @@ impl Queues {
         let queues = Self {
             node,
             runs,
-            seen: Mutex::default(),
+            seen: Cache::new(REMEMBERED_MAX),
             ends,
             ended: minutes::Ends::default(),
         };
@@ -99,24 +98,18 @@ impl Queues {
     /// Whether it is time to note that a worker polls, or its tags have changed.
     fn is_news(&self, queue: &str, worker: &str, tags: &[String]) -> bool {
         let now = self.node.clock.elapsed();
-        let mut seen = self.seen.lock();
         let key = (queue.to_owned(), worker.to_owned());
-        if seen
-            .get(&key)
-            .is_some_and(|(last, carried)| now - *last < SEEN_EVERY && carried == tags)
-        {
+        let is_fresh = |(last, carried): Seen| now - last < SEEN_EVERY && *carried == *tags;
+        if self.seen.get(&key).is_some_and(is_fresh) {
             return false;
         }
-        if seen.len() >= REMEMBERED_MAX {
-            seen.clear();
-        }
-        seen.insert(key, (now, tags.to_owned()));
+        self.seen.insert(key, (now, tags.into()));
         true
     }
 
     /// It could not be noted: the next poll tries again.
     fn forget(&self, queue: &str, worker: &str) {
-        self.seen.lock().remove(&(queue.to_owned(), worker.to_owned()));
+        self.seen.remove(&(queue.to_owned(), worker.to_owned()));
     }
 }
 

@@ -60,46 +60,13 @@ mod tests {
     use heddle_domain::Time;
     use heddle_domain::id::RunId;
     use heddle_domain::run::{AttemptKey, TaskKey};
-    use heddle_domain::state::{RunState, Trigger};
     use heddle_store::live::{ReadyRow, Room};
 
     use super::*;
     use crate::node::signals::SignalSet;
 
     fn run() -> NewRun {
-        let at = Time::default();
-        NewRun {
-            id: RunId(uuid::Uuid::from_u128(7)),
-            group_id: 1,
-            revision_id: 1,
-            resolution_id: None,
-            state: RunState::Running,
-            trigger: Trigger::Manual,
-            priority: 0,
-            logical_time: at,
-            interval: (at, at),
-            params: "{}".into(),
-            task_params: None,
-            labels: None,
-            key: None,
-            dedupe: None,
-            callback: None,
-            created_at: at,
-            deadline_at: None,
-            parent: None,
-            parent_due: None,
-            source: None,
-            created_by: None,
-            waiting_for: None,
-            progress: Vec::new(),
-            ready: Vec::new(),
-            queued: Vec::new(),
-            gated: false,
-            follows: false,
-            instant: false,
-            announces_start: false,
-            audited: None,
-        }
+        NewRun::plain(RunId(uuid::Uuid::from_u128(7)), 1, Time::default())
     }
 
     fn at(task: u16) -> AttemptKey {

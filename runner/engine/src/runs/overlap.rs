@@ -32,12 +32,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::Event;
 use heddle_domain::spec::{NotifyEvent, Overlap};
 use heddle_domain::state::{RunState, Skip, Trigger};
-use heddle_store::live::{ActiveRun, AtGate, Completion, Gate, Grant, RunWrite};
+use heddle_store::live::{ActiveRun, AtGate, Completion, Gate, Grant, LockedRun, RunWrite};
 use heddle_store::notice::NewNotices;
 
 use crate::node::catalog::{Revision, is_timed};
@@ -46,7 +47,7 @@ use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::notices::new_notices;
-use crate::runs::transition::standing;
+use crate::runs::transition::{Transition, standing};
 use crate::{EngineError, RunContext, Runs};
 
 /// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to
@@ -347,41 +348,23 @@ impl Runs {
         // nothing.
         let mut decided = Vec::new();
         let mut grant = self.grant();
-        for run in &admitted {
-            let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
-                continue;
-            };
-            let context = self.known(contexts, *run).await?;
-            let transition = self
-                .transition(
-                    &context,
-                    standing(*run, found.state, &found.progress)?,
-                    &[Event::Start],
-                    completion,
-                    now,
-                )
+        for run in admitted {
+            let Some(found) = waiting(&locked, run) else { continue };
+            let context = self.known(contexts, run).await?;
+            let started = self
+                .transition_by(&context, found, Event::Start, completion, now)
                 .await?;
-            decided.push(*run);
-            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
+            decided.push(run);
+            writes.push(self.write_of(&context, started, &mut grant, &mut after)?);
         }
         let mut left_out = Vec::new();
-        for (run, why) in &skipped {
-            let Some(found) = locked.get(run).filter(|found| found.state == RunState::Waiting) else {
-                continue;
-            };
-            decided.push(*run);
-            let context = self.known(contexts, *run).await?;
+        for (run, why) in skipped {
+            let Some(found) = waiting(&locked, run) else { continue };
+            decided.push(run);
+            let context = self.known(contexts, run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
-            let transition = self
-                .transition(
-                    &context,
-                    standing(*run, found.state, &found.progress)?,
-                    &[cancel],
-                    completion,
-                    now,
-                )
-                .await?;
-            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
+            let cancelled = self.transition_by(&context, found, cancel, completion, now).await?;
+            let write = self.write_of(&context, cancelled, &mut grant, &mut after)?;
             let notices = self.skip_notices(&context, write.notices);
             after.signals.add_if(notices.is_some(), Signal::Notices);
             after.skipped.push(why.reason());
@@ -391,7 +374,7 @@ impl Runs {
                 notices,
                 ..write
             });
-            left_out.push(*run);
+            left_out.push(run);
         }
         completion.unwait(&decided).await?;
         // Runs that the overlap cancels hold up no follower either.
@@ -405,7 +388,25 @@ impl Runs {
     }
 }
 
+/// A locked run, if it still waits.
+fn waiting(locked: &HashMap<RunId, LockedRun>, run: RunId) -> Option<&LockedRun> {
+    locked.get(&run).filter(|found| found.state == RunState::Waiting)
+}
+
 impl Runs {
+    /// What follows from an event for a locked run.
+    async fn transition_by(
+        &self,
+        context: &RunContext,
+        found: &LockedRun,
+        event: Event,
+        completion: &mut Completion,
+        now: Time,
+    ) -> Result<Transition, EngineError> {
+        let standing = standing(context.facts.id, found.state, &found.progress)?;
+        Ok(self.transition(context, standing, &[event], completion, now).await?)
+    }
+
     /// Starts these runs, if they still wait, and rolls that back: an error says that one of them cannot begin.
     pub(crate) async fn try_start(&self, runs: &[RunId]) -> Result<(), EngineError> {
         let mut completion = self.node.completion("try_start").await?;
@@ -416,20 +417,12 @@ impl Runs {
         let now = completion.now();
         let (mut after, mut writes) = (After::default(), Vec::new());
         for run in runs {
-            let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {
-                continue;
-            };
+            let Some(found) = waiting(&locked, run) else { continue };
             let context = self.known(&contexts, run).await?;
-            let transition = self
-                .transition(
-                    &context,
-                    standing(run, found.state, &found.progress)?,
-                    &[Event::Start],
-                    &mut completion,
-                    now,
-                )
+            let started = self
+                .transition_by(&context, found, Event::Start, &mut completion, now)
                 .await?;
-            writes.push(self.write_of(&context, transition, &mut Grant::none(), &mut after)?);
+            writes.push(self.write_of(&context, started, &mut Grant::none(), &mut after)?);
         }
         self.write(&mut completion, &writes, &mut after).await
         // The transaction is dropped without a commit.

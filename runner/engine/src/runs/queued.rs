@@ -15,6 +15,7 @@ use heddle_domain::plan::PlanTask;
 use heddle_domain::run::AttemptKey;
 use heddle_store::live::{Completion, Grant, Locked, QueueRow, QueueTarget};
 use parking_lot::Mutex;
+use quick_cache::sync::{Cache, EntryAction, EntryResult};
 use tokio::sync::Notify;
 
 use crate::node::catalog::Revision;
@@ -24,15 +25,23 @@ use crate::runs::apply::{After, Applied};
 use crate::runs::contexts::Contexts;
 use crate::{EngineError, Runs};
 
-/// For how many queues a node remembers the last claimed `turn`. When there are more, it forgets all of them.
+/// For how many queues a node remembers the last claimed `turn`. When there are more, it forgets those that it uses least.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// What a node knows of queues.
-#[derive(Default)]
 pub(crate) struct Queued {
     wakeups: Mutex<HashMap<String, Arc<Wakeup>>>,
     /// The highest claimed `turn` (position in its queue), by queue.
-    last_claimed: Mutex<HashMap<String, i64>>,
+    last_claimed: Cache<String, i64>,
+}
+
+impl Default for Queued {
+    fn default() -> Self {
+        Self {
+            wakeups: Mutex::default(),
+            last_claimed: Cache::new(REMEMBERED_MAX),
+        }
+    }
 }
 
 /// What waiting polls of one queue listen to.
@@ -147,21 +156,19 @@ impl Queued {
 
     /// A row with this `turn` was claimed.
     pub(crate) fn claimed(&self, queue: &str, turn: i64) {
-        let mut last_claimed = self.last_claimed.lock();
-        match last_claimed.get_mut(queue) {
-            Some(last) => *last = turn.max(*last),
-            None => {
-                if last_claimed.len() >= REMEMBERED_MAX {
-                    last_claimed.clear();
-                }
-                last_claimed.insert(queue.to_owned(), turn);
-            }
+        let known = self.last_claimed.entry(queue, None, |_, last| {
+            *last = turn.max(*last);
+            EntryAction::Retain(())
+        });
+        if let EntryResult::Vacant(entry) = known {
+            // It fails if the queue was forgotten meanwhile.
+            let _ = entry.insert(turn);
         }
     }
 
     /// A row for a task run; `ordinal` counts the task runs of its run that become ready with it.
     pub(crate) fn row(&self, at: AttemptKey, ordinal: usize, target: QueueTarget, params: Option<String>) -> QueueRow {
-        let floor = self.last_claimed.lock().get(&target.queue).copied().unwrap_or(0);
+        let floor = self.last_claimed.get(&target.queue).unwrap_or(0);
         QueueRow {
             at,
             turn: ordinal as i64 + 1,

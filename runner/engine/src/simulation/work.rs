@@ -124,6 +124,46 @@ async fn a_backfill_goes_through_its_instants_a_few_at_once() {
     assert!(world.runs("running").await.is_empty());
 }
 
+/// A pinned rerun whose script versions are not known makes no run: with others, it would be another run. It goes on when
+/// they are there again.
+#[tokio::test]
+async fn a_pinned_rerun_takes_no_other_versions() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *"}}}))
+        .await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let mut backfiller = Backfiller::of(schedules.clone());
+    let mut claimer = Claimer::of(node.runs.clone());
+    let rerun = async |more: Value| {
+        let mut asked = json!({"from": "2026-02-01", "to": "2026-02-01"});
+        let fields = asked.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+        let started = schedules.start_backfill("g", spec, &asked, "test").await;
+        assert!(matches!(started, Ok(Started::Made(_))));
+    };
+    let mut tick = async || {
+        node.tick(&mut backfiller).await;
+        node.tick(&mut claimer).await;
+    };
+    rerun(json!({})).await;
+    tick().await;
+    let first = node.begun.0.lock().remove(0);
+    node.end(first, Ending::Succeeded("null".into())).await;
+    tick().await;
+    let hidden = "CREATE TABLE kept AS SELECT * FROM heddle.resolutions; DELETE FROM heddle.resolutions";
+    world.sql.batch_execute(hidden).await.expect("no resolutions");
+    rerun(json!({"on_existing": "all", "scripts": "pinned"})).await;
+    tick().await;
+    assert!(world.runs("running").await.is_empty());
+    let back = "INSERT INTO heddle.resolutions OVERRIDING SYSTEM VALUE SELECT * FROM kept";
+    world.sql.batch_execute(back).await.expect("the resolutions");
+    tick().await;
+    assert_eq!(world.runs("running").await, [at("2026-02-01T00:00:00Z")]);
+}
+
 /// Whoever keeps an assignment longer than `max_hold` loses it, and the piece of work goes to the next who asks.
 #[tokio::test]
 async fn an_assignment_is_held_no_longer_than_it_may_be() {

@@ -19,6 +19,7 @@ use heddle_domain::Chain;
 use heddle_domain::{Chance, Time};
 use heddle_store::token::TokenRow;
 use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use sha2::{Digest, Sha256};
 use tokio::sync::{OnceCell, Semaphore, watch};
 use uuid::Uuid;
@@ -36,7 +37,7 @@ pub const TOKEN_PREFIX: &str = "hdl_";
 /// changes.
 const TOKEN_TTL: TimeDelta = TimeDelta::seconds(5);
 
-/// How many tokens in force a node remembers, and how many that were not; beyond that it forgets all of a kind.
+/// How many tokens in force a node remembers, and how many that were not; beyond that it forgets the least used of a kind.
 const TOKENS_MAX: usize = 10_000;
 
 /// How often the use of one token is written at most.
@@ -90,18 +91,19 @@ pub(crate) struct Token {
 /// What a caller has shown: whether it is a token or a session, and its hash.
 pub(super) type Key = (Shown, [u8; 32]);
 
-#[derive(Debug)]
-struct Known {
-    token: Arc<Token>,
+/// An answer of the table, and when it was asked for.
+#[derive(Clone, Debug)]
+struct Known<T> {
+    answer: T,
     until: Time,
+    /// The cache's age then: an older answer is not used.
+    age: u64,
 }
 
-#[derive(Debug, Default)]
-struct Memory {
-    /// Counts how often something was forgotten: an answer that was asked for before that is not remembered.
-    age: u64,
-    good: HashMap<Key, Known>,
-    bad: HashMap<Key, Time>,
+impl<T> Known<T> {
+    fn is_valid(&self, age: u64, now: Time) -> bool {
+        self.age == age && self.until > now
+    }
 }
 
 /// The table's answer for all who show the same token meanwhile.
@@ -110,29 +112,28 @@ type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
 /// Recent answers of the table, by hash; and which tokens were used and not yet noted.
 #[derive(Debug)]
 pub(crate) struct TokenCache {
-    memory: Mutex<Memory>,
-    /// The memory's age, for those who wait for the next.
+    good: Cache<Key, Known<Arc<Token>>>,
+    bad: Cache<Key, Known<()>>,
+    /// The cache's age: how often a token has changed.
     changes: watch::Sender<u64>,
     rechecks: Semaphore,
     /// The open look-ups, by hash and age; one entry for each token for which a request waits.
     asked: Mutex<HashMap<(Key, u64), Answer>>,
-    uses: Mutex<Uses>,
-}
-
-#[derive(Debug, Default)]
-struct Uses {
-    pending: HashMap<Uuid, Time>,
-    written: HashMap<Uuid, Time>,
+    /// Uses to be written, and those that were written last.
+    uses: Mutex<HashMap<Uuid, Time>>,
+    written: Cache<Uuid, Time>,
 }
 
 impl Default for TokenCache {
     fn default() -> Self {
         Self {
-            memory: Mutex::default(),
+            good: Cache::new(TOKENS_MAX),
+            bad: Cache::new(TOKENS_MAX),
             changes: watch::Sender::default(),
             rechecks: Semaphore::new(RECHECKS_MAX),
             asked: Mutex::default(),
             uses: Mutex::default(),
+            written: Cache::new(TOKENS_MAX),
         }
     }
 }
@@ -140,16 +141,7 @@ impl Default for TokenCache {
 impl TokenCache {
     /// Reads the table again for each token, also for those of open requests.
     pub(crate) fn clear(&self) {
-        let age = {
-            let mut memory = self.memory.lock();
-            memory.age += 1;
-            memory.bad.clear();
-            for known in memory.good.values_mut() {
-                known.until = Time::MIN_UTC;
-            }
-            memory.age
-        };
-        self.changes.send_modify(|newest| *newest = age.max(*newest));
+        self.changes.send_modify(|age| *age += 1);
     }
 
     /// How often the answers were forgotten.
@@ -168,25 +160,23 @@ impl TokenCache {
         if id.is_nil() {
             return;
         }
+        if self.written.get(&id).is_some_and(|at| now - at < USED_EVERY) {
+            return;
+        }
         let mut uses = self.uses.lock();
-        let lately = uses.written.get(&id).is_some_and(|at| now - *at < USED_EVERY);
-        if !lately && (uses.pending.len() < TOKENS_MAX || uses.pending.contains_key(&id)) {
-            uses.pending.insert(id, now);
+        if uses.len() < TOKENS_MAX || uses.contains_key(&id) {
+            uses.insert(id, now);
         }
     }
 
     /// Takes up to [`USES_MAX`] uses that are to be written.
     fn take_uses(&self) -> Vec<(Uuid, Time)> {
         let mut uses = self.uses.lock();
-        if uses.written.len() >= TOKENS_MAX {
-            uses.written.clear();
+        let ids: Vec<Uuid> = uses.keys().copied().take(USES_MAX).collect();
+        let taken: Vec<(Uuid, Time)> = ids.into_iter().filter_map(|id| uses.remove_entry(&id)).collect();
+        for (id, at) in &taken {
+            self.written.insert(*id, *at);
         }
-        let ids: Vec<Uuid> = uses.pending.keys().copied().take(USES_MAX).collect();
-        let taken: Vec<(Uuid, Time)> = ids
-            .into_iter()
-            .filter_map(|id| uses.pending.remove_entry(&id))
-            .collect();
-        uses.written.extend(taken.iter().copied());
         taken
     }
 }
@@ -230,25 +220,23 @@ pub(crate) async fn look_up(
 ) -> Result<Arc<Token>, Problem> {
     let key = (shown, hash);
     let in_force = |row: &TokenRow| row.expires_at.is_none_or(|expires_at| expires_at > now);
-    let asked = {
-        let memory = app.tokens.memory.lock();
-        match memory.good.get(&key) {
-            Some(known) if known.until > now => {
-                return if in_force(&known.token.row) {
-                    Ok(known.token.clone())
-                } else {
-                    Err(refused())
-                };
-            }
-            Some(_) => (memory.age, true),
-            None if memory.bad.get(&key).is_some_and(|until| *until > now) => return Err(refused()),
-            None => (memory.age, false),
+    let age = app.tokens.age();
+    let was_good = match app.tokens.good.get(&key) {
+        Some(known) if known.is_valid(age, now) => {
+            return if in_force(&known.answer.row) {
+                Ok(known.answer)
+            } else {
+                Err(refused())
+            };
         }
+        Some(_) => true,
+        None if app.tokens.bad.get(&key).is_some_and(|known| known.is_valid(age, now)) => return Err(refused()),
+        None => false,
     };
-    let flight = Flight::join(&app.tokens, (key, asked.0));
+    let flight = Flight::join(&app.tokens, (key, age));
     flight
         .answer
-        .get_or_init(|| ask(app, peer, key, asked, now))
+        .get_or_init(|| ask(app, peer, key, (age, was_good), now))
         .await
         .clone()
 }
@@ -279,31 +267,15 @@ async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now:
         let caller = Caller::of(&row).map(Arc::new);
         Arc::new(Token { row, caller })
     });
-    let mut memory = app.tokens.memory.lock();
-    let memory = &mut *memory;
-    match &token {
-        Some(token) if memory.age == age => {
-            if memory.good.len() >= TOKENS_MAX {
-                memory.good.clear();
-            }
-            let until = now + TOKEN_TTL;
-            memory.good.insert(
-                key,
-                Known {
-                    token: token.clone(),
-                    until,
-                },
-            );
-        }
-        Some(_) => {}
+    let until = now + TOKEN_TTL;
+    let answer = token.clone();
+    match answer {
+        // A newer answer may be there already.
+        Some(_) if app.tokens.age() != age => {}
+        Some(answer) => app.tokens.good.insert(key, Known { answer, until, age }),
         None => {
-            memory.good.remove(&key);
-            if memory.bad.len() >= TOKENS_MAX {
-                memory.bad.clear();
-            }
-            if memory.age == age {
-                memory.bad.insert(key, now + TOKEN_TTL);
-            }
+            app.tokens.good.remove(&key);
+            app.tokens.bad.insert(key, Known { answer: (), until, age });
         }
     }
     token.ok_or_else(refused)

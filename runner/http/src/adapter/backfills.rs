@@ -7,6 +7,7 @@ use heddle_domain::backfill::{self, Order, Scripts};
 use heddle_domain::state::RunState;
 use heddle_domain::{Name, Span};
 use heddle_engine::{ControlError, Engine, Started};
+use heddle_store::StoreError;
 use heddle_store::backfill::{BackfillAction, BackfillRow};
 use serde_json::Value;
 use uuid::Uuid;
@@ -107,7 +108,7 @@ fn view(row: BackfillRow, counts: Counts) -> Result<Backfill, Refusal> {
         include_downstream: row.include_downstream,
         scripts: if row.pinned { Scripts::Pinned } else { Scripts::Active },
         priority: row.priority,
-        params: serde_json::from_str(&row.params).unwrap_or_default(),
+        params: StoreError::json_in(&row.params, ("backfills", "params"), row.id)?,
         total,
         counts: by_state,
         skipped: row.skipped,

@@ -202,7 +202,7 @@ pub(crate) async fn list(
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
         let (revision, resolution) = views::plan_of(engine, &row).await?;
-        items.push(views::run_of(row, resolution.as_deref(), Some(&revision)));
+        items.push(views::run_of(row, resolution.as_deref(), Some(&revision))?);
     }
     Ok(List { items, next_cursor })
 }

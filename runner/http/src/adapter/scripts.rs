@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::Refusal;
 use super::not_found;
+use super::streams::fields_of;
 
 /// The compiler's result for uploaded bytes.
 #[derive(Clone, Debug)]
@@ -296,7 +297,7 @@ fn shown(line: LogLine) -> InvocationLog {
     InvocationLog {
         level: line.level.as_str().to_owned(),
         message: line.message,
-        fields: line.fields.and_then(|fields| serde_json::from_str(&fields).ok()),
+        fields: line.fields.map(fields_of),
     }
 }
 

@@ -143,9 +143,14 @@ impl LogReader {
             attempt: row.at.attempt,
             level: LEVELS.get(row.level as usize).copied().unwrap_or("info").to_owned(),
             message: row.message,
-            fields: row.fields.and_then(|fields| serde_json::from_str(&fields).ok()),
+            fields: row.fields.map(fields_of),
         }
     }
+}
+
+/// The fields of a line. A mask in place of a number (a secret) leaves no JSON: then they are a text.
+pub(super) fn fields_of(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
 pub(crate) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result<List<LogLine>, Refusal> {
@@ -394,6 +399,12 @@ mod tests {
         for wrong in ["", "-", "x", "7-", "-7", "7-x", "7-1ffffffffffffffff", "7-1-1"] {
             check(wrong, None);
         }
+    }
+
+    #[test]
+    fn fields_are_shown_also_without_a_number_that_is_masked() {
+        assert_eq!(fields_of(r#"{"pin": 1234}"#.into()), json!({"pin": 1234}));
+        assert_eq!(fields_of(r#"{"pin": ***}"#.into()), json!(r#"{"pin": ***}"#));
     }
 
     #[test]

@@ -9,18 +9,18 @@ use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
+use heddle_store::StoreError;
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
 use serde_json::Value;
 
 use super::Refusal;
 
-/// JSON text that Heddle itself wrote; what cannot be read shows as text.
-fn json_of(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
-}
-
 /// A run without its tasks.
-pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Option<&Revision>) -> Run {
+pub(crate) fn run_of(
+    row: RunRow,
+    resolution: Option<&Resolution>,
+    revision: Option<&Revision>,
+) -> Result<Run, StoreError> {
     let failure = row
         .error
         .as_deref()
@@ -47,7 +47,8 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         task: failure.and_then(|failure| Some(revision?.plan.task(failure.task)?.name.to_string())),
         item: failure.and_then(|failure| failure.item),
     });
-    Run {
+    let task_params = row.task_params.as_deref();
+    Ok(Run {
         id: row.id,
         group: row.group_name,
         revision: row.revision,
@@ -58,11 +59,8 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         },
         trigger: row.trigger,
         state: row.state,
-        params: json_of(&row.params),
-        task_params: row
-            .task_params
-            .as_deref()
-            .map_or_else(|| Value::Object(Default::default()), json_of),
+        params: StoreError::json_in(&row.params, ("runs", "params"), row.id)?,
+        task_params: StoreError::json_in(task_params.unwrap_or("{}"), ("runs", "task_params"), row.id)?,
         key: row.key,
         priority: row.priority,
         created_at: row.created_at.into(),
@@ -78,7 +76,7 @@ pub(crate) fn run_of(row: RunRow, resolution: Option<&Resolution>, revision: Opt
         r#override: None,
         scripts,
         tasks: None,
-    }
+    })
 }
 
 /// The failure in a run's error; `None` if the error comes from a deadline, an operator or a gate.
@@ -113,7 +111,7 @@ pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refu
         .rfind(|by_hand| by_hand.key.task == OverrideView::RUN)
         .filter(|by_hand| detail.run.finished_at.is_some_and(|ended| ended <= by_hand.at))
         .map(override_of);
-    let mut run = run_of(detail.run, resolution.as_deref(), Some(&revision));
+    let mut run = run_of(detail.run, resolution.as_deref(), Some(&revision))?;
     run.r#override = by_hand;
     run.tasks = Some(tasks);
     Ok(run)
@@ -144,7 +142,7 @@ pub(crate) fn new(engine: &Engine, submitted: Submitted) -> Result<Run, Refusal>
         mark: None,
     };
     let tasks = task_runs(engine, &revision.plan, &detail)?;
-    let mut run = run_of(detail.run, Some(&resolution), Some(&revision));
+    let mut run = run_of(detail.run, Some(&resolution), Some(&revision))?;
     run.tasks = Some(tasks);
     Ok(run)
 }
@@ -190,7 +188,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     let mut tasks = Vec::with_capacity(plan.tasks.len());
     for index in plan.topological() {
         let key = TaskKey::whole(index);
-        let whole = shown(key);
+        let whole = shown(key)?;
         match progress.items(index) {
             None => tasks.push(whole),
             Some(count) => {
@@ -200,7 +198,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                         task: index,
                         item: Some(item),
                     };
-                    items.push(shown(key));
+                    items.push(shown(key)?);
                 }
                 let said = overrides.get(&key).copied();
                 tasks.push(mapped(whole, &items, progress.map_failure(index), said));
@@ -253,7 +251,15 @@ fn wait_of(waits: &WaitView, task: &PlanTask) -> TaskWait {
     }
 }
 
-fn task_run(engine: &Engine, plan: &Plan, run: RunId, key: TaskKey, state: TaskState, found: &Found<'_>) -> TaskRun {
+fn task_run(
+    engine: &Engine,
+    plan: &Plan,
+    run: RunId,
+    progress: &Progress,
+    key: TaskKey,
+    found: &Found<'_>,
+) -> Result<TaskRun, StoreError> {
+    let mut state = progress.state(key).unwrap_or(TaskState::Pending);
     let newest = found.attempts.last().copied();
     let last = newest.filter(|attempt| {
         let ended_before = |cleared| attempt.finished_at.is_some_and(|ended| ended <= cleared);
@@ -284,8 +290,12 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, key: TaskKey, state: TaskS
     } else {
         None
     };
+    let output = output_of(state, last, by_hand).map(|(table, output)| {
+        let row = format!("{run}/{}/{}", key.task, key.item_number());
+        StoreError::json_in(output, (table, "output"), row)
+    });
     let task = &plan.tasks[key.task as usize];
-    TaskRun {
+    Ok(TaskRun {
         task: task.name.to_string(),
         item: key.item,
         state,
@@ -294,7 +304,7 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, key: TaskKey, state: TaskS
         waiting_for: found.waits.filter(|_| state == TaskState::Ready).map(|waits| wait_of(waits, task)),
         started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
-        output: output_of(state, last, by_hand).map(json_of),
+        output: output.transpose()?,
         error: match by_hand {
             Some(by_hand) if state == TaskState::Failed => {
                 let message = format!("set to failed by {}: {}", by_hand.actor, by_hand.reason);
@@ -315,21 +325,21 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, key: TaskKey, state: TaskS
         progress: told.0,
         note: told.1.filter(|note| !note.is_empty()),
         items: None,
-    }
+    })
 }
 
-/// The later one of an attempt's output and an operator's.
+/// The later one of an attempt's output and an operator's, with its table.
 fn output_of<'a>(
     state: TaskState,
     last: Option<&'a AttemptView>,
     by_hand: Option<&'a OverrideView>,
-) -> Option<&'a str> {
+) -> Option<(&'static str, &'a str)> {
     if state != TaskState::Succeeded {
         return None;
     }
     match by_hand {
-        Some(by_hand) => by_hand.output.as_deref(),
-        None => last.and_then(|last| last.output.as_deref()),
+        Some(by_hand) => Some(("overrides", by_hand.output.as_deref()?)),
+        None => Some(("attempts", last?.output.as_deref()?)),
     }
 }
 

@@ -3,6 +3,7 @@
 use heddle_api::{Assignment, List};
 use heddle_domain::Time;
 use heddle_domain::dispatch::bare_uid;
+use heddle_store::StoreError;
 use heddle_store::assignment::{AssignmentFilter, AssignmentRow};
 use uuid::Uuid;
 
@@ -60,8 +61,9 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 /// An assignment as the API shows it.
-pub(super) fn shown(row: AssignmentRow, redo: bool) -> Assignment {
-    Assignment {
+pub(super) fn shown(row: AssignmentRow, redo: bool) -> Result<Assignment, StoreError> {
+    let result = |text: String| StoreError::json_in(&text, ("assignments", "result"), row.id);
+    Ok(Assignment {
         assignment_id: row.id,
         offer: row.offer,
         uid: row.uid,
@@ -72,8 +74,8 @@ pub(super) fn shown(row: AssignmentRow, redo: bool) -> Assignment {
         redo,
         assigned_at: row.assigned_at.into(),
         finished_at: row.finished_at.map(Into::into),
-        result: row.result.and_then(|text| serde_json::from_str(&text).ok()),
-    }
+        result: row.result.map(result).transpose()?,
+    })
 }
 
 async fn list(request: Request) -> Outcome {
@@ -97,9 +99,9 @@ async fn list(request: Request) -> Outcome {
         .store
         .assignments(&filter, request.cursor_as()?, request.limit()?)
         .await?;
-    let items = page.items.into_iter().map(|row| shown(row, false)).collect::<Vec<_>>();
+    let items = page.items.into_iter().map(|row| shown(row, false));
     ok(&List {
-        items,
+        items: items.collect::<Result<Vec<_>, _>>()?,
         next_cursor: page.next,
     })
 }
@@ -108,14 +110,14 @@ async fn get(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "assignment")?;
     let row = request.app.store.assignment(id).await?;
     let row = row.ok_or_else(|| Problem::not_found("assignment", &id.to_string()))?;
-    ok(&shown(row, false))
+    ok(&shown(row, false)?)
 }
 
 async fn revoke(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "assignment")?;
     if let Some(ended) = request.app.store.revoke_assignment(request.by(), id).await? {
         request.app.dispatcher.changed(&ended.offered_to);
-        return ok(&shown(ended.assignment, false));
+        return ok(&shown(ended.assignment, false)?);
     }
     match request.app.store.assignment(id).await? {
         None => Err(Problem::not_found("assignment", &id.to_string())),

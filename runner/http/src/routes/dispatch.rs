@@ -133,7 +133,7 @@ async fn next(mut request: Request) -> Outcome {
         return Ok(nothing(next, request.now));
     }
     match dispatcher.next(uid, wait).await.map_err(problem)? {
-        Next::Given(row, redo) => ok(&shown(*row, redo)),
+        Next::Given(row, redo) => ok(&shown(*row, redo)?),
         Next::Nothing(next) => Ok(nothing(next, dispatcher.now())),
     }
 }
@@ -195,5 +195,5 @@ async fn complete(mut request: Request) -> Outcome {
         .complete(&uid, id, state, result)
         .await
         .map_err(problem)?;
-    ok(&shown(row, false))
+    ok(&shown(row, false)?)
 }

@@ -12,8 +12,8 @@ use heddle_domain::Fault;
 use heddle_domain::message::{BUCKETS, address_of};
 use heddle_domain::topic::parse_day;
 use heddle_engine::{IngestError, IngestReport, Ingestion};
+use heddle_store::StoreError;
 use heddle_store::message::{Cancelled, MessageRow, MessageSearch};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, no_content, ok};
+use crate::request::{Outcome, Request, no_content, ok};
 use crate::table::{Method, Route};
 
 /// Lines are passed on in blocks of this many, or of this many bytes.
@@ -449,22 +449,22 @@ impl Reader {
     }
 }
 
-fn shown(row: MessageRow) -> MessageView {
-    MessageView {
+fn shown(row: MessageRow) -> Result<MessageView, StoreError> {
+    Ok(MessageView {
         id: row.id,
         sender: row.sender,
         receiver: row.receiver,
         due: row
             .due_at
             .map_or_else(|| row.day.to_string(), |at| Moment(at).to_string()),
-        payload: serde_json::from_str(&row.payload).unwrap_or(Value::String(row.payload)),
+        payload: StoreError::json_in(&row.payload, ("messages", "payload"), row.id)?,
         day: row.day,
         bucket: row.bucket,
         state: row.state.as_str().to_owned(),
         attempts: row.attempt,
         retry_at: row.retry_at.map(Moment),
         error: row.error,
-    }
+    })
 }
 
 async fn list(request: Request) -> Outcome {
@@ -507,7 +507,11 @@ async fn list(request: Request) -> Outcome {
         .messages(topic.id, filter, after, request.limit()?)
         .await?
         .ok_or_else(|| Problem::invalid_at("", "the search takes too long; add `day` or `sender`"))?;
-    list_of(page, shown)
+    let items = page.items.into_iter().map(shown);
+    ok(&List {
+        items: items.collect::<Result<Vec<_>, _>>()?,
+        next_cursor: page.next,
+    })
 }
 
 async fn get(request: Request) -> Outcome {
@@ -515,7 +519,7 @@ async fn get(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "message")?;
     let row = request.app.store.message(topic.id, id).await?;
     let row = row.ok_or_else(|| Problem::not_found("message", request.part("id")))?;
-    ok(&shown(row))
+    ok(&shown(row)?)
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -421,7 +421,7 @@ async fn invoke(mut request: Request) -> Outcome {
         ));
     }
     let row = find_version(&request, &script, body.version).await?;
-    let mut params = row.defaults.as_object().cloned().unwrap_or_default();
+    let mut params = row.defaults()?.clone();
     params.extend(body.params);
     let params = Value::Object(params);
     if let Some(schema) = &row.params_schema {

@@ -10,7 +10,7 @@ use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
 use crate::secret::{Grant, Sealed, SecretKeys};
 use crate::transaction::transaction;
-use crate::usage::{self, Removal, Users};
+use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
 /// The options of a connection that people choose, without its URL.
@@ -302,27 +302,17 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-            let Some(gone) = gone else {
-                return Ok(Removal::Missing);
-            };
-            let before = shown(&ConnectionOptions {
-                grant: Grant {
-                    groups: gone.groups,
-                    categories: gone.categories,
-                },
-                max_connections: gone.max_connections,
-                read_only: gone.read_only,
+            let gone = gone.map(|gone| {
+                shown(&ConnectionOptions {
+                    grant: Grant {
+                        groups: gone.groups,
+                        categories: gone.categories,
+                    },
+                    max_connections: gone.max_connections,
+                    read_only: gone.read_only,
+                })
             });
-            let groups = usage::groups(&mut tx, usage::CONNECTIONS, name).await?;
-            if !groups.is_empty() {
-                return Ok(Removal::UsedBy(Users {
-                    groups,
-                    ..Users::default()
-                }));
-            }
-            change::record(&mut tx, by, "delete", Noun::Connection, name, Some(&before), None).await?;
-            tx.commit().await?;
-            Ok(Removal::Done)
+            usage::removed(tx, by, usage::CONNECTIONS, name, gone).await
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::change::{self, By, Noun};
+use crate::change::By;
 use crate::config::one_value::one_value;
 use crate::transaction::transaction;
-use crate::usage::{self, Removal, Users};
+use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
 one_value! {
@@ -31,23 +31,11 @@ impl Store {
     /// that name it.
     pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_pool", |tx| {
-            let slots = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
+            let gone = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
                 .fetch_optional(&mut *tx)
                 .await?;
-            let Some(slots) = slots else {
-                return Ok(Removal::Missing);
-            };
-            let groups = usage::groups(&mut tx, usage::POOLS, name).await?;
-            if !groups.is_empty() {
-                return Ok(Removal::UsedBy(Users {
-                    groups,
-                    ..Users::default()
-                }));
-            }
-            let before = json!({"slots": slots});
-            change::record(&mut tx, by, "delete", Noun::Pool, name, Some(&before), None).await?;
-            tx.commit().await?;
-            Ok(Removal::Done)
+            let gone = gone.map(|slots| json!({"slots": slots}));
+            usage::removed(tx, by, usage::POOLS, name, gone).await
         })
     }
 }

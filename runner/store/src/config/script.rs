@@ -1,7 +1,7 @@
 //! Scripts and their immutable versions.
 
 use heddle_domain::Time;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::database::PgSession;
@@ -55,6 +55,14 @@ impl ScriptVersionRow {
             None if self.world.starts_with("source/") => None,
             None => Some((function == "handle") == (self.world == CONSUMER_WORLD)),
         }
+    }
+
+    /// The params that have a default.
+    pub fn defaults(&self) -> Result<&Map<String, Value>, StoreError> {
+        self.defaults.as_object().ok_or_else(|| {
+            let row = format!("{}@{}", self.name, self.version);
+            StoreError::unreadable("script_versions", "defaults", row, "no object")
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::change::{self, By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
 use crate::transaction::transaction;
-use crate::usage::{self, Removal, Users};
+use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
 /// The longest secret, in bytes.
@@ -390,30 +390,15 @@ impl Store {
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_secret", |tx| {
             change::lock_name(&mut tx, Noun::Secret, name).await?;
-            let gone = sqlx::query!(
+            let gone = sqlx::query_as!(
+                Grant,
                 "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
                 name
             )
             .fetch_optional(&mut *tx)
             .await?;
-            let Some(gone) = gone else {
-                return Ok(Removal::Missing);
-            };
-            let before = Grant {
-                groups: gone.groups,
-                categories: gone.categories,
-            }
-            .to_json();
-            let groups = usage::groups(&mut tx, usage::SECRETS, name).await?;
-            if !groups.is_empty() {
-                return Ok(Removal::UsedBy(Users {
-                    groups,
-                    ..Users::default()
-                }));
-            }
-            change::record(&mut tx, by, "delete", Noun::Secret, name, Some(&before), None).await?;
-            tx.commit().await?;
-            Ok(Removal::Done)
+            let gone = gone.map(|grant| grant.to_json());
+            usage::removed(tx, by, usage::SECRETS, name, gone).await
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::change::{self, By, Noun};
+use crate::change::By;
 use crate::config::one_value::one_value;
 use crate::transaction::transaction;
-use crate::usage::{self, Removal, Users};
+use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
 one_value! {
@@ -29,34 +29,10 @@ impl Store {
     /// PUTs hold the row until they commit.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_template", |tx| {
-            let found = sqlx::query_scalar!("SELECT schema FROM heddle.templates WHERE name = $1 FOR UPDATE", name)
+            let gone = sqlx::query_scalar!("DELETE FROM heddle.templates WHERE name = $1 RETURNING schema", name)
                 .fetch_optional(&mut *tx)
                 .await?;
-            let Some(schema) = found else {
-                return Ok(Removal::Missing);
-            };
-            let groups = sqlx::query_scalar!(
-                "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
-             WHERE g.deleted_at IS NULL
-               AND (r.spec ->> 'template' = $1
-                    OR jsonb_path_exists(r.spec, '$.tasks.*.audience.template ? (@ == $name)',
-                                         jsonb_build_object('name', $1::text)))
-             ORDER BY g.name LIMIT 20",
-                name,
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            let offers = usage::offers(&mut tx, name).await?;
-            let users = Users { groups, offers };
-            if !users.is_empty() {
-                return Ok(Removal::UsedBy(users));
-            }
-            sqlx::query!("DELETE FROM heddle.templates WHERE name = $1", name)
-                .execute(&mut *tx)
-                .await?;
-            change::record(&mut tx, by, "delete", Noun::Template, name, Some(&schema), None).await?;
-            tx.commit().await?;
-            Ok(Removal::Done)
+            usage::removed(tx, by, usage::TEMPLATES, name, gone).await
         })
     }
 }

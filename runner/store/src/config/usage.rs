@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::StoreError;
-use crate::database::PgSession;
+use crate::change::{self, By, Noun};
+use crate::database::{PgSession, Transaction};
 
 /// The result of deleting an object that specs may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,14 +36,51 @@ impl Users {
 /// How many users of an object are named when it may not be deleted.
 const USERS_NAMED_MAX: i64 = 20;
 
-/// Where a group's spec names objects of a kind: JSON paths with the variable `$name`.
-pub(crate) const SECRETS: &str = "$.tasks.*.secrets[*] ? (@ == $name)";
-pub(crate) const CONNECTIONS: &str = "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)";
-pub(crate) const CHANNELS: &str = "$ ? (@.notify.channels[*] == $name || @.tasks.*.notify.channels[*] == $name)";
-pub(crate) const POOLS: &str = "$.tasks.*.pools.keyvalue().key ? (@ == $name)";
+/// Objects of a kind, and where a group's spec names them: JSON paths with the variable `$name`.
+pub(crate) type Kind = (Noun, &'static str);
+pub(crate) const SECRETS: Kind = (Noun::Secret, "$.tasks.*.secrets[*] ? (@ == $name)");
+pub(crate) const CONNECTIONS: Kind = (
+    Noun::Connection,
+    "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)",
+);
+pub(crate) const CHANNELS: Kind = (
+    Noun::Channel,
+    "$ ? (@.notify.channels[*] == $name || @.tasks.*.notify.channels[*] == $name)",
+);
+pub(crate) const POOLS: Kind = (Noun::Pool, "$.tasks.*.pools.keyvalue().key ? (@ == $name)");
+pub(crate) const TEMPLATES: Kind = (
+    Noun::Template,
+    "$ ? (@.template == $name || @.tasks.*.audience.template == $name)",
+);
+
+/// Ends the deletion of an object: commits it if nobody uses the object. `gone`: how the deleted row stood, for the audit.
+pub(crate) async fn removed(
+    mut tx: Transaction,
+    by: By<'_>,
+    (noun, path): Kind,
+    name: &str,
+    gone: Option<Value>,
+) -> Result<Removal, StoreError> {
+    let Some(before) = gone else {
+        return Ok(Removal::Missing);
+    };
+    let users = Users {
+        groups: groups(&mut tx, path, name).await?,
+        offers: match noun {
+            Noun::Template => offers(&mut tx, name).await?,
+            _ => Vec::new(),
+        },
+    };
+    if !users.is_empty() {
+        return Ok(Removal::UsedBy(users));
+    }
+    change::record(&mut tx, by, "delete", noun, name, Some(&before), None).await?;
+    tx.commit().await?;
+    Ok(Removal::Done)
+}
 
 /// The groups whose current specs name an object.
-pub(crate) async fn groups(connection: &mut PgSession, path: &str, name: &str) -> Result<Vec<String>, StoreError> {
+async fn groups(connection: &mut PgSession, path: &str, name: &str) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar!(
         "SELECT g.name FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
           WHERE g.deleted_at IS NULL
@@ -57,7 +95,7 @@ pub(crate) async fn groups(connection: &mut PgSession, path: &str, name: &str) -
 }
 
 /// The offers that name a template.
-pub(crate) async fn offers(connection: &mut PgSession, template: &str) -> Result<Vec<String>, StoreError> {
+async fn offers(connection: &mut PgSession, template: &str) -> Result<Vec<String>, StoreError> {
     Ok(sqlx::query_scalar!(
         "SELECT name FROM heddle.offers WHERE template = $1 AND deleted_at IS NULL AND run IS NULL
           ORDER BY name LIMIT $2",
@@ -111,57 +149,26 @@ fn channels(spec: &Value) -> BTreeSet<&str> {
 ///
 /// Locking: KEY SHARE on rows of one table after another, in the order of names; changes of these rows are not blocked.
 pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
-    let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<String>>();
-    let channels = owned(channels(spec));
-    if !channels.is_empty() {
-        let held = sqlx::query_scalar!(
-            "SELECT name FROM heddle.channels WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
-            &channels
-        );
-        if held.fetch_all(&mut *connection).await?.len() < channels.len() {
-            return Ok(false);
-        }
+    // A macro, because sqlx checks the text of each statement.
+    macro_rules! hold {
+        ($table:literal, $names:expr) => {
+            let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
+            if !names.is_empty() {
+                let held = sqlx::query_scalar!(
+                    "SELECT name FROM heddle." + $table + " WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+                    &names
+                );
+                if held.fetch_all(&mut *connection).await?.len() < names.len() {
+                    return Ok(false);
+                }
+            }
+        };
     }
-    let pools = owned(named_by_tasks(spec, "pools"));
-    if !pools.is_empty() {
-        let held = sqlx::query_scalar!(
-            "SELECT name FROM heddle.pools WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
-            &pools
-        );
-        if held.fetch_all(&mut *connection).await?.len() < pools.len() {
-            return Ok(false);
-        }
-    }
-    let templates = owned(templates(spec));
-    if !templates.is_empty() {
-        let held = sqlx::query_scalar!(
-            "SELECT name FROM heddle.templates WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
-            &templates
-        );
-        if held.fetch_all(&mut *connection).await?.len() < templates.len() {
-            return Ok(false);
-        }
-    }
-    let secrets = owned(named_by_tasks(spec, "secrets"));
-    if !secrets.is_empty() {
-        let held = sqlx::query_scalar!(
-            "SELECT name FROM heddle.secrets WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
-            &secrets
-        );
-        if held.fetch_all(&mut *connection).await?.len() < secrets.len() {
-            return Ok(false);
-        }
-    }
-    let connections = owned(connections(spec));
-    if !connections.is_empty() {
-        let held = sqlx::query_scalar!(
-            "SELECT name FROM heddle.connections WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
-            &connections
-        );
-        if held.fetch_all(&mut *connection).await?.len() < connections.len() {
-            return Ok(false);
-        }
-    }
+    hold!("channels", channels(spec));
+    hold!("pools", named_by_tasks(spec, "pools"));
+    hold!("templates", templates(spec));
+    hold!("secrets", named_by_tasks(spec, "secrets"));
+    hold!("connections", connections(spec));
     Ok(true)
 }
 

@@ -7,12 +7,12 @@ use heddle_domain::notify::channel::{ChannelSecrets, ChannelSpec};
 use heddle_domain::{Chance, Faults, Time};
 use serde_json::Value;
 
-use crate::change::{self, By, Noun, Page, Put};
+use crate::change::{By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
 use crate::secret::{Sealed, SecretKeys};
 use crate::transaction::transaction;
-use crate::usage::{self, Removal, Users};
+use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
 /// The maximum number of channels: all are read when notices are turned into notifications.
@@ -310,19 +310,7 @@ impl Store {
             let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
                 .fetch_optional(&mut *tx)
                 .await?;
-            let Some(before) = gone else {
-                return Ok(Removal::Missing);
-            };
-            let groups = usage::groups(&mut tx, usage::CHANNELS, name).await?;
-            if !groups.is_empty() {
-                return Ok(Removal::UsedBy(Users {
-                    groups,
-                    ..Users::default()
-                }));
-            }
-            change::record(&mut tx, by, "delete", Noun::Channel, name, Some(&before), None).await?;
-            tx.commit().await?;
-            Ok(Removal::Done)
+            usage::removed(tx, by, usage::CHANNELS, name, gone).await
         })
     }
 }

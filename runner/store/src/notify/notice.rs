@@ -329,18 +329,19 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
+        rows.into_iter()
             .map(|row| {
+                let of = || format!("{}/{}/{}/{}", row.run, row.task, row.item, row.attempt);
+                let known = |kind| StoreError::known(ErrorKind::from_number, kind, ("attempts", "error_kind"), of());
                 let failed = FailedAttempt {
                     run: RunId(row.run),
                     at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
-                    kind: row.error_kind.and_then(ErrorKind::from_number),
+                    kind: row.error_kind.map(known).transpose()?,
                     message: row.message.unwrap_or_default(),
                 };
-                (row.id, failed)
+                Ok((row.id, failed))
             })
-            .collect())
+            .collect()
     }
 
     /// The last lines of an attempt's log, in their order.

@@ -162,53 +162,73 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
     let mut found = Vec::new();
     let lower = text.to_lowercase();
     if !text.is_empty() {
-        if let Ok(id) = text.parse::<Uuid>() {
-            if ctx.store().run(heddle_domain::id::RunId(id)).await?.is_some() {
-                found.push(run(ctx, id, id.to_string()));
-            }
-        } else {
-            for id in ctx.store().page_run_of_key(text).await? {
-                found.push(run(ctx, id, format!("{text} · {id}")));
-            }
+        runs(ctx, text, &mut found).await?;
+        things(ctx, text, &mut found).await?;
+    }
+    queues(ctx, &lower, &mut found).await?;
+    deeds(ctx, &lower, &mut found);
+    pages(ctx, &lower, &mut found);
+    Ok(found)
+}
+
+/// The run of an id, or those of a key.
+async fn runs(ctx: &Ctx, text: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
+    if let Ok(id) = text.parse::<Uuid>() {
+        if ctx.store().run(heddle_domain::id::RunId(id)).await?.is_some() {
+            found.push(run(ctx, id, id.to_string()));
         }
-        let (verb, name) = verb(ctx, text);
-        for one in ctx.store().page_find(name, SHOWN).await? {
-            let (kind, glyph, pages) = KINDS
-                .iter()
-                .find(|kind| kind.0 == one.kind)
-                .copied()
-                .unwrap_or(KINDS[0]);
-            found.push(Found {
-                glyph,
-                kind: t!(ctx, kind),
-                address: format!("{pages}{}", segment(&one.name)),
-                name: one.name.clone(),
-            });
-            if kind == "group" && ctx.viewer.operates() && (verb.is_some() || found.len() < ACTIONS_MAX) {
-                let asked = verb.is_some();
-                let Some(group) = ctx.ui.engine.catalog().group(&one.name).await? else {
-                    continue;
-                };
-                let verb = verb.unwrap_or("run");
-                let Some(address) = place_of(verb, &one.name, &group) else {
-                    continue;
-                };
-                let word = VERBS.iter().find(|one| one.0 == verb).map_or("run-now", |one| one.1);
-                let action = Found {
-                    glyph: "running",
-                    name: format!("{} · {}", t!(ctx, word), one.name),
-                    kind: t!(ctx, "action"),
-                    address,
-                };
-                // Who names an action wants it first, who names a thing the thing.
-                let index = found.len() - usize::from(asked);
+    } else {
+        for id in ctx.store().page_run_of_key(text).await? {
+            found.push(run(ctx, id, format!("{text} · {id}")));
+        }
+    }
+    Ok(())
+}
+
+/// Things by their names, and what may be done with groups among them.
+async fn things(ctx: &Ctx, text: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
+    let (verb, name) = verb(ctx, text);
+    for one in ctx.store().page_find(name, SHOWN).await? {
+        let (kind, glyph, pages) = KINDS
+            .iter()
+            .find(|kind| kind.0 == one.kind)
+            .copied()
+            .unwrap_or(KINDS[0]);
+        found.push(Found {
+            glyph,
+            kind: t!(ctx, kind),
+            address: format!("{pages}{}", segment(&one.name)),
+            name: one.name.clone(),
+        });
+        if kind == "group" && ctx.viewer.operates() && (verb.is_some() || found.len() < ACTIONS_MAX) {
+            // Who names an action wants it first, who names a thing the thing.
+            let index = found.len() - usize::from(verb.is_some());
+            if let Some(action) = action(ctx, verb.unwrap_or("run"), &one.name).await? {
                 found.insert(index, action);
             }
         }
     }
-    queues(ctx, &lower, &mut found).await?;
+    Ok(())
+}
+
+/// Something that may be done with a group; `None`: it does not go with how the group stands.
+async fn action(ctx: &Ctx, verb: &str, name: &str) -> Result<Option<Found>, Trouble> {
+    let Some(group) = ctx.ui.engine.catalog().group(name).await? else {
+        return Ok(None);
+    };
+    let word = VERBS.iter().find(|one| one.0 == verb).map_or("run-now", |one| one.1);
+    Ok(place_of(verb, name, &group).map(|address| Found {
+        glyph: "running",
+        name: format!("{} · {name}", t!(ctx, word)),
+        kind: t!(ctx, "action"),
+        address,
+    }))
+}
+
+/// What may be done without a name.
+fn deeds(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) {
     for (key, address, may) in DEEDS {
-        if may(&ctx.viewer) && !lower.is_empty() && says(ctx, key, &lower) {
+        if may(&ctx.viewer) && !lower.is_empty() && says(ctx, key, lower) {
             found.push(Found {
                 glyph: "running",
                 kind: t!(ctx, "action"),
@@ -217,30 +237,29 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
             });
         }
     }
+}
+
+fn pages(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) {
+    let mut page = |glyph, address, name| {
+        found.push(Found {
+            glyph,
+            kind: t!(ctx, "page"),
+            address,
+            name,
+        });
+    };
     for (name, address, word) in tab_list(ctx, ctx.viewer.administers()) {
         let key = if name.is_empty() { "nodes" } else { &name };
-        if !lower.is_empty() && says(ctx, key, &lower) {
-            found.push(Found {
-                glyph: "system",
-                kind: t!(ctx, "page"),
-                address,
-                name: format!("{} · {word}", t!(ctx, "nav-system")),
-            });
+        if !lower.is_empty() && says(ctx, key, lower) {
+            page("system", address, format!("{} · {word}", t!(ctx, "nav-system")));
         }
     }
     for (name, address, _) in RAIL {
         let key = format!("nav-{name}");
-        let word = t!(ctx, &key);
-        if lower.is_empty() || says(ctx, &key, &lower) {
-            found.push(Found {
-                glyph: name,
-                kind: t!(ctx, "page"),
-                address: address.to_owned(),
-                name: word,
-            });
+        if lower.is_empty() || says(ctx, &key, lower) {
+            page(name, address.to_owned(), t!(ctx, &key));
         }
     }
-    Ok(found)
 }
 
 fn run(ctx: &Ctx, id: Uuid, name: String) -> Found {

@@ -46,7 +46,6 @@ impl<'a> Schemas<'a> {
             let ScriptFacts {
                 params_schema,
                 defaults,
-                ..
             } = facts;
             let schema = params_schema
                 .map(|schema| Schema::of_kept(&schema, &format!("script `{reference}`")))

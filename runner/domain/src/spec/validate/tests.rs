@@ -9,7 +9,6 @@ impl Catalog for World {
     fn script(&self, name: &Name, version: Option<u32>) -> ScriptLookup {
         match (name.as_str(), version) {
             ("extract", None | Some(1)) => ScriptLookup::Found(ScriptFacts {
-                version: 1,
                 params_schema: Some(json!({
                     "type": "object", "required": ["table"],
                     "properties": {"table": {"type": "string"}, "rows": {"type": "integer"}, "limit": {"type": "integer"}},

@@ -128,6 +128,42 @@ pub struct Audited {
 }
 
 impl NewRun {
+    /// A run by hand that begins at once, before it has any task run. Tests and benchmarks change what they need.
+    pub fn plain(id: RunId, group_id: i64, at: Time) -> Self {
+        Self {
+            id,
+            group_id,
+            revision_id: 1,
+            resolution_id: None,
+            state: RunState::Running,
+            trigger: Trigger::Manual,
+            priority: 0,
+            logical_time: at,
+            interval: (at, at),
+            params: "{}".into(),
+            task_params: None,
+            labels: None,
+            key: None,
+            dedupe: None,
+            callback: None,
+            created_at: at,
+            deadline_at: None,
+            parent: None,
+            parent_due: None,
+            source: None,
+            created_by: None,
+            waiting_for: None,
+            progress: Vec::new(),
+            ready: Vec::new(),
+            queued: Vec::new(),
+            gated: false,
+            follows: false,
+            instant: false,
+            announces_start: false,
+            audited: None,
+        }
+    }
+
     /// Whether only its own row and its ready task runs have to be written, and nothing has to be checked.
     pub fn is_plain(&self) -> bool {
         self.key.is_none()

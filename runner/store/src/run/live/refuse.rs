@@ -70,6 +70,9 @@ pub(super) async fn settle_keys(
     Ok(())
 }
 
+/// A run that is to be the only one of its group for an instant: the group, the instant, the run, its place in the batch.
+type Instant = (i64, Time, Uuid, usize);
+
 /// A group has one run for an instant, whoever makes it, for as long as that run is kept.
 ///
 /// A row whose run is gone is taken over, if it still names that run when it is locked: of those who come for it together one
@@ -79,7 +82,7 @@ pub(super) async fn settle_instants(
     runs: &[&NewRun],
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
-    let mut instants: Vec<(i64, Time, Uuid, usize)> = runs
+    let mut instants: Vec<Instant> = runs
         .iter()
         .enumerate()
         .filter(|(index, run)| run.instant && !refused.contains_key(index))
@@ -90,43 +93,12 @@ pub(super) async fn settle_instants(
     }
     // In order, so that two nodes with overlapping batches do not deadlock.
     instants.sort_unstable();
-    let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
-    let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
-    let ids: Vec<Uuid> = instants.iter().map(|entry| entry.2).collect();
-    let made: Vec<Uuid> = sqlx::query_scalar!(
-        "INSERT INTO heddle.run_instants (group_id, logical_time, run)
-         SELECT group_id, logical_time, run
-           FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS i (group_id, logical_time, run)
-          ORDER BY group_id, logical_time
-         ON CONFLICT (group_id, logical_time) DO NOTHING
-         RETURNING run",
-        &groups,
-        &times,
-        &ids
-    )
-    .fetch_all(&mut *tx)
-    .await?;
+    let mut made = register_instants(tx, &instants).await?;
     if made.len() == instants.len() {
         return Ok(());
     }
-    let mut made: HashSet<Uuid> = made.into_iter().collect();
     instants.retain(|(_, _, id, _)| !made.contains(id));
-    let taken = sqlx::query!(
-        r#"SELECT i.group_id, i.logical_time, i.run,
-                  (SELECT l.id FROM heddle.runs_live l WHERE l.id = i.run
-                   UNION ALL SELECT d.id FROM heddle.runs_done d WHERE d.id = i.run LIMIT 1) IS NULL AS "gone!"
-             FROM heddle.run_instants i
-             JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
-               ON i.group_id = g.group_id AND i.logical_time = g.logical_time"#,
-        &column(&instants, |entry| entry.0),
-        &column(&instants, |entry| entry.1)
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let holders: HashMap<(i64, Time), (Uuid, bool)> = taken
-        .into_iter()
-        .map(|row| ((row.group_id, row.logical_time), (row.run, row.gone)))
-        .collect();
+    let holders = instant_holders(tx, &instants).await?;
     // (Of runs that are to be made with this one there are no rows yet.)
     let mut left: Vec<(i64, Time, Uuid, Uuid)> = instants
         .iter()
@@ -136,26 +108,7 @@ pub(super) async fn settle_instants(
         })
         .collect();
     left.dedup_by_key(|entry| (entry.0, entry.1));
-    if !left.is_empty() {
-        let got = sqlx::query_scalar!(
-            "INSERT INTO heddle.run_instants AS i (group_id, logical_time, run)
-             SELECT group_id, logical_time, run
-               FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS g (group_id, logical_time, run)
-              ORDER BY group_id, logical_time
-             ON CONFLICT (group_id, logical_time) DO UPDATE SET run = excluded.run, skipped = false
-              WHERE (i.group_id, i.logical_time, i.run) IN (
-                    SELECT s.group_id, s.logical_time, s.run
-                      FROM UNNEST($1::bigint[], $2::timestamptz[], $4::uuid[]) AS s (group_id, logical_time, run))
-             RETURNING i.run",
-            &column(&left, |entry| entry.0),
-            &column(&left, |entry| entry.1),
-            &column(&left, |entry| entry.2),
-            &column(&left, |entry| entry.3)
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        made.extend(got);
-    }
+    made.extend(take_over_instants(tx, &left).await?);
     for (group, at, id, index) in instants {
         if !made.contains(&id) {
             let holder = holders.get(&(group, at)).map_or(id, |(holder, _)| *holder);
@@ -163,6 +116,71 @@ pub(super) async fn settle_instants(
         }
     }
     Ok(())
+}
+
+/// Registers the instants that nobody has registered; returns their runs.
+async fn register_instants(tx: &mut PgSession, instants: &[Instant]) -> Result<HashSet<Uuid>, StoreError> {
+    let made = sqlx::query_scalar!(
+        "INSERT INTO heddle.run_instants (group_id, logical_time, run)
+         SELECT group_id, logical_time, run
+           FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS i (group_id, logical_time, run)
+          ORDER BY group_id, logical_time
+         ON CONFLICT (group_id, logical_time) DO NOTHING
+         RETURNING run",
+        &column(instants, |entry| entry.0),
+        &column(instants, |entry| entry.1),
+        &column(instants, |entry| entry.2)
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(made.into_iter().collect())
+}
+
+/// By group and instant: the registered run, and whether it is gone.
+async fn instant_holders(
+    tx: &mut PgSession,
+    instants: &[Instant],
+) -> Result<HashMap<(i64, Time), (Uuid, bool)>, StoreError> {
+    let taken = sqlx::query!(
+        r#"SELECT i.group_id, i.logical_time, i.run,
+                  (SELECT l.id FROM heddle.runs_live l WHERE l.id = i.run
+                   UNION ALL SELECT d.id FROM heddle.runs_done d WHERE d.id = i.run LIMIT 1) IS NULL AS "gone!"
+             FROM heddle.run_instants i
+             JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
+               ON i.group_id = g.group_id AND i.logical_time = g.logical_time"#,
+        &column(instants, |entry| entry.0),
+        &column(instants, |entry| entry.1)
+    )
+    .fetch_all(tx)
+    .await?;
+    let holders = taken.into_iter();
+    Ok(holders
+        .map(|row| ((row.group_id, row.logical_time), (row.run, row.gone)))
+        .collect())
+}
+
+/// Registers runs (the third) for instants whose runs (the fourth) are gone; returns those that got theirs.
+async fn take_over_instants(tx: &mut PgSession, left: &[(i64, Time, Uuid, Uuid)]) -> Result<Vec<Uuid>, StoreError> {
+    if left.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(sqlx::query_scalar!(
+        "INSERT INTO heddle.run_instants AS i (group_id, logical_time, run)
+         SELECT group_id, logical_time, run
+           FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS g (group_id, logical_time, run)
+          ORDER BY group_id, logical_time
+         ON CONFLICT (group_id, logical_time) DO UPDATE SET run = excluded.run, skipped = false
+          WHERE (i.group_id, i.logical_time, i.run) IN (
+                SELECT s.group_id, s.logical_time, s.run
+                  FROM UNNEST($1::bigint[], $2::timestamptz[], $4::uuid[]) AS s (group_id, logical_time, run))
+         RETURNING i.run",
+        &column(left, |entry| entry.0),
+        &column(left, |entry| entry.1),
+        &column(left, |entry| entry.2),
+        &column(left, |entry| entry.3)
+    )
+    .fetch_all(tx)
+    .await?)
 }
 
 /// How many of a group's newest unfinished runs, and how many of its newest ended ones, are checked for the params of a

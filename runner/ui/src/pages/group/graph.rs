@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use heddle_api::{Graph, GraphLink, RunState, TaskState};
-use heddle_domain::plan::Plan;
+use heddle_domain::plan::{Plan, TaskIndex};
 use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::ctx::segment;
 use crate::elements::{self, TASK_STATES, glyph, group_link, legend, state_word, time};
-use crate::layout::layered;
+use crate::layout::{Layout, layered};
 use crate::pages::{Answer, run};
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -181,87 +181,127 @@ pub(in crate::pages) fn width_of<'n>(names: impl Iterator<Item = &'n str>) -> f6
     (rooms.fold(0.0, f64::max) + STATE_ROOM).max(WIDTH_MIN).round()
 }
 
-/// The picture of a plan: its tasks, which lead to their logs, and around them other groups and runs.
-pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
-    if !is_drawn(plan) {
-        return html! { p.empty { (t!(ctx, "graph-too-large", n = crate::span::number(plan.tasks.len() as i64))) } };
+/// A plan's tasks and what is around them, laid out. Both are nodes with a number: the tasks in topological order, so that
+/// what is equal stands in the order in which it begins; what is around, last.
+struct Picture<'a> {
+    plan: &'a Plan,
+    shown: &'a Shown,
+    order: Vec<TaskIndex>,
+    around: Vec<(Edge, Vec<usize>, bool)>,
+    /// Between tasks, and then those from and to what is around.
+    edges: Vec<(usize, usize)>,
+    /// How many edges are between tasks.
+    inner: usize,
+    /// How wide each box is.
+    wide: f64,
+    layout: Layout,
+}
+
+impl<'a> Picture<'a> {
+    fn of(plan: &'a Plan, shown: &'a Shown) -> Self {
+        let order = plan.topological();
+        let mut index_of = vec![0; plan.tasks.len()];
+        for (index, task) in order.iter().enumerate() {
+            index_of[*task as usize] = index;
+        }
+        let around = around(plan, shown);
+        let mut edges = Vec::new();
+        for task in &order {
+            let needed = &plan.tasks[*task as usize].depends_on;
+            edges.extend(
+                needed
+                    .iter()
+                    .map(|from| (index_of[*from as usize], index_of[*task as usize])),
+            );
+        }
+        let inner = edges.len();
+        for (number, (_, tasks, before)) in around.iter().enumerate() {
+            let own = order.len() + number;
+            let tasks = tasks.iter().map(|task| index_of[*task]);
+            edges.extend(tasks.map(|task| if *before { (own, task) } else { (task, own) }));
+        }
+        let names = plan.tasks.iter().map(|task| task.name.as_str());
+        let wide = width_of(names.chain(around.iter().map(|(edge, ..)| edge.name.as_str())));
+        Self {
+            layout: layered(order.len() + around.len(), &edges, wide, HEIGHT),
+            plan,
+            shown,
+            order,
+            around,
+            edges,
+            inner,
+            wide,
+        }
     }
-    // In topological order, so that what is equal stands in the order in which it begins; what is around, last.
-    let order = plan.topological();
-    let mut index_of = vec![0; plan.tasks.len()];
-    for (index, task) in order.iter().enumerate() {
-        index_of[*task as usize] = index;
+
+    fn name_of(&self, index: usize) -> &str {
+        let task = self.order.get(index);
+        task.map_or("", |task| self.plan.tasks[*task as usize].name.as_str())
     }
-    let around = around(plan, shown);
-    let inner: Vec<(usize, usize)> = order
-        .iter()
-        .flat_map(|task| {
-            plan.tasks[*task as usize]
-                .depends_on
-                .iter()
-                .map(|needed| (*needed, *task))
-        })
-        .map(|(from, to)| (index_of[from as usize], index_of[to as usize]))
-        .collect();
-    let index_of = &index_of;
-    let outer = around.iter().enumerate().flat_map(|(number, (_, tasks, before))| {
-        let own = order.len() + number;
-        tasks
-            .iter()
-            .map(move |task| index_of[*task])
-            .map(move |task| if *before { (own, task) } else { (task, own) })
-    });
-    let edges: Vec<(usize, usize)> = inner.iter().copied().chain(outer).collect();
-    let names = plan.tasks.iter().map(|task| task.name.as_str());
-    let wide = width_of(names.chain(around.iter().map(|(edge, ..)| edge.name.as_str())));
-    let layout = layered(order.len() + around.len(), &edges, wide, HEIGHT);
-    let name_of = |index: usize| {
-        order
-            .get(index)
-            .map_or("", |task| plan.tasks[*task as usize].name.as_str())
-    };
-    let state_of = |index: usize| shown.states.get(name_of(index)).copied();
-    // The chain is written from its end.
-    let follows = |from: usize, to: usize| {
-        let pair = |pair: &[String]| pair[1] == name_of(from) && pair[0] == name_of(to);
-        shown.critical.windows(2).any(pair)
-    };
-    let bad = |index: usize| matches!(state_of(index), Some(TaskState::Failed | TaskState::UpstreamFailed));
-    let class = |from: usize, to: usize| {
-        if from.max(to) >= order.len() {
+
+    fn state_of(&self, index: usize) -> Option<TaskState> {
+        self.shown.states.get(self.name_of(index)).copied()
+    }
+
+    /// How an edge looks.
+    fn class(&self, from: usize, to: usize) -> &'static str {
+        // The chain is written from its end.
+        let follows = |pair: &[String]| pair[1] == self.name_of(from) && pair[0] == self.name_of(to);
+        let bad = |index| {
+            matches!(
+                self.state_of(index),
+                Some(TaskState::Failed | TaskState::UpstreamFailed)
+            )
+        };
+        if from.max(to) >= self.order.len() {
             "edge starts"
-        } else if follows(from, to) {
+        } else if self.shown.critical.windows(2).any(follows) {
             "edge critical"
         } else if bad(from) && bad(to) {
             "edge bad"
         } else {
             "edge"
         }
-    };
+    }
+
+    /// The box of a node.
+    fn node(&self, index: usize, name: &str, now: Option<impl elements::Shown>) -> Markup {
+        let at = self.layout.positions[index];
+        node(name, now, (at.x - self.wide / 2.0, at.y - HEIGHT / 2.0), self.wide)
+    }
+}
+
+/// The picture of a plan: its tasks, which lead to their logs, and around them other groups and runs.
+pub(in crate::pages) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
+    if !is_drawn(plan) {
+        return html! { p.empty { (t!(ctx, "graph-too-large", n = crate::span::number(plan.tasks.len() as i64))) } };
+    }
+    let picture = Picture::of(plan, shown);
+    let Picture { order, layout, .. } = &picture;
     let (width, height) = (layout.width + 4.0, layout.height + 4.0);
     html! {
         div.zoom tabindex="0" role="group" aria-label=(t!(ctx, "tab-graph")) {
-            svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = inner.len())) {
-                @for (from, to) in &edges {
+            svg.picture width=(format!("{width:.0}")) height=(format!("{height:.0}")) viewBox=(format!("-2 -2 {width:.0} {height:.0}")) role="group" aria-label=(t!(ctx, "graph-label", tasks = order.len(), edges = picture.inner)) {
+                @for (from, to) in &picture.edges {
                     @let (a, b) = (layout.positions[*from], layout.positions[*to]);
-                    @let (x1, x2) = (a.x + wide / 2.0, b.x - wide / 2.0);
+                    @let (x1, x2) = (a.x + picture.wide / 2.0, b.x - picture.wide / 2.0);
                     @let bend = ((x2 - x1) / 2.0).min(60.0);
-                    path class=(class(*from, *to))
+                    path class=(picture.class(*from, *to))
                         d=(format!("M{x1:.0} {:.0}C{:.0} {:.0} {:.0} {:.0} {x2:.0} {:.0}", a.y, x1 + bend, a.y, x2 - bend, b.y, b.y)) {}
                 }
-                @for (index, at) in layout.positions.iter().take(order.len()).enumerate() {
-                    @let name = name_of(index);
-                    @let now = state_of(index);
+                @for index in 0..order.len() {
+                    @let name = picture.name_of(index);
+                    @let now = picture.state_of(index);
                     @let word = now.map(|now| state_word(ctx, now)).unwrap_or_default();
-                    @let inside = node(name, now, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide);
+                    @let inside = picture.node(index, name, now);
                     @match &shown.log {
                         Some(log) => a.node #{ "task-" (segment(name)) } href={ (log) "?task=" (segment(name)) } aria-label=(format!("{name}: {word}")) { (inside) },
                         None => g.node #{ "task-" (segment(name)) } role="img" aria-label=(name) { (inside) },
                     }
                 }
-                @for ((edge, ..), at) in around.iter().zip(layout.positions.iter().skip(order.len())) {
+                @for (number, (edge, ..)) in picture.around.iter().enumerate() {
                     @let word = edge.state.map(|state| state_word(ctx, state)).unwrap_or_default();
-                    a class="node around" href=(edge.address) aria-label=(format!("{}: {word}", edge.name)) { (node(&edge.name, edge.state, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide)) }
+                    a class="node around" href=(edge.address) aria-label=(format!("{}: {word}", edge.name)) { (picture.node(order.len() + number, &edge.name, edge.state)) }
                 }
             }
         }

@@ -156,7 +156,7 @@ fn names_class(lines: &[LogLine]) -> &'static str {
 
 /// What a line says beside its message, if anything.
 fn fields(line: &LogLine) -> Option<&Value> {
-    let is_empty = |fields: &Value| fields.as_object().is_none_or(Map::is_empty);
+    let is_empty = |fields: &Value| fields.as_object().is_some_and(Map::is_empty);
     line.fields.as_ref().filter(|fields| !is_empty(fields))
 }
 
