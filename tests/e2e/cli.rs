@@ -276,6 +276,15 @@ async fn things_with_names() {
     let file = world.directory().join("hello.wasm");
     let told = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
     assert_eq!(told["bytes"], std::fs::metadata(&file).unwrap().len());
+    // A file that exists is somebody's work.
+    std::fs::write(&file, "mine").unwrap();
+    let again = ["script", "download", "hello", &file.to_string_lossy()];
+    let said = ends(&node, USAGE, &again);
+    assert!(said.contains("already exists") && said.contains("--force"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    ends(&node, DONE, &[&again[..], &["--force"]].concat());
+    let whole = std::fs::read(&file).unwrap();
+    assert_eq!(heddle(&node, &["script", "download", "hello", "-"]).stdout, whole);
     let sources = world.directory().join("sources");
     let told = json_of(
         &node,

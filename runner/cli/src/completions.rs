@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::arguments::Cli;
 use crate::commands::run_ref::RunRef;
-use crate::session::URL_DEFAULT;
+use crate::session::{URL_DEFAULT, or_variable};
 
 /// Set by what shells are given.
 const VARIABLE: &str = "HEDDLE_COMPLETE";
@@ -140,9 +140,9 @@ fn candidates(named: Named, typed: &OsStr) -> Vec<CompletionCandidate> {
         return Vec::new();
     };
     let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
-    let of = |option: &str, variable: &str| typed_option(&words, option).or_else(|| std::env::var(variable).ok());
+    let of = |option: &str, variable: &str| or_variable(typed_option(&words, option), variable);
     let url = of("--url", "HEDDLE_URL").unwrap_or_else(|| URL_DEFAULT.to_owned());
-    let token = of("--token", "HEDDLE_TOKEN").filter(|token| !token.is_empty());
+    let token = of("--token", "HEDDLE_TOKEN");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let found = runtime.ok().and_then(|runtime| {
         let asked = async { tokio::time::timeout(PATIENCE, ask(&url, token.as_deref(), named)).await };

@@ -1,12 +1,15 @@
 //! A server to talk to and a way to print.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
-use crate::exit::Hint;
+use crate::exit::{Hint, NO};
 use crate::output::Format;
+use crate::terminal;
 
 /// Where the help lists the options that all commands share: apart from each command's own, and after them.
 const HEADING: &str = "Server and output";
@@ -18,27 +21,13 @@ pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 /// Options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
-    /// The address of the server
-    #[arg(
-        long,
-        global = true,
-        help_heading = HEADING,
-        display_order = ORDER,
-        env = "HEDDLE_URL",
-        default_value = URL_DEFAULT,
-        value_name = "URL"
-    )]
-    pub url: String,
-    /// The token for the server. `heddle dev` needs no token
-    #[arg(
-        long,
-        global = true,
-        help_heading = HEADING,
-        display_order = ORDER,
-        env = "HEDDLE_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN"
-    )]
+    // clap does not read the variables: it would take one for a typed option, answer `heddle` alone with an error instead
+    // of the help, and show errors of usage as if `--url` had to be given.
+    /// The address of the server [env: HEDDLE_URL] [default: http://127.0.0.1:8080]
+    #[arg(long, global = true, help_heading = HEADING, display_order = ORDER, value_name = "URL")]
+    pub url: Option<String>,
+    /// The token for the server. `heddle dev` needs no token [env: HEDDLE_TOKEN]
+    #[arg(long, global = true, help_heading = HEADING, display_order = ORDER, value_name = "TOKEN")]
     pub token: Option<String>,
     /// The output format
     #[arg(
@@ -52,6 +41,12 @@ pub struct Connection {
         value_name = "FORMAT"
     )]
     pub output: Format,
+}
+
+/// What was typed, or what a variable says; an empty text says nothing.
+pub(crate) fn or_variable(typed: Option<String>, variable: &str) -> Option<String> {
+    let said = |text: &String| !text.is_empty();
+    typed.filter(said).or_else(|| std::env::var(variable).ok().filter(said))
 }
 
 /// What a command works with.
@@ -73,8 +68,9 @@ pub(crate) struct Named {
 
 impl Session {
     pub(crate) fn open(connection: &Connection) -> Result<Self> {
-        let token = connection.token.as_deref().filter(|token| !token.is_empty());
-        let client = Client::new(&connection.url, token)?;
+        let url = or_variable(connection.url.clone(), "HEDDLE_URL");
+        let token = or_variable(connection.token.clone(), "HEDDLE_TOKEN");
+        let client = Client::new(url.as_deref().unwrap_or(URL_DEFAULT), token.as_deref())?;
         Ok(Self {
             client,
             output: connection.output,
@@ -157,6 +153,37 @@ impl Session {
                 None => format!("{kind} {name} deleted"),
             }
         })
+    }
+}
+
+/// What is deleted, and what goes with it.
+pub(crate) struct Deletion<'a> {
+    /// The word for it: group, ...
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'a str,
+    pub(crate) path: &'a [&'a str],
+    /// Also if the server would rather not.
+    pub(crate) force: bool,
+    /// Ask nobody.
+    pub(crate) yes: bool,
+    /// What is lost with it, in words.
+    pub(crate) lost: Vec<String>,
+}
+
+impl Session {
+    /// Deletes a thing after asking whoever sits at a terminal, and says what was lost with it.
+    pub(crate) async fn delete(&self, deletion: Deletion<'_>) -> Result<ExitCode> {
+        let Deletion { kind, name, lost, .. } = &deletion;
+        let lost = lost.join(", ");
+        let with = if lost.is_empty() { String::new() } else { format!(", with {lost}") };
+        if !terminal::may_delete(&format!("{kind} {name}{with}"), deletion.yes)? {
+            return Ok(ExitCode::from(NO));
+        }
+        self.remove(kind, name, deletion.path, deletion.force).await?;
+        if !lost.is_empty() {
+            eprintln!("deleted with it: {lost}");
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

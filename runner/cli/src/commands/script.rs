@@ -1,5 +1,6 @@
 //! Scripts: write, upload, try, activate.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -72,8 +73,11 @@ pub enum ScriptCommand {
     Download {
         /// `name` or `name@version`
         name: String,
-        /// The file to write [default: NAME.wasm, NAME.js and so on]
+        /// The file to write; `-` is stdout [default: NAME.wasm, NAME.js and so on]
         file: Option<PathBuf>,
+        /// Overwrite the file if it exists
+        #[arg(long)]
+        force: bool,
     },
     /// Delete a script that nothing uses
     Rm {
@@ -300,41 +304,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             })?;
             done()
         }
-        ScriptCommand::Download { name, file } => {
-            let (script, version) = split_version(&name)?;
-            let version = match version {
-                Some(version) => version,
-                None => {
-                    let versions = session.client.script_versions(script, None).await?;
-                    versions
-                        .items
-                        .iter()
-                        .map(|found| found.version)
-                        .max()
-                        .context("the script has no versions")?
-                }
-            };
-            let found: Value = session
-                .client
-                .get(&["v1", "scripts", script, "versions", &version.to_string()])
-                .send()
-                .await?;
-            let language = found["world"].as_str().and_then(Language::of_world);
-            let (bytes, end) = match language {
-                Some(language) => (
-                    session.client.script_source(script, version).await?,
-                    language.file().rsplit('.').next().unwrap_or("txt"),
-                ),
-                None => (session.client.script_wasm(script, version).await?, "wasm"),
-            };
-            let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.{end}")));
-            std::fs::write(&file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
-            let told = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
-            session.output.print(&told, |_| {
-                format!("wrote {script}@{version} to {} ({} bytes)", file.display(), bytes.len())
-            })?;
-            done()
-        }
+        ScriptCommand::Download { name, file, force } => download(session, &name, file, force).await,
         ScriptCommand::Rm { name } => {
             session
                 .remove("script", &name, &["v1", "scripts", &name], false)
@@ -342,6 +312,50 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             done()
         }
     }
+}
+
+/// Writes a version into a file. One that exists is somebody's work, and stays.
+async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: bool) -> Result<ExitCode> {
+    let (script, version) = split_version(name)?;
+    let version = match version {
+        Some(version) => version,
+        None => {
+            let versions = session.client.script_versions(script, None).await?;
+            let newest = versions.items.iter().map(|found| found.version).max();
+            newest.context("the script has no versions")?
+        }
+    };
+    let found: Value = session
+        .client
+        .get(&["v1", "scripts", script, "versions", &version.to_string()])
+        .send()
+        .await?;
+    let language = found["world"].as_str().and_then(Language::of_world);
+    let end = language.map_or("wasm", |language| language.file().rsplit('.').next().unwrap_or("txt"));
+    let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.{end}")));
+    let to_stdout = file == Path::new("-");
+    if !to_stdout && !force && file.exists() {
+        return Err(usage(format!(
+            "{} already exists; name another file, or use --force",
+            file.display()
+        )));
+    }
+    let bytes = match language {
+        Some(_) => session.client.script_source(script, version).await?,
+        None => session.client.script_wasm(script, version).await?,
+    };
+    if to_stdout {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&bytes)?;
+        out.flush()?;
+        return done();
+    }
+    std::fs::write(&file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
+    let told = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
+    session.output.print(&told, |_| {
+        format!("wrote {script}@{version} to {} ({} bytes)", file.display(), bytes.len())
+    })?;
+    done()
 }
 
 async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
