@@ -35,12 +35,22 @@ impl Format {
     /// Prints a list: in JSON the whole page. A list that was read to its end says so as the server does, by a
     /// `next_cursor` that is null.
     pub(crate) fn print_list(self, page: &Value, columns: &[(&str, &str)]) -> Result<()> {
+        self.print_rows(page, columns, false)
+    }
+
+    /// The same for things whose first column is an id that a narrow terminal may shorten.
+    pub(crate) fn print_list_of_ids(self, page: &Value, columns: &[(&str, &str)]) -> Result<()> {
+        self.print_rows(page, columns, true)
+    }
+
+    fn print_rows(self, page: &Value, columns: &[(&str, &str)], ids: bool) -> Result<()> {
         let mut page = page.clone();
         if let Some(fields) = page.as_object_mut().filter(|fields| fields.contains_key("items")) {
             fields.entry("next_cursor").or_insert(Value::Null);
         }
         self.print(&page, |page| {
             let mut rows = Rows::new(columns.iter().map(|(title, _)| *title));
+            rows.ids = ids;
             for item in items(page) {
                 rows.add(columns.iter().map(|(_, pointer)| cell(item, pointer)));
             }

@@ -120,6 +120,13 @@ impl Session {
         url.into()
     }
 
+    /// Prints the address of a page, for people: on stderr, since programs read stdout.
+    pub(crate) fn tell_page(&self, path: &[&str]) {
+        if self.output == Format::Table {
+            eprintln!("{}", self.page(path));
+        }
+    }
+
     /// Gets and prints one thing.
     pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
         let value: Value = self.client.get(path).send().await?;
@@ -132,13 +139,13 @@ impl Session {
         self.output.print_list(&serde_json::json!({ "items": items }), columns)
     }
 
-    /// Sends a POST and prints the answer.
-    pub(crate) async fn act(&self, path: &[&str], body: &Value) -> Result<()> {
-        let answer: Option<Value> = self.client.post(path).json(body).send_for_option().await?;
-        match answer {
-            Some(answer) => self.output.print_thing(&answer),
-            None => Ok(()),
+    /// A list that has nothing of a thing: an error if there is no such thing, so that a slip of the hand is seen. Of
+    /// what was deleted, lists may still have something.
+    pub(crate) async fn has_to_be(&self, found: &[Value], kind: &str, name: Option<&str>) -> Result<()> {
+        if let (Some(name), []) = (name, found) {
+            let _: Value = self.client.get(&["v1", kind, name]).send().await?;
         }
+        Ok(())
     }
 
     /// Deletes a thing and says so.

@@ -124,10 +124,15 @@ fn group_named(command: &Command) -> Option<String> {
     match command {
         Command::Run(run::RunCommand::Start(start)) => Some(start.group.clone()),
         Command::Run(run::RunCommand::List { filter, .. }) => filter.group.clone(),
+        Command::Run(run::RunCommand::Bulk(bulk)) => bulk.filter.group.clone(),
         Command::Run(run::RunCommand::Show {
             id: run_ref::RunRef::Latest(group),
         }) => group.clone(),
-        Command::Backfill(backfill) => backfill.start.group.clone(),
+        Command::Backfill(backfill) => match &backfill.command {
+            Some(backfill::BackfillCommand::List { group }) => group.clone(),
+            _ => backfill.start.group.clone(),
+        },
+        Command::Notification(named::NotificationCommand::List { group, .. }) => group.clone(),
         Command::Group(command) => match command {
             Of::Show { name }
             | Of::Rm { name, .. }

@@ -20,6 +20,7 @@ use super::{done, watch};
 use crate::exit::{NO, usage, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
+use crate::terminal;
 
 pub(super) use super::params::{Params, pair_of};
 pub(super) use super::run_show::print_log;
@@ -185,6 +186,9 @@ pub enum RunCommand {
     Rm {
         /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
+        /// On a terminal: delete without asking
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -250,6 +254,9 @@ pub struct BulkOptions {
     /// For `state` and `clear`: the reason
     #[arg(long)]
     pub(super) reason: Option<String>,
+    /// For `delete` on a terminal: delete without asking
+    #[arg(long)]
+    pub(super) yes: bool,
 }
 
 pub(super) fn name(text: &str, option: &str) -> Result<Name> {
@@ -360,12 +367,23 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             set_state(session, id.find(session).await?, &state, &reason).await
         }
         RunCommand::Bulk(options) => bulk(session, options).await,
-        RunCommand::Rm { id } => {
-            let id = id.find(session).await?.to_string();
-            session.remove("run", &id, &["v1", "runs", &id], false).await?;
-            done()
+        RunCommand::Rm { id, yes } => remove(session, id.find(session).await?, yes).await,
+    }
+}
+
+/// Deletes a run; who is asked before sees which one `latest` is.
+async fn remove(session: &Session, id: Uuid, yes: bool) -> Result<ExitCode> {
+    if !yes && terminal::can_ask() {
+        let run = session.client.run(id).await?;
+        let created = output::plain(&json!(run.created_at));
+        let what = format!("run {id} of {} ({}, created {created}), with its log", run.group, run.state);
+        if !terminal::may_delete(&what, false)? {
+            return Ok(ExitCode::from(NO));
         }
     }
+    let id = id.to_string();
+    session.remove("run", &id, &["v1", "runs", &id], false).await?;
+    done()
 }
 
 async fn start(session: &Session, options: Start) -> Result<ExitCode> {

@@ -302,6 +302,7 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             session.output.print(&serde_json::to_value(&answer)?, |_| {
                 format!("{name}@{version} is active")
             })?;
+            session.tell_page(&["scripts", &name]);
             done()
         }
         ScriptCommand::Download { name, file, force } => download(session, &name, file, force).await,
@@ -388,10 +389,7 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
             push.name, version.version, version.world, version.digest
         )
     })?;
-    if session.output == Format::Table {
-        // Beside the line that names the version, which programs read.
-        eprintln!("{}", session.page(&["scripts", &push.name]));
-    }
+    session.tell_page(&["scripts", &push.name]);
     done()
 }
 

@@ -187,6 +187,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
             let answer = serde_json::to_value(&answer)?;
             session.output.print(&answer, |_| format!("topic {name} saved"))?;
+            session.tell_page(&["topics", &name]);
         }
         TopicCommand::Send { name, file } => {
             let answer = session.client.send_message_stream(&name, pieces(&file)?).await?;
