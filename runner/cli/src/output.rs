@@ -175,6 +175,8 @@ pub(crate) struct Rows {
     rows: Vec<Vec<String>>,
     /// The first column has ids, of things that commands also know by the beginnings of their ids.
     ids: bool,
+    /// The last column is text of any length: where it has no room, it stands beneath its row.
+    text_last: bool,
 }
 
 /// How much of an id a narrow terminal shows: its time, which no two runs of a node are likely to share.
@@ -184,6 +186,8 @@ const CELL_MIN: usize = 12;
 
 /// Spaces between two columns.
 const GAP: usize = 2;
+/// How many lines beneath a row its text takes at most.
+const TEXT_LINES_MAX: usize = 4;
 
 impl Rows {
     pub(crate) fn new(titles: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -191,7 +195,15 @@ impl Rows {
             titles: titles.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
             ids: false,
+            text_last: false,
         }
+    }
+
+    /// The last column is text of any length, which one looks for: a terminal that is too narrow shows it beneath its
+    /// row.
+    pub(crate) fn of_text(mut self) -> Self {
+        self.text_last = true;
+        self
     }
 
     /// The first column has ids of runs or backfills: commands take their beginnings, so a narrow terminal may show
@@ -237,6 +249,9 @@ impl Rows {
             |widths: &[usize]| room.is_some_and(|room| widths.iter().sum::<usize>() + GAP * widths.len() > room + GAP);
         let mut rows = std::borrow::Cow::Borrowed(&self.rows);
         let mut widths = widths_of(&rows);
+        if let Some(room) = room.filter(|_| self.text_last && too_wide(&widths)) {
+            return self.draw_text_beneath(room, colours);
+        }
         if self.ids && too_wide(&widths) && self.beginnings_differ() {
             for id in rows.to_mut().iter_mut().filter_map(|row| row.first_mut()) {
                 *id = beginning(id).to_owned();
@@ -290,6 +305,35 @@ impl Rows {
                 Some(room) if left_out.width() > room => format!("(too narrow for {count} more: see -o json)"),
                 _ => left_out,
             });
+        }
+        lines.join("\n")
+    }
+}
+
+impl Rows {
+    /// The table without its last column, which stands beneath each row that has something there.
+    fn draw_text_beneath(&self, room: usize, colours: bool) -> String {
+        let split = |row: &Vec<String>| row.split_last().map(|(text, rest)| (text.clone(), rest.to_vec()));
+        let (texts, rows): (Vec<String>, Vec<Vec<String>>) = self.rows.iter().filter_map(split).unzip();
+        let (_, titles) = split(&self.titles).unwrap_or_default();
+        let table = Self {
+            titles,
+            rows,
+            ids: self.ids,
+            text_last: false,
+        };
+        let drawn = table.draw(Some(room), colours);
+        let mut lines = Vec::new();
+        for (place, line) in drawn.lines().enumerate() {
+            lines.push(line.to_owned());
+            // The first line has the titles, one after the last row may say what is left out.
+            let text = place.checked_sub(1).and_then(|row| texts.get(row));
+            for part in text.into_iter().filter(|text| *text != "-").flat_map(|text| {
+                let width = room.saturating_sub(GAP).max(CELL_MIN);
+                terminal::wrapped(text, width, TEXT_LINES_MAX)
+            }) {
+                lines.push(format!("{}{part}", " ".repeat(GAP)));
+            }
         }
         lines.join("\n")
     }
@@ -385,6 +429,20 @@ mod tests {
         // Where beginnings are alike, or of something else, they are of no use.
         rows.add(["0199f5a0-0001-7000-8000-00000000000c", "x", "failed"].map(str::to_owned));
         assert!(rows.draw(Some(44), false).contains("-00000000000c"));
+    }
+
+    #[test]
+    fn text_without_room_stands_beneath_its_row() {
+        let mut rows = Rows::new(["TASK", "STATE", "RESULT"]).of_text();
+        rows.add(["a", "succeeded", "-"].map(str::to_owned));
+        rows.add(["b", "failed", "the file has no header, and no line is a number"].map(str::to_owned));
+        assert_eq!(rows.draw(None, false).lines().count(), 3);
+        assert!(rows.draw(None, false).ends_with("no line is a number"));
+        assert_eq!(rows.draw(Some(80), false), rows.draw(None, false));
+        assert_eq!(
+            rows.draw(Some(30), false),
+            "TASK  STATE\na     succeeded\nb     failed\n  the file has no header, and\n  no line is a number"
+        );
     }
 
     #[test]

@@ -108,6 +108,7 @@ pub(crate) fn wrapped(text: &str, width: usize, lines_max: usize) -> Vec<String>
         // Between two words if there is a space, never before the first character.
         let end = match fits {
             None => rest.len(),
+            Some((end, ' ')) => end,
             Some((end, _)) => match rest[..end].rfind(' ').filter(|space| *space > 0) {
                 Some(space) => space,
                 None => end.max(rest.chars().next().map_or(0, char::len_utf8)),
@@ -148,6 +149,7 @@ mod tests {
         assert_eq!(wrapped("unbreakable", 4, 9), ["unbr", "eaka", "ble"]);
         assert_eq!(wrapped("one two three four", 9, 2), ["one two", "three fo\u{2026}"]);
         assert_eq!(wrapped("\u{5929}\u{6c14}", 1, 9), ["\u{5929}", "\u{6c14}"]);
+        assert_eq!(wrapped("ab cdef gh", 7, 9), ["ab cdef", "gh"]);
         assert!(wrapped("  ", 9, 2).is_empty());
         assert_eq!(cut("\u{5929}\u{6c14}\u{9884}\u{62a5}", 6), "\u{5929}\u{6c14}\u{2026}");
     }
