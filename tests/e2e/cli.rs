@@ -326,7 +326,7 @@ async fn things_with_names() {
         said.contains("there is no group `gg`") && said.contains("did you mean the group `g`?"),
         "{said}"
     );
-    let said = ends(&node, USAGE, &["backfill", "show", "ffffffff"]);
+    let said = ends(&node, REFUSED, &["backfill", "show", "ffffffff"]);
     assert!(
         said.contains("no backfill has an id that begins with ffffffff"),
         "{said}"
@@ -381,8 +381,17 @@ async fn lists_in_json() {
         (all["items"].as_array().map(Vec::len), &all["next_cursor"]),
         (Some(2), &Value::Null)
     );
-    let said = ends(&node, REFUSED, &["run", "list", "--limit", "0"]);
-    assert!(said.contains("limit"), "{said}");
+    for wrong in [
+        ["run", "list", "--limit", "0"],
+        ["run", "list", "--from", "yesterday"],
+        ["run", "list", "-g", ""],
+    ] {
+        ends(&node, USAGE, &wrong);
+    }
+    ends(&node, USAGE, &["group", "next", "g", "--count", "0"]);
+    ends(&node, USAGE, &["group", "show", ""]);
+    let of_today = json_of(&node, &["run", "list", "--from", "2026-01-01"]);
+    assert_eq!(of_today["items"].as_array().map(Vec::len), Some(2));
 }
 
 /// Helpful errors and their exit codes.

@@ -21,8 +21,6 @@ pub use config::NodeOptions;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// The system's allocator (glibc's) lets threads wait for each other where one frees what another made, which is what a
 /// server's threads do all day: docs/benchmarks.md, empty polls. It stands here and not in `main.rs` so that every
 /// program made of this crate has it.
@@ -40,7 +38,7 @@ static ALLOCATOR_OPTIONS: &[u8; 16] = b"narenas_ratio:1\0";
 /// Runs the program; see [`Cli`] for what it understands and its help for the exit codes.
 pub fn main() -> ExitCode {
     completions::answer();
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(code) => code,
         Err(error) => exit::report(&error),

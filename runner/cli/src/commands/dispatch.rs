@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::done;
 use super::run_ref::AssignmentRef;
+use crate::exit::instant;
 use crate::session::{MAX_LISTED, Session};
 use crate::{document, output};
 
@@ -40,11 +41,11 @@ pub enum OfferCommand {
         /// Only of this offer
         #[arg(long)]
         offer: Option<String>,
-        /// From this time, RFC 3339
-        #[arg(long)]
+        /// From this time, RFC 3339, or a date (midnight UTC)
+        #[arg(long, value_name = "TIME", value_parser = instant)]
         from: Option<String>,
-        /// To this time, RFC 3339
-        #[arg(long)]
+        /// To this time, RFC 3339, or a date (midnight UTC)
+        #[arg(long, value_name = "TIME", value_parser = instant)]
         to: Option<String>,
     },
     /// Show what a poll would return to a user now, and why. Nothing is assigned
@@ -86,11 +87,11 @@ pub struct AssignmentFilter {
     /// Only in these states, with commas: assigned, completed, failed, revoked, expired
     #[arg(long)]
     pub state: Option<String>,
-    /// From this time, RFC 3339
-    #[arg(long)]
+    /// From this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// To this time, RFC 3339
-    #[arg(long)]
+    /// To this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }
 
@@ -127,7 +128,7 @@ pub enum AudienceCommand {
     },
 }
 
-/// The options of `heddle events`.
+/// The options of `heddle events`. Its lines are JSON, whatever the output format is.
 #[derive(Args, Debug)]
 pub struct Events {
     /// Continue after this cursor

@@ -74,7 +74,7 @@ pub enum GroupCommand {
         /// The name of the group
         name: String,
         /// The number of instants, 1 to 1000
-        #[arg(long, default_value_t = 5)]
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
         count: u32,
     },
 }

@@ -8,7 +8,7 @@ use heddle_store::change::Noun;
 use serde_json::{Value, json};
 
 use super::done;
-use crate::exit::usage;
+use crate::exit::{instant, usage};
 use crate::session::{MAX_LISTED, Session};
 
 pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
@@ -42,11 +42,11 @@ pub struct Audit {
     /// Only this action: create, update, delete, cancel, ...
     #[arg(long)]
     pub action: Option<String>,
-    /// From this time, RFC 3339
-    #[arg(long, value_name = "TIME")]
+    /// From this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// To this time, RFC 3339
-    #[arg(long, value_name = "TIME")]
+    /// To this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }
 

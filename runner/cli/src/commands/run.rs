@@ -17,7 +17,7 @@ use super::run_control::{bulk, clear_task, control, override_task, retry_task, s
 use super::run_ref::RunRef;
 use super::run_show::{logs, show};
 use super::{done, watch};
-use crate::exit::{NO, usage, word};
+use crate::exit::{NO, instant, usage, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
@@ -48,9 +48,9 @@ pub enum RunCommand {
         /// Include runs that ended longer ago than the `hot` period of the retention (default 3 days)
         #[arg(long)]
         history: bool,
-        /// The maximum number of runs, 1 to 500
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
+        /// The maximum number of runs, 1 to 100000. More than 500 are read page by page
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        limit: u32,
         /// The cursor of the next page, as printed by the previous call
         #[arg(long)]
         cursor: Option<String>,
@@ -277,11 +277,11 @@ pub struct Filter {
     /// Only runs with this label: NAME=VALUE, or NAME for any value
     #[arg(long)]
     pub label: Option<String>,
-    /// Only runs created at or after this time, RFC 3339
-    #[arg(long)]
+    /// Only runs created at or after this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// Only runs created at or before this time, RFC 3339
-    #[arg(long)]
+    /// Only runs created at or before this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }
 
@@ -316,7 +316,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             history,
             limit,
             cursor,
-        } => list(session, filter, history, limit, cursor).await,
+        } => list(session, filter, history, limit as usize, cursor).await,
         RunCommand::Show { id } => show(session, id.find(session).await?).await,
         RunCommand::Task { id, task, item } => attempts(session, id.find(session).await?, &task, item).await,
         RunCommand::Logs {
@@ -389,12 +389,12 @@ async fn remove(session: &Session, id: Uuid, yes: bool) -> Result<ExitCode> {
 async fn start(session: &Session, options: Start) -> Result<ExitCode> {
     let mut task_params = BTreeMap::new();
     for pair in &options.task_params {
-        let (task, params) = pair_of(pair, "--task-params")?;
+        let (task, params) = pair_of(pair, "--task-params", "TASK=JSON")?;
         task_params.insert(name(task, "--task-params")?, object(params, "--task-params")?);
     }
     let mut labels = BTreeMap::new();
     for pair in &options.labels {
-        let (name, value) = pair_of(pair, "--label")?;
+        let (name, value) = pair_of(pair, "--label", "NAME=VALUE")?;
         labels.insert(name.to_owned(), value.to_owned());
     }
     let submission = Submission {

@@ -219,7 +219,8 @@ async fn no_latest(session: &Session, kind: &str, group: Option<&str>) -> anyhow
 /// The id of the only thing that was found by the beginning of its id.
 fn the_one(kind: &str, prefix: &str, found: &[Value], more: bool) -> Result<Uuid> {
     match found {
-        [] => Err(usage(format!("no {kind} has an id that begins with {prefix}"))),
+        // As of a whole id that nothing has.
+        [] => Err(anyhow!("no {kind} has an id that begins with {prefix}")),
         [one] => id_of(one),
         several => {
             let more = if more { "\n  ..." } else { "" };
@@ -301,6 +302,8 @@ mod tests {
         );
         let said = the_one("backfill", "0199f5a0", &[one(first), one(second)], true).unwrap_err();
         assert!(said.to_string().ends_with("\n  ..."), "{said}");
-        assert!(the_one("run", "0199f5a0", &[], false).is_err());
+        let none = the_one("run", "0199f5a0", &[], false).unwrap_err();
+        assert_eq!(crate::exit::code(&none), crate::exit::NO);
+        assert_eq!(crate::exit::code(&said), crate::exit::USAGE);
     }
 }

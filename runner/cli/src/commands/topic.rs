@@ -73,8 +73,8 @@ pub enum TopicCommand {
         #[command(flatten)]
         filter: MessageFilter,
         /// The maximum number of messages, 1 to 500
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
+        limit: u16,
         /// The cursor of the next page, as printed by the previous call
         #[arg(long)]
         cursor: Option<String>,
@@ -270,7 +270,7 @@ async fn messages(
     session: &Session,
     name: &str,
     filter: MessageFilter,
-    limit: usize,
+    limit: u16,
     cursor: Option<String>,
 ) -> Result<()> {
     let request = session.client.get(&["v1", "topics", name, "messages"]);
