@@ -138,7 +138,10 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
     }
     if documents.is_empty() {
         let files: Vec<String> = paths.iter().map(|path| shown(path)).collect();
-        return Err(usage(format!("nothing to do: there is no document in {}", files.join(", "))));
+        return Err(usage(format!(
+            "nothing to do: there is no document in {}",
+            files.join(", ")
+        )));
     }
     Ok(in_order(documents))
 }

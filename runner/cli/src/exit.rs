@@ -85,7 +85,10 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let given = error.downcast_ref::<Hint>();
     let what = error.chain().nth(usize::from(given.is_some()));
     // Causes that repeat what was said are left out.
-    eprintln!("error: {}", what.map_or_else(String::new, |what| Chain(what).to_string()));
+    eprintln!(
+        "error: {}",
+        what.map_or_else(String::new, |what| Chain(what).to_string())
+    );
     if let Some(given) = given {
         eprintln!("hint: {given}");
     }
@@ -163,7 +166,10 @@ mod tests {
     #[test]
     fn a_date_is_an_instant() {
         assert_eq!(instant("2026-11-25").as_deref(), Ok("2026-11-25T00:00:00Z"));
-        assert_eq!(instant("2026-11-25T08:00:00+01:00").as_deref(), Ok("2026-11-25T08:00:00+01:00"));
+        assert_eq!(
+            instant("2026-11-25T08:00:00+01:00").as_deref(),
+            Ok("2026-11-25T08:00:00+01:00")
+        );
         assert!(instant("yesterday").is_err() && instant("").is_err());
     }
 

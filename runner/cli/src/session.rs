@@ -182,7 +182,11 @@ impl Session {
     pub(crate) async fn delete(&self, deletion: Deletion<'_>) -> Result<ExitCode> {
         let Deletion { kind, name, lost, .. } = &deletion;
         let lost = lost.join(", ");
-        let with = if lost.is_empty() { String::new() } else { format!(", with {lost}") };
+        let with = if lost.is_empty() {
+            String::new()
+        } else {
+            format!(", with {lost}")
+        };
         if !terminal::may_delete(&format!("{kind} {name}{with}"), deletion.yes)? {
             return Ok(ExitCode::from(NO));
         }

@@ -238,7 +238,11 @@ async fn on_the_command_line() {
     let past = ["topic", "fill", "t", "--count", "1000", "--day", "2020-01-01"];
     let output = run_program(&past, &[("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)]);
     let [said, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert_eq!((output.status.code(), said.as_str()), (Some(1), "0 accepted\n"), "{errors}");
+    assert_eq!(
+        (output.status.code(), said.as_str()),
+        (Some(1), "0 accepted\n"),
+        "{errors}"
+    );
     assert!(
         errors.starts_with("error: line 1 and 999 more: ") && errors.lines().count() == 1,
         "{errors}"

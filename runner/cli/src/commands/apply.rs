@@ -328,7 +328,9 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             .get(&["v1", "groups"])
             .query_if("category", export.category.as_deref());
         let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-        session.has_to_be(&groups, "categories", export.category.as_deref()).await?;
+        session
+            .has_to_be(&groups, "categories", export.category.as_deref())
+            .await?;
         for group in groups {
             // Those that Heddle keeps for its topics come with these.
             let Some(name) = name_of(&group).filter(|name| !name.starts_with(GROUP_PREFIX)) else {

@@ -130,7 +130,10 @@ pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCod
                 ("CREATED", "/created_at"),
                 ("FINISHED", "/finished_at"),
             ];
-            let request = session.client.get(&["v1", "backfills"]).query_if("group", group.as_deref());
+            let request = session
+                .client
+                .get(&["v1", "backfills"])
+                .query_if("group", group.as_deref());
             let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
             session.has_to_be(&items, "groups", group.as_deref()).await?;
             session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;

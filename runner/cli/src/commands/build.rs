@@ -444,7 +444,11 @@ mod tests {
         };
         std::fs::write(dir.path().join("app.py"), "def run(params, ctx):\n    return 1\n").unwrap();
         assert_eq!(refused("no class `WitWorld`"), 1);
-        std::fs::write(dir.path().join("package.json"), r#"{"dependencies": {"left-pad": "1"}}"#).unwrap();
+        std::fs::write(
+            dir.path().join("package.json"),
+            r#"{"dependencies": {"left-pad": "1"}}"#,
+        )
+        .unwrap();
         assert_eq!(refused("no script `build`"), 2);
     }
 

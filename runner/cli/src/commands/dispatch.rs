@@ -262,7 +262,11 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
             let revoked: Value = session.client.post(&path).json(&json!({})).send().await?;
             session.output.print(&revoked, |one| {
                 let of = |field| output::cell(one, field);
-                format!("assignment {id} revoked: {} no longer holds {}", of("/uid"), of("/offer"))
+                format!(
+                    "assignment {id} revoked: {} no longer holds {}",
+                    of("/uid"),
+                    of("/offer")
+                )
             })?;
         }
     }

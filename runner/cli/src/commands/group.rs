@@ -183,7 +183,10 @@ async fn active_runs(session: &Session, name: &str) -> Result<u64> {
 
 /// All groups, or those of a category, with the next instant that any of their schedules has.
 async fn list(session: &Session, category: Option<String>) -> Result<()> {
-    let request = session.client.get(&["v1", "groups"]).query_if("category", category.as_deref());
+    let request = session
+        .client
+        .get(&["v1", "groups"])
+        .query_if("category", category.as_deref());
     let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
     session.has_to_be(&groups, "categories", category.as_deref()).await?;
     session

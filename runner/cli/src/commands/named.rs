@@ -385,7 +385,10 @@ fn granted(mut body: Value, groups: Vec<String>, categories: Vec<String>) -> Val
 /// A grant to a group that does not exist yet is allowed, and may be a slip of the hand. If something cannot be looked up,
 /// nothing is said about it.
 async fn warn_of_groups(session: &Session, body: &Value) {
-    for group in items(&body["groups"]).filter_map(Value::as_str).filter(|group| *group != "*") {
+    for group in items(&body["groups"])
+        .filter_map(Value::as_str)
+        .filter(|group| *group != "*")
+    {
         let found = session.client.group(group).await;
         if found.is_err_and(|error| error.status() == Some(404)) {
             eprintln!("warning: there is no group `{group}` yet");

@@ -22,7 +22,11 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
         ("RUNNING", "/running"),
         ("POSITION", "/position|/change_position"),
     ];
-    let items: Vec<Value> = session.client.get(&["v1", "nodes"]).send_for_all(&session.client, MAX_LISTED).await?;
+    let items: Vec<Value> = session
+        .client
+        .get(&["v1", "nodes"])
+        .send_for_all(&session.client, MAX_LISTED)
+        .await?;
     session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
     done()
 }
@@ -69,9 +73,14 @@ pub(crate) async fn audit(session: &Session, wanted: Audit) -> Result<ExitCode> 
         .query_if("to", wanted.to);
     let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
     // A newer server may know more kinds than this program.
-    if let Some(kind) = wanted.kind.filter(|kind| items.is_empty() && !Noun::WORDS.contains(&kind.as_str())) {
+    if let Some(kind) = wanted
+        .kind
+        .filter(|kind| items.is_empty() && !Noun::WORDS.contains(&kind.as_str()))
+    {
         let kinds = Noun::WORDS.join(", ");
-        return Err(usage(format!("--kind: nothing is called `{kind}`; the kinds are {kinds}")));
+        return Err(usage(format!(
+            "--kind: nothing is called `{kind}`; the kinds are {kinds}"
+        )));
     }
     session.output.print_list(&json!({ "items": items }), &columns)?;
     done()

@@ -1,9 +1,9 @@
 //! `apply --prune`: what the server has and the files have not.
 
-use std::collections::BTreeSet;
 use anyhow::{Context, Result};
 use heddle_domain::topic::GROUP_PREFIX;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use super::apply::name_of;
 use crate::document::{Document, Kind};

@@ -376,7 +376,10 @@ async fn remove(session: &Session, id: Uuid, yes: bool) -> Result<ExitCode> {
     if !yes && terminal::can_ask() {
         let run = session.client.run(id).await?;
         let created = output::plain(&json!(run.created_at));
-        let what = format!("run {id} of {} ({}, created {created}), with its log", run.group, run.state);
+        let what = format!(
+            "run {id} of {} ({}, created {created}), with its log",
+            run.group, run.state
+        );
         if !terminal::may_delete(&what, false)? {
             return Ok(ExitCode::from(NO));
         }

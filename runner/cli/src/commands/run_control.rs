@@ -180,15 +180,21 @@ mod tests {
     #[test]
     fn what_became_of_many_runs_is_a_sentence() {
         let report = |matched: u64, changed: u64, refused: &[&str], dry_run: bool| -> BulkReport {
-            let refused = refused.iter().map(|detail| json!({"id": Uuid::nil(), "detail": detail}));
+            let refused = refused
+                .iter()
+                .map(|detail| json!({"id": Uuid::nil(), "detail": detail}));
             let refused: Vec<Value> = refused.collect();
-            let value = json!({"matched": matched, "changed": changed, "ids": [], "refused": refused, "dry_run": dry_run});
+            let value =
+                json!({"matched": matched, "changed": changed, "ids": [], "refused": refused, "dry_run": dry_run});
             serde_json::from_value(value).unwrap()
         };
         assert_eq!(in_words(&report(1, 1, &[], false), "paused"), "1 run matches, 1 paused");
         let some = report(3, 1, &["it has ended", "it has ended"], false);
         assert_eq!(in_words(&some, "cancelled"), "3 runs match, 1 cancelled");
-        assert_eq!(refusals(&some), [format!("run {} and 1 more: it has ended", Uuid::nil())]);
+        assert_eq!(
+            refusals(&some),
+            [format!("run {} and 1 more: it has ended", Uuid::nil())]
+        );
         let dry = report(2, 0, &[], true);
         assert_eq!(in_words(&dry, "deleted"), "2 runs match, and would be deleted");
     }

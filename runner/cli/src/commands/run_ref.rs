@@ -265,7 +265,10 @@ mod tests {
             assert!(nothing.parse::<RunRef>().is_err(), "{nothing}");
             for (said, list) in [
                 (nothing.parse::<BackfillRef>().unwrap_err(), "heddle backfill list"),
-                (nothing.parse::<NotificationRef>().unwrap_err(), "heddle notification list"),
+                (
+                    nothing.parse::<NotificationRef>().unwrap_err(),
+                    "heddle notification list",
+                ),
                 (nothing.parse::<AssignmentRef>().unwrap_err(), "heddle assignment list"),
             ] {
                 assert!(said.contains("a UUID") && said.contains(list), "{said}");
@@ -276,7 +279,12 @@ mod tests {
     #[test]
     fn what_has_no_group_is_the_latest_of_none() {
         assert!("latest:etl".parse::<NotificationRef>().is_ok());
-        assert!("latest:etl".parse::<AssignmentRef>().unwrap_err().contains("write `latest`"));
+        assert!(
+            "latest:etl"
+                .parse::<AssignmentRef>()
+                .unwrap_err()
+                .contains("write `latest`")
+        );
         assert!("latest".parse::<AssignmentRef>().is_ok());
         let held = serde_json::json!({"assignment_id": "0199f5a0-0000-7000-8000-00000000000a"});
         assert!(the_one("assignment", "0199f5a0", &[held], false).is_ok());

@@ -291,7 +291,9 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         ScriptCommand::Test(test) if local::is_file(&test.name) => {
             local::test(session.output, &test.name, &test.params, test.timeout.as_deref()).await
         }
-        ScriptCommand::Test(test) => invoke(session, &test).await,
+        ScriptCommand::Test(test) => invoke(session, &test)
+            .await
+            .map_err(|error| no_such_file(&test.name, error)),
         ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
         ScriptCommand::Diff(wanted) => versions::diff(session, &wanted).await,
         ScriptCommand::Check(wanted) => versions::check(session, &wanted).await,
@@ -430,6 +432,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     if runs.is_empty() {
         // A name that no script has is no script without runs.
         session.client.script(script).await?;
+        eprintln!("there is no run with the script {name} yet");
     }
     let is_it = |resolved: &Value| match (resolved.as_str().and_then(|text| text.split_once('@')), version) {
         (Some((name, found)), Some(version)) => name == script && found == version.to_string(),
@@ -457,6 +460,18 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
         }
     }
     done()
+}
+
+/// Of a name that looks like that of a file and is on the server none: the file is what was meant.
+fn no_such_file(name: &str, error: anyhow::Error) -> anyhow::Error {
+    let refused = error.downcast_ref::<heddle_client::Error>();
+    let unknown = refused.and_then(heddle_client::Error::status) == Some(404);
+    match unknown && (is_source(name) || name.contains('/')) {
+        true => usage(format!(
+            "cannot read {name}: no such file, and no script of that name on the server"
+        )),
+        false => error,
+    }
 }
 
 /// Runs a script on the server without making a run.

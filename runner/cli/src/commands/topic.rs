@@ -228,7 +228,10 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
                 let room = terminal::is_interactive().then(|| terminal::size().0);
                 match found.buckets.as_ref().map_or(0, Vec::len) {
                     1 => format!("{}\n1 bucket; use -o json to show it", progress(&found, room)),
-                    buckets => format!("{}\n{buckets} buckets; use -o json to list them", progress(&found, room)),
+                    buckets => format!(
+                        "{}\n{buckets} buckets; use -o json to list them",
+                        progress(&found, room)
+                    ),
                 }
             })?;
         }
@@ -487,9 +490,11 @@ mod tests {
 
     fn day(state: &str, counts: [i64; 3]) -> Day {
         let [total, sent, failed] = counts;
-        serde_json::from_value(json!({"day": "2026-11-21", "state": state, "total": total, "sent": sent, "failed": failed,
+        serde_json::from_value(
+            json!({"day": "2026-11-21", "state": state, "total": total, "sent": sent, "failed": failed,
                                       "cancelled": 0, "in_hand": 0, "retrying": 0, "drained_at": null,
-                                      "dropped_at": null}))
+                                      "dropped_at": null}),
+        )
         .unwrap()
     }
 
@@ -497,8 +502,15 @@ mod tests {
     fn what_a_topic_takes_with_it_is_counted() {
         assert_eq!(kept_messages(&[]), None);
         assert_eq!(kept_messages(&[day("dropped", [9, 9, 0])]), None);
-        let days = [day("drained", [200, 199, 1]), day("scheduled", [100, 0, 0]), day("dropped", [9, 9, 0])];
-        assert_eq!(kept_messages(&days).as_deref(), Some("300 messages (100 still to be sent)"));
+        let days = [
+            day("drained", [200, 199, 1]),
+            day("scheduled", [100, 0, 0]),
+            day("dropped", [9, 9, 0]),
+        ];
+        assert_eq!(
+            kept_messages(&days).as_deref(),
+            Some("300 messages (100 still to be sent)")
+        );
     }
 
     #[test]
@@ -506,7 +518,10 @@ mod tests {
         let day = day("drained", [2, 2, 0]);
         assert_eq!(progress(&day, None).lines().count(), 1);
         let narrow = progress(&day, Some(80));
-        assert!(narrow.lines().count() == 2 && narrow.lines().all(|line| line.len() <= 80), "{narrow}");
+        assert!(
+            narrow.lines().count() == 2 && narrow.lines().all(|line| line.len() <= 80),
+            "{narrow}"
+        );
     }
 
     #[test]

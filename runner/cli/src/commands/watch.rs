@@ -166,7 +166,11 @@ fn unseen_errors(run: &Run, tree: &[String]) -> Vec<String> {
     if run.state != RunState::Failed {
         return Vec::new();
     }
-    let failed = run.tasks.iter().flatten().filter(|task| task.state == TaskState::Failed);
+    let failed = run
+        .tasks
+        .iter()
+        .flatten()
+        .filter(|task| task.state == TaskState::Failed);
     let errors = failed.filter_map(|task| {
         let message = task.error.as_ref()?.message.as_str();
         let item = task.item.map(|item| format!("[{item}]")).unwrap_or_default();
@@ -411,7 +415,10 @@ mod tests {
                            {"task": "c", "item": 1, "state": "failed", "error": {"kind": "failed", "message": "item"}}]);
         let failed = of("failed", tasks.clone());
         let tree = tree(&failed, &[], 0);
-        assert_eq!(unseen_errors(&failed, &tree), [format!("a: {message}"), "c[1]: item".to_owned()]);
+        assert_eq!(
+            unseen_errors(&failed, &tree),
+            [format!("a: {message}"), "c[1]: item".to_owned()]
+        );
         assert!(unseen_errors(&of("running", tasks), &tree).is_empty());
     }
 

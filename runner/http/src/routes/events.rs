@@ -325,10 +325,7 @@ mod tests {
         check(
             &format!("[{{{own}, {{\"n\": 1}}]"),
             0,
-            &[
-                &format!(r#"{{"cursor": "7-3-1", "kind": "run.failed", {own}"#),
-                &second,
-            ],
+            &[&format!(r#"{{"cursor": "7-3-1", "kind": "run.failed", {own}"#), &second],
         );
         // A field of params is no time of the event.
         check(
