@@ -244,8 +244,10 @@ impl Feed {
 async fn events(request: Request) -> Outcome {
     let after = match request.query("after") {
         None => EventPosition::default(),
-        Some(text) => parse_position(text)
-            .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` must be the `cursor` of an earlier line")))?,
+        // As any other cursor that cannot be read.
+        Some(text) => parse_position(text).ok_or_else(|| {
+            Problem::malformed(format!("`after` must be the `cursor` of an earlier line, not `{text}`"))
+        })?,
     };
     let left = request.query_number("limit", 1..=LIMIT_MAX)?.unwrap_or(u64::MAX);
     let asked = request.query_all("kinds");
