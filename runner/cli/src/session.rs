@@ -1,15 +1,12 @@
 //! A server to talk to and a way to print.
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
-use crate::exit::{Hint, NO};
+use crate::exit::Hint;
 use crate::output::Format;
-use crate::terminal;
 
 /// Where the help lists the options that all commands share: apart from each command's own, and after them.
 const HEADING: &str = "Server and output";
@@ -160,41 +157,6 @@ impl Session {
                 None => format!("{kind} {name} deleted"),
             }
         })
-    }
-}
-
-/// What is deleted, and what goes with it.
-pub(crate) struct Deletion<'a> {
-    /// The word for it: group, ...
-    pub(crate) kind: &'static str,
-    pub(crate) name: &'a str,
-    pub(crate) path: &'a [&'a str],
-    /// Also if the server would rather not.
-    pub(crate) force: bool,
-    /// Ask nobody.
-    pub(crate) yes: bool,
-    /// What is lost with it, in words.
-    pub(crate) lost: Vec<String>,
-}
-
-impl Session {
-    /// Deletes a thing after asking whoever sits at a terminal, and says what was lost with it.
-    pub(crate) async fn delete(&self, deletion: Deletion<'_>) -> Result<ExitCode> {
-        let Deletion { kind, name, lost, .. } = &deletion;
-        let lost = lost.join(", ");
-        let with = if lost.is_empty() {
-            String::new()
-        } else {
-            format!(", with {lost}")
-        };
-        if !terminal::may_delete(&format!("{kind} {name}{with}"), deletion.yes)? {
-            return Ok(ExitCode::from(NO));
-        }
-        self.remove(kind, name, deletion.path, deletion.force).await?;
-        if !lost.is_empty() {
-            eprintln!("deleted with it: {lost}");
-        }
-        Ok(ExitCode::SUCCESS)
     }
 }
 

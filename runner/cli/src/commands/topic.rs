@@ -20,7 +20,7 @@ use super::backfill::bar;
 use super::done;
 use crate::exit::{NO, usage};
 use crate::output::Format;
-use crate::session::{Deletion, MAX_LISTED, Session};
+use crate::session::{MAX_LISTED, Session};
 use crate::{document, output, terminal};
 
 /// Between two looks at something that is watched.
@@ -246,16 +246,16 @@ async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
     let path = ["v1", "topics", name];
     let days = session.client.get(&[&path[..], &["days"]].concat());
     let days: Vec<Day> = days.send_for_all(&session.client, MAX_LISTED).await?;
-    session
-        .delete(Deletion {
-            kind: "topic",
-            name,
-            path: &path,
-            force: false,
-            yes,
-            lost: kept_messages(&days).into_iter().collect(),
-        })
-        .await
+    let lost = kept_messages(&days);
+    let with = lost.as_ref().map(|lost| format!(", with {lost}")).unwrap_or_default();
+    if !terminal::may_delete(&format!("topic {name}{with}"), yes)? {
+        return Ok(ExitCode::from(NO));
+    }
+    session.remove("topic", name, &path, false).await?;
+    if let Some(lost) = lost {
+        eprintln!("deleted with it: {lost}");
+    }
+    done()
 }
 
 /// How many messages there are, and how many of them have not been sent yet, in words.
