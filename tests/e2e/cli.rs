@@ -276,6 +276,15 @@ async fn things_with_names() {
     let file = world.directory().join("hello.wasm");
     let told = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
     assert_eq!(told["bytes"], std::fs::metadata(&file).unwrap().len());
+    // A file that exists is somebody's work.
+    std::fs::write(&file, "mine").unwrap();
+    let again = ["script", "download", "hello", &file.to_string_lossy()];
+    let said = ends(&node, USAGE, &again);
+    assert!(said.contains("already exists") && said.contains("--force"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    ends(&node, DONE, &[&again[..], &["--force"]].concat());
+    let whole = std::fs::read(&file).unwrap();
+    assert_eq!(heddle(&node, &["script", "download", "hello", "-"]).stdout, whole);
     let sources = world.directory().join("sources");
     let told = json_of(
         &node,
@@ -317,7 +326,7 @@ async fn things_with_names() {
         said.contains("there is no group `gg`") && said.contains("did you mean the group `g`?"),
         "{said}"
     );
-    let said = ends(&node, USAGE, &["backfill", "show", "ffffffff"]);
+    let said = ends(&node, REFUSED, &["backfill", "show", "ffffffff"]);
     assert!(
         said.contains("no backfill has an id that begins with ffffffff"),
         "{said}"
@@ -372,8 +381,149 @@ async fn lists_in_json() {
         (all["items"].as_array().map(Vec::len), &all["next_cursor"]),
         (Some(2), &Value::Null)
     );
-    let said = ends(&node, REFUSED, &["run", "list", "--limit", "0"]);
-    assert!(said.contains("limit"), "{said}");
+    for wrong in [
+        ["run", "list", "--limit", "0"],
+        ["run", "list", "--from", "yesterday"],
+        ["run", "list", "-g", ""],
+    ] {
+        ends(&node, USAGE, &wrong);
+    }
+    ends(&node, USAGE, &["group", "next", "g", "--count", "0"]);
+    ends(&node, USAGE, &["group", "show", ""]);
+    let of_today = json_of(&node, &["run", "list", "--from", "2026-01-01"]);
+    assert_eq!(of_today["items"].as_array().map(Vec::len), Some(2));
+}
+
+/// What was done is a sentence on stdout; pages and what changes nothing are notices beside it.
+#[tokio::test]
+async fn answers_are_sentences() {
+    let (_world, node) = World::with_node().await;
+    let both = |arguments: &[&str]| -> (String, String) {
+        let output = heddle(&node, arguments);
+        let [said, beside] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        assert_eq!(output.status.code(), Some(DONE), "{arguments:?}\n{said}\n{beside}");
+        (said, beside)
+    };
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    node.put_group(
+        "follows",
+        json!({"depends_on": ["g"], "tasks": {"t": {"script": "hello"}}}),
+    )
+    .await;
+    node.put_group("q", one(json!({"queue": "q"}))).await;
+    let base = node.base();
+    for (arguments, wanted, page) in [
+        (&["queue", "pause", "q"][..], "queue q paused\n", "queues/q"),
+        (&["queue", "resume", "q"], "queue q resumed\n", "queues/q"),
+        (
+            &["queue", "limit", "q", "10", "1m"],
+            "queue q limited to 10 claims in 1m\n",
+            "queues/q",
+        ),
+        (&["queue", "limit", "q"], "queue q has no limit\n", "queues/q"),
+        (&["group", "disable", "g"], "group g disabled (drain)\n", "groups/g"),
+        (&["group", "enable", "g"], "group g enabled\n", "groups/g"),
+        (
+            &["audience", "set", "gid_team", "ann"],
+            "gid_team has 1 member\n",
+            "dispatch/audiences/gid_team",
+        ),
+        (
+            &["audience", "add", "gid_team", "bob"],
+            "1 added; gid_team has 2 members\n",
+            "dispatch/audiences/gid_team",
+        ),
+        (
+            &["audience", "remove", "gid_team", "bob"],
+            "1 removed; gid_team has 1 member\n",
+            "dispatch/audiences/gid_team",
+        ),
+    ] {
+        let (said, beside) = both(arguments);
+        assert_eq!(
+            (said.as_str(), beside.trim_end()),
+            (wanted, format!("{base}/{page}").as_str())
+        );
+    }
+    let (said, beside) = both(&["audience", "remove", "gid_team", "cas"]);
+    assert_eq!(said, "gid_team has 1 member\n");
+    assert!(beside.contains("cas is no member of gid_team"), "{beside}");
+    node.run("g", json!({})).await;
+    let (said, _) = both(&["run", "bulk", "delete", "-g", "g", "--dry-run"]);
+    assert_eq!(said, "1 run matches, and would be deleted\n");
+    let (said, beside) = both(&["run", "bulk", "cancel", "-g", "g"]);
+    assert_eq!(said, "1 run matches, 0 cancelled\n");
+    assert!(beside.starts_with("run "), "the reason: {beside}");
+    // Scripts are not asked.
+    let (said, _) = both(&["run", "bulk", "delete", "-g", "g"]);
+    assert_eq!(said, "1 run matches, 1 deleted\n");
+    let run = heddle_tests::id(&node.run("g", json!({})).await);
+    assert_eq!(both(&["run", "rm", "latest"]).0, format!("run {run} deleted\n"));
+    assert!(both(&["group", "rm", "g"]).0.contains("detached: follows"));
+    let pruned = both(&["retention", "prune", "--dry-run"]).0;
+    assert_eq!(pruned, "nothing would be removed\n");
+    // What a group may not have yet is worth a word.
+    let output = node.put("/v1/secrets/s", json!({"value": "hush"})).await;
+    output.expect_status(201);
+    let set = [
+        "connection",
+        "set",
+        "c",
+        "postgres://u:p@127.0.0.1:1/d",
+        "--group",
+        "nope",
+        "--group",
+        "follows",
+    ];
+    let (_, beside) = both(&set);
+    assert_eq!(beside, "warning: there is no group `nope` yet\n");
+}
+
+/// A list of nothing, because nothing is called so, is an error.
+#[tokio::test]
+async fn names_that_nothing_has() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("nightly", one(json!({"script": "hello"}))).await;
+    for (arguments, wanted) in [
+        (
+            &["backfill", "list", "--group", "nightli"][..],
+            "did you mean the group `nightly`?",
+        ),
+        (&["notification", "list", "--group", "none"], "there is no group `none`"),
+        (
+            &["notification", "list", "--channel", "none"],
+            "there is no channel `none`",
+        ),
+        (&["assignment", "list", "--offer", "none"], "there is no offer `none`"),
+        (&["offer", "occurrences", "--offer", "none"], "there is no offer `none`"),
+        (&["export", "--category", "none"], "there is no category `none`"),
+        (&["group", "list", "--category", "none"], "there is no category `none`"),
+        (&["run", "bulk", "delete", "-g", "none"], "there is no group `none`"),
+        (&["run", "show", "latest:none"], "there is no group `none`"),
+        (&["open", "group", "none", "--print"], "there is no group `none`"),
+        (
+            &["notification", "show", "ffffffff"],
+            "no notification has an id that begins with ffffffff",
+        ),
+    ] {
+        let said = ends(&node, REFUSED, arguments);
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+    let said = ends(&node, USAGE, &["audit", "--kind", "none"]);
+    assert!(said.contains("the kinds are backfill, "), "{said}");
+    let said = ends(&node, USAGE, &["script", "test", "none.ts"]);
+    assert!(said.contains("no such file"), "{said}");
+    let said = ends(&node, USAGE, &["category", "set", "c"]);
+    assert!(said.contains("stdin is empty"), "{said}");
+    ends(&node, DONE, &["open", "group", "nightly", "--print"]);
+    // The variables are no typed options.
+    let said = ends(&node, USAGE, &["run"]);
+    assert!(
+        said.contains("Start, watch and control runs") && !said.contains("compile-wasm"),
+        "{said}"
+    );
+    let said = ends(&node, USAGE, &["group", "show"]);
+    assert!(!said.contains("--url"), "{said}");
 }
 
 /// Helpful errors and their exit codes.
@@ -425,6 +575,11 @@ async fn errors() {
     );
     assert!(completed(&["heddle", &url, "group", "show", ""]).contains("nightly-report"));
     assert!(completed(&["heddle", &url, "run", "watch", "la"]).contains("latest"));
+    assert_eq!(
+        completed(&["heddle", &url, "run", "watch", "latest:ni"]).trim(),
+        "latest:nightly-report"
+    );
+    assert!(completed(&["heddle", &url, "export", "ni"]).contains("nightly-report"));
     assert!(completed(&["heddle", "gr"]).contains("group"));
     assert_eq!(
         completed(&["heddle", "--url=http://127.0.0.1:1", "run", "start", "night"]).trim(),

@@ -199,7 +199,7 @@ async fn naming_runs() {
         let said = ends(&node, USAGE, &["run", "show", &first[..8]]);
         assert!(said.contains(&first) && said.contains(&second), "{said}");
     }
-    ends(&node, USAGE, &["run", "show", "ffffffff"]);
+    ends(&node, REFUSED, &["run", "show", "ffffffff"]);
     ends(&node, USAGE, &["run", "show", "0199f5a"]);
     // What nothing is named after is told apart from what has no runs, and a slip of the hand is seen.
     let said = ends(&node, REFUSED, &["run", "show", "latest:none"]);

@@ -399,7 +399,10 @@ async fn finding_groups_and_runs() {
         (failed.clone(), Some(1))
     );
     assert_eq!(id(&node.get("/v1/runs/latest").await.expect_status(200)), waits);
-    node.get("/v1/runs/latest?group=none").await.expect_problem(404, &[]);
+    let none = node.get("/v1/runs/latest?group=none").await;
+    none.expect_said(404, "there is no group `none`");
+    let none = node.get("/v1/runs/latest?group=export&state=cancelled").await;
+    none.expect_said(404, "no run matches these filters");
 }
 
 /// A look into a queue claims nothing.

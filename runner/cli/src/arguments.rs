@@ -1,8 +1,11 @@
 //! What the command line understands.
 
+use std::any::TypeId;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     apply, backfill, dispatch, group, named, nodes, open, queue, retention, run, runtime, script, token, topic,
@@ -19,6 +22,34 @@ pub struct Cli {
     pub connection: Connection,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Arguments that name something. An empty name would be left out of an address, which then names a whole list.
+const NAMES: [&str; 11] = [
+    "name", "id", "group", "groups", "category", "audience", "members", "offer", "channel", "task", "uid",
+];
+
+impl Cli {
+    /// Reads a command line.
+    pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let matches = strict(Self::command()).try_get_matches_from(words)?;
+        Self::from_arg_matches(&matches)
+    }
+}
+
+/// The same command line, which takes no empty names.
+fn strict(command: clap::Command) -> clap::Command {
+    let is_name = |arg: &Arg| {
+        NAMES.contains(&arg.get_id().as_str())
+            && arg.get_possible_values().is_empty()
+            && arg.get_value_parser().type_id() == TypeId::of::<String>()
+    };
+    command
+        .mut_args(|arg| match is_name(&arg) {
+            true => arg.value_parser(NonEmptyStringValueParser::new()),
+            false => arg,
+        })
+        .mut_subcommands(strict)
 }
 
 /// Everything that can be done.
@@ -51,6 +82,7 @@ pub enum Command {
     /// Create runs for instants in the past
     Backfill(backfill::Backfill),
     /// Run a script on the server without creating a run
+    #[command(mut_arg("name", |arg| arg.help("`name` or `name@version`")))]
     Invoke(script::Invoke),
     /// Manage offers: work that users poll for
     #[command(subcommand, alias = "offers")]
@@ -164,8 +196,6 @@ pub struct Migrate {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -227,7 +257,7 @@ mod tests {
             "heddle completions bash",
             "heddle compile-wasm",
         ] {
-            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+            Cli::read(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }
 
@@ -236,10 +266,41 @@ mod tests {
         for line in [
             "heddle",
             "heddle run watch x",
+            "heddle run list --limit 0",
+            "heddle run list --from yesterday",
+            "heddle run list --group ",
+            "heddle group show ",
+            "heddle group next g --count 0",
+            "heddle notification show 7",
+            "heddle assignment revoke latest:g",
             "heddle group disable g --mode perhaps",
             "heddle nodes -o xml",
         ] {
-            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+            assert!(Cli::read(line.split(' ')).is_err(), "{line}");
+        }
+    }
+
+    /// Nothing but a name of the program, or of a noun, is a question about what there is.
+    #[test]
+    fn a_command_alone_shows_the_help() {
+        for line in ["heddle", "heddle run", "heddle topic"] {
+            let said = Cli::read(line.split(' ')).unwrap_err();
+            let kind = clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+            assert_eq!(said.kind(), kind, "{said}");
+            assert!(!said.to_string().contains("compile-wasm"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_files_fits_into_eighty_columns() {
+        for name in ["apply", "diff"] {
+            let mut command = Cli::command();
+            let command = command.find_subcommand_mut(name).expect("a command");
+            let help = command.clone().term_width(80).render_long_help().to_string();
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+            assert!(help.contains("from_env"), "{help}");
         }
     }
 }

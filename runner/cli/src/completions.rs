@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::arguments::Cli;
 use crate::commands::run_ref::RunRef;
-use crate::session::URL_DEFAULT;
+use crate::session::{URL_DEFAULT, or_variable};
 
 /// The environment variable that the lines for shells set.
 const VARIABLE: &str = "HEDDLE_COMPLETE";
@@ -61,12 +61,17 @@ const NOUNS: [(&str, Named); 19] = [
     ("notification", by("notifications", "id")),
 ];
 
+/// The tasks of the run that was typed before.
+const TASKS: Named = by("tasks", "task");
+
 /// Which names an argument takes; `nouns`: the commands that lead to it.
 fn named(nouns: &[&str], arg: &Arg) -> Option<Named> {
     let id = arg.get_id().as_str();
     match id {
         "group" => return Some(by("groups", "name")),
+        "groups" if nouns == ["export"] => return Some(by("groups", "name")),
         _ if arg.get_value_parser().type_id() == std::any::TypeId::of::<RunRef>() => return Some(by("runs", "id")),
+        "task" if arg.is_positional() && nouns.first() == Some(&"run") => return Some(TASKS),
         "name" | "id" | "audience" if arg.is_positional() => {}
         _ => return None,
     }
@@ -139,31 +144,83 @@ fn candidates(named: Named, typed: &OsStr) -> Vec<CompletionCandidate> {
         return Vec::new();
     };
     let words: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
-    let of = |option: &str, variable: &str| typed_option(&words, option).or_else(|| std::env::var(variable).ok());
+    let of = |option: &str, variable: &str| or_variable(typed_option(&words, option), variable);
     let url = of("--url", "HEDDLE_URL").unwrap_or_else(|| URL_DEFAULT.to_owned());
-    let token = of("--token", "HEDDLE_TOKEN").filter(|token| !token.is_empty());
+    let token = of("--token", "HEDDLE_TOKEN");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // After `latest:` comes the name of a group.
+    let latest_of = typed.strip_prefix(LATEST_OF).filter(|_| has_latest(named));
+    let asked = match latest_of {
+        Some(_) => by("groups", "name"),
+        None => named,
+    };
     let found = runtime.ok().and_then(|runtime| {
-        let asked = async { tokio::time::timeout(PATIENCE, ask(&url, token.as_deref(), named)).await };
-        runtime.block_on(asked).ok().flatten()
+        let answer = async { tokio::time::timeout(PATIENCE, ask(&url, token.as_deref(), asked, &words)).await };
+        runtime.block_on(answer).ok().flatten()
     });
-    offered(named, found.unwrap_or_default(), typed)
+    let found = found.unwrap_or_default();
+    match latest_of {
+        Some(group) => latest_offered(found, group),
+        None => offered(named, found, typed),
+    }
 }
 
-async fn ask(url: &str, token: Option<&str>, named: Named) -> Option<Vec<Value>> {
+async fn ask(url: &str, token: Option<&str>, named: Named, words: &[OsString]) -> Option<Vec<Value>> {
     let client = Client::new(url, token).ok()?;
+    if named == TASKS {
+        return tasks(&client, typed_run(words)?).await;
+    }
     let most = if named.list == "runs" { RUNS_MAX } else { NAMES_MAX };
     let request = client.get(&["v1", named.list]).query("limit", most);
     let page: Value = request.send().await.ok()?;
     page["items"].as_array().cloned()
 }
 
-/// The candidates that begin with the typed text, each with a short description.
+/// The run that was typed after `run` and what is to be done with it.
+fn typed_run(words: &[OsString]) -> Option<RunRef> {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let noun = words.iter().position(|word| *word == "run" || *word == "runs")?;
+    words.get(noun + 2..)?.iter().find_map(|word| word.parse().ok())
+}
+
+/// The tasks of a run, each once.
+async fn tasks(client: &Client, run: RunRef) -> Option<Vec<Value>> {
+    let request = match run {
+        RunRef::Id(id) => client.get(&["v1", "runs", &id.to_string()]),
+        RunRef::Latest(group) => client.get(&["v1", "runs", "latest"]).query_if("group", group),
+        RunRef::Prefix(prefix) => client.get(&["v1", "runs", "latest"]).query("id", prefix),
+    };
+    let run: Value = request.send().await.ok()?;
+    let mut tasks = run["tasks"].as_array().cloned()?;
+    let mut seen = std::collections::BTreeSet::new();
+    tasks.retain(|task| seen.insert(task["task"].to_string()));
+    Some(tasks)
+}
+
+/// Before the name of a group: its newest one.
+const LATEST_OF: &str = "latest:";
+
+fn has_latest(named: Named) -> bool {
+    ["runs", "backfills", "notifications"].contains(&named.list)
+}
+
+/// The newest one of each group whose name goes on with what was typed.
+fn latest_offered(groups: Vec<Value>, typed: &str) -> Vec<CompletionCandidate> {
+    let names = groups.iter().filter_map(|group| group["name"].as_str());
+    names
+        .filter(|name| name.starts_with(typed))
+        .map(|name| CompletionCandidate::new(format!("{LATEST_OF}{name}")))
+        .collect()
+}
+
+/// What goes on with what was typed, and a few words to each.
 fn offered(named: Named, found: Vec<Value>, typed: &str) -> Vec<CompletionCandidate> {
     let text = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
     let latest = match named.list {
         "runs" => Some(("latest".to_owned(), "the newest run".to_owned())),
         "backfills" => Some(("latest".to_owned(), "the newest backfill".to_owned())),
+        "notifications" => Some(("latest".to_owned(), "the newest notification".to_owned())),
+        "assignments" => Some(("latest".to_owned(), "the newest assignment".to_owned())),
         _ => None,
     };
     let all = found.iter().map(|one| {
@@ -172,6 +229,9 @@ fn offered(named: Named, found: Vec<Value>, typed: &str) -> Vec<CompletionCandid
                 let words = [text(one, "group"), text(one, "state"), text(one, "created_at")];
                 words.join(" ").trim().to_owned()
             }
+            "notifications" => text(one, "subject"),
+            "assignments" => [text(one, "uid"), text(one, "offer"), text(one, "state")].join(" "),
+            "tasks" => text(one, "state"),
             _ => text(one, "description").lines().next().unwrap_or_default().to_owned(),
         };
         (text(one, named.field), words)
@@ -226,6 +286,11 @@ mod tests {
             (&["offer", "rm"], "id"),
             (&["secret", "rm"], "name"),
             (&["session", "end"], "name"),
+            (&["export"], "groups"),
+            (&["run", "logs"], "task"),
+            (&["run", "override"], "task"),
+            (&["notification", "show"], "id"),
+            (&["assignment", "revoke"], "id"),
         ] {
             assert!(completed(&command, path, arg).is_some(), "{path:?} {arg}");
         }
@@ -257,6 +322,24 @@ mod tests {
         assert_eq!(names(by("runs", "id"), runs.clone(), ""), ["latest", "0199f5a0"]);
         assert_eq!(names(by("runs", "id"), runs, "019"), ["0199f5a0"]);
         assert_eq!(names(by("backfills", "id"), json!([]), "la"), ["latest"]);
+    }
+
+    #[test]
+    fn the_run_of_a_task_and_the_group_of_the_latest_are_typed_before() {
+        let run = |line: &str| typed_run(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(
+            run("heddle run logs latest:etl ex"),
+            Some(RunRef::Latest(Some("etl".into())))
+        );
+        assert_eq!(
+            run("heddle --url http://a run task --item 1 0199f5a0 "),
+            Some(RunRef::Prefix("0199f5a0".into()))
+        );
+        assert_eq!(run("heddle run logs"), None);
+        let groups = vec![json!({"name": "etl"}), json!({"name": "hello"})];
+        let offered = latest_offered(groups, "e");
+        let names: Vec<_> = offered.iter().map(CompletionCandidate::get_value).collect();
+        assert_eq!(names, ["latest:etl"]);
     }
 
     #[test]

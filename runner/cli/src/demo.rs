@@ -141,6 +141,9 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
         }
         known.add("category", category)?;
     }
+    if SCRIPTS.iter().any(|name| known.lacks("script", name)) {
+        tracing::info!("compiling the scripts of the demo; this takes a while the first time");
+    }
     for name in SCRIPTS {
         put_script(&client, &mut known, name).await?;
     }

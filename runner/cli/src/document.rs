@@ -19,6 +19,7 @@ use heddle_domain::notify::channel::ChannelKind;
 use serde_json::{Map, Value};
 
 use crate::exit::usage;
+use crate::terminal;
 
 /// The maximum size of a file in bytes.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -137,7 +138,11 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<Document>> {
         }
     }
     if documents.is_empty() {
-        return Err(usage("nothing to do: the files contain no document"));
+        let files: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+        return Err(usage(format!(
+            "nothing to do: there is no document in {}",
+            files.join(", ")
+        )));
     }
     Ok(in_order(documents))
 }
@@ -185,6 +190,7 @@ fn shown(path: &Path) -> String {
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
+        terminal::says_that_stdin_is_read();
         std::io::stdin().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)
     } else {
         std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
@@ -203,6 +209,9 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
 pub(crate) fn read_value(path: &Path) -> Result<Value> {
     let bytes = read_bytes(path)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| usage(format!("{} is not UTF-8", shown(path))))?;
+    if text.trim().is_empty() {
+        return Err(usage(format!("{} is empty", shown(path))));
+    }
     serde_saphyr::from_str(text).map_err(|error| usage(format!("{}: {}", shown(path), said(&error))))
 }
 

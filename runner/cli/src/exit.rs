@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use heddle_client::Error;
-use heddle_domain::Span;
+use heddle_domain::{Chain, Span};
 use heddle_postgres::{InUse, NoServer};
 use serde::de::DeserializeOwned;
 
@@ -68,16 +68,27 @@ pub(crate) fn word<T: DeserializeOwned + Default>(text: Option<String>, option: 
     text.map_or_else(|| Ok(T::default()), read)
 }
 
-/// Prints an error for the user, and returns its exit code.
+/// An instant that an option names. A date means midnight in UTC, for lists, which are of no group and its time zone.
+pub(crate) fn instant(text: &str) -> Result<String, String> {
+    if let Ok(date) = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
+        return Ok(format!("{date}T00:00:00Z"));
+    }
+    heddle_client::moment::parse_moment(text).map(|_| text.to_owned())
+}
+
+/// Tells the user what went wrong and gives the exit code for it.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         // `heddle ... | head` is no failure.
         return ExitCode::SUCCESS;
     }
     let given = error.downcast_ref::<Hint>();
-    let causes = error.chain().skip(usize::from(given.is_some()));
-    let said: Vec<String> = causes.map(ToString::to_string).collect();
-    eprintln!("error: {}", said.join(": "));
+    let what = error.chain().nth(usize::from(given.is_some()));
+    // Causes that repeat what was said are left out.
+    eprintln!(
+        "error: {}",
+        what.map_or_else(String::new, |what| Chain(what).to_string())
+    );
     if let Some(given) = given {
         eprintln!("hint: {given}");
     }
@@ -150,6 +161,16 @@ mod tests {
         };
         assert_eq!(code(&Err::<(), _>(refused).context("group x").unwrap_err()), NO);
         assert_eq!(code(&Error::Invalid("bad url".into()).into()), USAGE);
+    }
+
+    #[test]
+    fn a_date_is_an_instant() {
+        assert_eq!(instant("2026-11-25").as_deref(), Ok("2026-11-25T00:00:00Z"));
+        assert_eq!(
+            instant("2026-11-25T08:00:00+01:00").as_deref(),
+            Ok("2026-11-25T08:00:00+01:00")
+        );
+        assert!(instant("yesterday").is_err() && instant("").is_err());
     }
 
     #[test]

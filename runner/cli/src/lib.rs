@@ -21,11 +21,9 @@ pub use config::NodeOptions;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-/// With the allocator of glibc, threads wait for each other when one frees memory that another allocated, which a
-/// server's threads do all the time (docs/benchmarks.md, empty polls). This is here and not in `main.rs`, so that every
-/// program with this crate has it.
+/// The system's allocator (glibc's) lets threads wait for each other where one frees what another made, which is what a
+/// server's threads do all day: docs/benchmarks.md, empty polls. It stands here and not in `main.rs` so that every
+/// program made of this crate has it.
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -40,7 +38,7 @@ static ALLOCATOR_OPTIONS: &[u8; 16] = b"narenas_ratio:1\0";
 /// Runs the program; see [`Cli`] for what it understands and its help for the exit codes.
 pub fn main() -> ExitCode {
     completions::answer();
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(code) => code,
         Err(error) => exit::report(&error),

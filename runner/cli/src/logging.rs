@@ -16,10 +16,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// The default log level. The database drivers log each notice of a server, even harmless ones (such as that no
-/// transaction was open at a rollback), which would be a line for each batch of messages. So they are set to a higher
-/// level.
-const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn";
+/// What is logged unless somebody says otherwise. The drivers tell each notice of each server, as harmless as that there was
+/// no transaction to be rolled back: a line for each batch of messages. The pool of scripts' connections warns of each that
+/// the server closes, also when `dev` stops its own; a task that needs one has the error.
+const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn,deadpool.postgres=error";
 
 /// Starts logging. `level` is a level or a list of directives (`info,heddle_engine=debug`); RUST_LOG wins over it.
 pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::Result<()> {
@@ -40,4 +40,15 @@ pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::R
     // A second start in one process (tests) keeps the first.
     let _ = started;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_can_be_read() {
+        let filter = EnvFilter::try_new(LEVEL).unwrap().to_string();
+        assert!(filter.contains("deadpool.postgres=error"), "{filter}");
+    }
 }

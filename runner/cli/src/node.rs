@@ -16,9 +16,9 @@ use heddle_engine::{Engine, EngineConfig, NodeClock, SystemChance};
 use heddle_http::access::provider::Provider;
 use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, ServeLimits};
-use heddle_store::Store;
 use heddle_store::change::Noun;
 use heddle_store::secret::SecretKeys;
+use heddle_store::{Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -299,11 +299,11 @@ async fn connect(url: &str) -> Result<Store> {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
             Ok(store) => break store,
             // It has tried for some seconds already.
-            Err(heddle_store::StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
+            Err(StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which does not answer");
             }
             // A standby may be promoted.
-            Err(heddle_store::StoreError::ReadOnly(error)) if tokio::time::Instant::now() < until => {
+            Err(StoreError::ReadOnly(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which is read-only");
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
@@ -343,11 +343,22 @@ pub(crate) fn start_children() -> Result<CompilerCommand> {
     Ok(called("compile-wasm"))
 }
 
+/// Connects for a command: who typed the address is told what is wrong with it, not at which line this was found.
+async fn connect_once(url: &str) -> Result<Store> {
+    const WHAT: &str = "cannot connect to the database";
+    let connected = Store::connect(url, 1).await;
+    connected.map_err(|error| match &error {
+        StoreError::Unavailable(failed) => match std::error::Error::source(failed) {
+            Some(cause) => anyhow::anyhow!("{WHAT}: {}", Chain(cause)),
+            None => anyhow::Error::from(error).context(WHAT),
+        },
+        _ => anyhow::Error::from(error).context(WHAT),
+    })
+}
+
 /// Brings a database's schema up to date.
 pub async fn migrate(database_url: &str) -> Result<()> {
-    let store = Store::connect(database_url, 1)
-        .await
-        .context("cannot connect to the database")?;
+    let store = connect_once(database_url).await?;
     store.migrate().await.context("cannot migrate the database schema")?;
     store.close();
     Ok(())
@@ -359,9 +370,7 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
     let now = NodeClock::default().own();
     let spec = TokenSpec::read(&serde_json::to_value(token)?, now)
         .map_err(|faults| usage(format!("the token is not valid: {faults}")))?;
-    let store = Store::connect(database_url, 1)
-        .await
-        .context("cannot connect to the database")?;
+    let store = connect_once(database_url).await?;
     store.migrate().await.context("cannot migrate the database schema")?;
     let text = heddle_http::access::new_token(&SystemChance);
     let write = heddle_store::token::TokenWrite {

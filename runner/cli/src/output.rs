@@ -35,12 +35,22 @@ impl Format {
     /// Prints a list: in JSON the whole page. A list that was read to its end says so as the server does, by a
     /// `next_cursor` that is null.
     pub(crate) fn print_list(self, page: &Value, columns: &[(&str, &str)]) -> Result<()> {
+        self.print_rows(page, columns, false)
+    }
+
+    /// The same for things whose first column is an id that a narrow terminal may shorten.
+    pub(crate) fn print_list_of_ids(self, page: &Value, columns: &[(&str, &str)]) -> Result<()> {
+        self.print_rows(page, columns, true)
+    }
+
+    fn print_rows(self, page: &Value, columns: &[(&str, &str)], ids: bool) -> Result<()> {
         let mut page = page.clone();
         if let Some(fields) = page.as_object_mut().filter(|fields| fields.contains_key("items")) {
             fields.entry("next_cursor").or_insert(Value::Null);
         }
         self.print(&page, |page| {
             let mut rows = Rows::new(columns.iter().map(|(title, _)| *title));
+            rows.ids = ids;
             for item in items(page) {
                 rows.add(columns.iter().map(|(_, pointer)| cell(item, pointer)));
             }
@@ -167,6 +177,8 @@ pub(crate) struct Rows {
     rows: Vec<Vec<String>>,
     /// The first column has ids of objects that commands also find by the beginning of the id.
     ids: bool,
+    /// The last column is text of any length: where it has no room, it stands beneath its row.
+    text_last: bool,
 }
 
 /// How many characters of an id a narrow terminal shows: its time, which is hardly ever the same for two runs.
@@ -176,6 +188,8 @@ const CELL_MIN: usize = 12;
 
 /// Spaces between two columns.
 const GAP: usize = 2;
+/// How many lines beneath a row its text takes at most.
+const TEXT_LINES_MAX: usize = 4;
 
 impl Rows {
     pub(crate) fn new(titles: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -183,7 +197,15 @@ impl Rows {
             titles: titles.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
             ids: false,
+            text_last: false,
         }
+    }
+
+    /// The last column is text of any length, which one looks for: a terminal that is too narrow shows it beneath its
+    /// row.
+    pub(crate) fn of_text(mut self) -> Self {
+        self.text_last = true;
+        self
     }
 
     /// The first column has ids of runs or backfills: commands take their beginnings, so a narrow terminal may show
@@ -229,6 +251,9 @@ impl Rows {
             |widths: &[usize]| room.is_some_and(|room| widths.iter().sum::<usize>() + GAP * widths.len() > room + GAP);
         let mut rows = std::borrow::Cow::Borrowed(&self.rows);
         let mut widths = widths_of(&rows);
+        if let Some(room) = room.filter(|_| self.text_last && too_wide(&widths)) {
+            return self.draw_text_beneath(room, colours);
+        }
         if self.ids && too_wide(&widths) && self.beginnings_differ() {
             for id in rows.to_mut().iter_mut().filter_map(|row| row.first_mut()) {
                 *id = beginning(id).to_owned();
@@ -282,6 +307,35 @@ impl Rows {
                 Some(room) if left_out.width() > room => format!("(too narrow for {count} more: see -o json)"),
                 _ => left_out,
             });
+        }
+        lines.join("\n")
+    }
+}
+
+impl Rows {
+    /// The table without its last column, which stands beneath each row that has something there.
+    fn draw_text_beneath(&self, room: usize, colours: bool) -> String {
+        let split = |row: &Vec<String>| row.split_last().map(|(text, rest)| (text.clone(), rest.to_vec()));
+        let (texts, rows): (Vec<String>, Vec<Vec<String>>) = self.rows.iter().filter_map(split).unzip();
+        let (_, titles) = split(&self.titles).unwrap_or_default();
+        let table = Self {
+            titles,
+            rows,
+            ids: self.ids,
+            text_last: false,
+        };
+        let drawn = table.draw(Some(room), colours);
+        let mut lines = Vec::new();
+        for (place, line) in drawn.lines().enumerate() {
+            lines.push(line.to_owned());
+            // The first line has the titles, one after the last row may say what is left out.
+            let text = place.checked_sub(1).and_then(|row| texts.get(row));
+            for part in text.into_iter().filter(|text| *text != "-").flat_map(|text| {
+                let width = room.saturating_sub(GAP).max(CELL_MIN);
+                terminal::wrapped(text, width, TEXT_LINES_MAX)
+            }) {
+                lines.push(format!("{}{part}", " ".repeat(GAP)));
+            }
         }
         lines.join("\n")
     }
@@ -377,6 +431,20 @@ mod tests {
         // Shortened ids are not used if they are equal, or if the column has no ids of runs or backfills.
         rows.add(["0199f5a0-0001-7000-8000-00000000000c", "x", "failed"].map(str::to_owned));
         assert!(rows.draw(Some(44), false).contains("-00000000000c"));
+    }
+
+    #[test]
+    fn text_without_room_stands_beneath_its_row() {
+        let mut rows = Rows::new(["TASK", "STATE", "RESULT"]).of_text();
+        rows.add(["a", "succeeded", "-"].map(str::to_owned));
+        rows.add(["b", "failed", "the file has no header, and no line is a number"].map(str::to_owned));
+        assert_eq!(rows.draw(None, false).lines().count(), 3);
+        assert!(rows.draw(None, false).ends_with("no line is a number"));
+        assert_eq!(rows.draw(Some(80), false), rows.draw(None, false));
+        assert_eq!(
+            rows.draw(Some(30), false),
+            "TASK  STATE\na     succeeded\nb     failed\n  the file has no header, and\n  no line is a number"
+        );
     }
 
     #[test]

@@ -18,27 +18,13 @@ pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 /// Options of every command that talks to a server.
 #[derive(Args, Clone, Debug)]
 pub struct Connection {
-    /// The address of the server
-    #[arg(
-        long,
-        global = true,
-        help_heading = HEADING,
-        display_order = ORDER,
-        env = "HEDDLE_URL",
-        default_value = URL_DEFAULT,
-        value_name = "URL"
-    )]
-    pub url: String,
-    /// The token for the server. `heddle dev` needs no token
-    #[arg(
-        long,
-        global = true,
-        help_heading = HEADING,
-        display_order = ORDER,
-        env = "HEDDLE_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN"
-    )]
+    // clap does not read the variables: it would take one for a typed option, answer `heddle` alone with an error instead
+    // of the help, and show errors of usage as if `--url` had to be given.
+    /// The address of the server [env: HEDDLE_URL] [default: http://127.0.0.1:8080]
+    #[arg(long, global = true, help_heading = HEADING, display_order = ORDER, value_name = "URL")]
+    pub url: Option<String>,
+    /// The token for the server. `heddle dev` needs no token [env: HEDDLE_TOKEN]
+    #[arg(long, global = true, help_heading = HEADING, display_order = ORDER, value_name = "TOKEN")]
     pub token: Option<String>,
     /// How answers are printed
     #[arg(
@@ -54,7 +40,13 @@ pub struct Connection {
     pub output: Format,
 }
 
-/// The client and the output format of a command.
+/// What was typed, or what a variable says; an empty text says nothing.
+pub(crate) fn or_variable(typed: Option<String>, variable: &str) -> Option<String> {
+    let said = |text: &String| !text.is_empty();
+    typed.filter(said).or_else(|| std::env::var(variable).ok().filter(said))
+}
+
+/// What a command works with.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: Client,
@@ -73,8 +65,9 @@ pub(crate) struct Named {
 
 impl Session {
     pub(crate) fn open(connection: &Connection) -> Result<Self> {
-        let token = connection.token.as_deref().filter(|token| !token.is_empty());
-        let client = Client::new(&connection.url, token)?;
+        let url = or_variable(connection.url.clone(), "HEDDLE_URL");
+        let token = or_variable(connection.token.clone(), "HEDDLE_TOKEN");
+        let client = Client::new(url.as_deref().unwrap_or(URL_DEFAULT), token.as_deref())?;
         Ok(Self {
             client,
             output: connection.output,
@@ -124,7 +117,14 @@ impl Session {
         url.into()
     }
 
-    /// Gets and prints one object.
+    /// Prints the address of a page, for people: on stderr, since programs read stdout.
+    pub(crate) fn tell_page(&self, path: &[&str]) {
+        if self.output == Format::Table {
+            eprintln!("{}", self.page(path));
+        }
+    }
+
+    /// Gets and prints one thing.
     pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
         let value: Value = self.client.get(path).send().await?;
         self.output.print_thing(&value)
@@ -136,13 +136,13 @@ impl Session {
         self.output.print_list(&serde_json::json!({ "items": items }), columns)
     }
 
-    /// Sends a POST and prints the answer.
-    pub(crate) async fn act(&self, path: &[&str], body: &Value) -> Result<()> {
-        let answer: Option<Value> = self.client.post(path).json(body).send_for_option().await?;
-        match answer {
-            Some(answer) => self.output.print_thing(&answer),
-            None => Ok(()),
+    /// A list that has nothing of a thing: an error if there is no such thing, so that a slip of the hand is seen. Of
+    /// what was deleted, lists may still have something.
+    pub(crate) async fn has_to_be(&self, found: &[Value], kind: &str, name: Option<&str>) -> Result<()> {
+        if let (Some(name), []) = (name, found) {
+            let _: Value = self.client.get(&["v1", kind, name]).send().await?;
         }
+        Ok(())
     }
 
     /// Deletes an object, and prints that it did.

@@ -1,4 +1,4 @@
-//! Properties of the terminal, and drawing on it.
+//! What kind of terminal there is, drawing on it, and asking whoever sits there.
 
 use std::io::{IsTerminal, Write};
 
@@ -11,6 +11,36 @@ const DEFAULT_SIZE: (usize, usize) = (80, 24);
 /// Whether stdout is a terminal.
 pub(crate) fn is_interactive() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether somebody sits there who can be asked. Scripts cannot.
+pub(crate) fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Asks on stderr, since stdout is for results. Any answer but yes is a no.
+pub(crate) fn asks(question: &str) -> Result<bool> {
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Whether something may be deleted: without a terminal, or with `--yes`, nobody is asked.
+pub(crate) fn may_delete(what: &str, yes: bool) -> Result<bool> {
+    if yes || !can_ask() || asks(&format!("This deletes {what}. Continue?"))? {
+        return Ok(true);
+    }
+    eprintln!("nothing was deleted");
+    Ok(false)
+}
+
+/// Says that a command waits for what is typed: it would look as if it hung.
+pub(crate) fn says_that_stdin_is_read() {
+    if can_ask() {
+        eprintln!("reading from standard input; end with Ctrl-D");
+    }
 }
 
 /// Whether to use colours (https://no-color.org).
@@ -61,6 +91,35 @@ pub(crate) fn coloured(text: &str, colour: &str, on: bool) -> String {
     }
 }
 
+/// Breaks text into lines of a number of columns, at most so many; the last one says whether there is more.
+pub(crate) fn wrapped(text: &str, width: usize, lines_max: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        if lines.len() + 1 == lines_max {
+            lines.push(cut(rest, width));
+            break;
+        }
+        let mut used = 0;
+        let fits = rest.char_indices().find(|(_, letter)| {
+            used += letter.width().unwrap_or(0);
+            used > width
+        });
+        // Between two words if there is a space, never before the first character.
+        let end = match fits {
+            None => rest.len(),
+            Some((end, ' ')) => end,
+            Some((end, _)) => match rest[..end].rfind(' ').filter(|space| *space > 0) {
+                Some(space) => space,
+                None => end.max(rest.chars().next().map_or(0, char::len_utf8)),
+            },
+        };
+        lines.push(rest[..end].to_owned());
+        rest = rest[end..].trim_start();
+    }
+    lines
+}
+
 /// Cuts text to a number of columns; most characters of East Asia take two.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
@@ -86,6 +145,12 @@ mod tests {
     fn text_is_cut_by_columns() {
         assert_eq!(cut("weather", 7), "weather");
         assert_eq!(cut("weather", 6), "weath\u{2026}");
+        assert_eq!(wrapped("the weather in Seattle", 12, 3), ["the weather", "in Seattle"]);
+        assert_eq!(wrapped("unbreakable", 4, 9), ["unbr", "eaka", "ble"]);
+        assert_eq!(wrapped("one two three four", 9, 2), ["one two", "three fo\u{2026}"]);
+        assert_eq!(wrapped("\u{5929}\u{6c14}", 1, 9), ["\u{5929}", "\u{6c14}"]);
+        assert_eq!(wrapped("ab cdef gh", 7, 9), ["ab cdef", "gh"]);
+        assert!(wrapped("  ", 9, 2).is_empty());
         assert_eq!(cut("\u{5929}\u{6c14}\u{9884}\u{62a5}", 6), "\u{5929}\u{6c14}\u{2026}");
     }
 }

@@ -30,10 +30,12 @@ const FILES: [&str; 12] = [
     include_str!("examples/scripts.json"),
 ];
 
-/// The media types whose bodies are JSON values, or can be written as such: JSON is YAML, and a form has fields.
-const SHOWN: [&str; 3] = [
+/// The media types whose bodies are JSON values, or can be written as such: JSON is YAML, a line of NDJSON is a value, and
+/// a form has fields.
+const SHOWN: [&str; 4] = [
     "application/json",
     "application/yaml",
+    "application/x-ndjson",
     "application/x-www-form-urlencoded",
 ];
 

@@ -33,6 +33,9 @@ macro_rules! nouns {
         }
 
         impl Noun {
+            /// The names of all of them.
+            pub const WORDS: &[&str] = &[$($word),*];
+
             /// Its name in `changes.kind` and `audit.kind`.
             pub fn as_str(self) -> &'static str {
                 match self {

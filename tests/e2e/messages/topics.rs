@@ -231,6 +231,22 @@ async fn on_the_command_line() {
     let (code, said) = heddle(&node, &["topic", "day", "t", &day, "--watch", "-o", "json"]);
     let found: Value = serde_json::from_str(&said).expect("JSON and nothing else");
     assert_eq!((code, &found["state"]), (0, &json!("drained")));
+    // A day without messages is over at once.
+    let (code, said) = heddle(&node, &["topic", "day", "t", "2031-01-01", "--watch"]);
+    assert!(code == 0 && said.contains("no messages on this day"), "{said}");
+    // What was accepted is the result, what was rejected are errors, each of which is told once.
+    let past = ["topic", "fill", "t", "--count", "1000", "--day", "2020-01-01"];
+    let output = run_program(&past, &[("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)]);
+    let [said, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert_eq!(
+        (output.status.code(), said.as_str()),
+        (Some(1), "0 accepted\n"),
+        "{errors}"
+    );
+    assert!(
+        errors.starts_with("error: line 1 and 999 more: ") && errors.lines().count() == 1,
+        "{errors}"
+    );
     // The group of a topic that sends to a queue belongs to the topic, and is not exported separately.
     put_topic(&node, "q", json!({"queue": "q"})).await;
     let exported = heddle(&node, &["export", "--all"]).1;
@@ -238,6 +254,10 @@ async fn on_the_command_line() {
         exported.contains("queue: q") && !exported.contains("_topic-"),
         "{exported}"
     );
-    assert_eq!(heddle(&node, &["topic", "rm", "t"]).0, 0);
+    let (code, said) = heddle(&node, &["topic", "rm", "t"]);
+    assert!(
+        code == 0 && said.contains("deleted with it: 12346 messages (0 still to be sent)"),
+        "{said}"
+    );
     assert!(heddle(&node, &["topic", "show", "t"]).0 != 0);
 }

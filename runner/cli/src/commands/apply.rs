@@ -20,14 +20,17 @@ use crate::output::{self, Format, yaml};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
+/// Each paragraph is one line: it is wrapped as wide as the terminal is.
 const FILES_HELP: &str = "Files contain YAML (or JSON) documents, separated by `---`, of this form:
 
-  kind: group      # or category, template, secret, connection, pool, channel, topic, offer; default group
+  kind: group      # the default, or see below
   name: nightly
   spec: { ... }    # or the fields of the spec beside kind and name
 
-For a channel or an offer, `kind` can also be its own kind (email, webhook, ...; once, interval, daily). A secret can have
-`from_env: NAME` instead of `value`. The documents are sorted: each object comes after the objects that it refers to.";
+Kinds: group, category, template, secret, connection, pool, channel, topic, offer. For a channel or an offer, `kind` can \
+also be its own kind (email, webhook, ...; once, interval, daily). A secret can have `from_env: NAME` instead of `value`.
+
+The documents are sorted: each object comes after the objects that it refers to.";
 
 /// The options of `heddle apply`.
 #[derive(Args, Debug)]
@@ -325,6 +328,9 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             .get(&["v1", "groups"])
             .query_if("category", export.category.as_deref());
         let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+        session
+            .has_to_be(&groups, "categories", export.category.as_deref())
+            .await?;
         for group in groups {
             // Groups that Heddle creates for its topics are left out: they come with the topics.
             let Some(name) = name_of(&group).filter(|name| !name.starts_with(GROUP_PREFIX)) else {

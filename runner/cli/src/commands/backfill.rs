@@ -13,7 +13,7 @@ use super::done;
 use super::run::Params;
 use super::run_ref::BackfillRef;
 use crate::exit::{NO, duration, word};
-use crate::output::{Format, Rows, cell};
+use crate::output::Format;
 use crate::session::{MAX_LISTED, Session};
 use crate::{output, terminal};
 
@@ -130,16 +130,13 @@ pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCod
                 ("CREATED", "/created_at"),
                 ("FINISHED", "/finished_at"),
             ];
-            let request = session.client.get(&["v1", "backfills"]).query_if("group", group);
+            let request = session
+                .client
+                .get(&["v1", "backfills"])
+                .query_if("group", group.as_deref());
             let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            let page = json!({ "items": items, "next_cursor": null });
-            session.output.print(&page, |page| {
-                let mut rows = Rows::new(columns.iter().map(|(title, _)| *title)).of_ids();
-                for item in output::items(page) {
-                    rows.add(columns.iter().map(|(_, pointer)| cell(item, pointer)));
-                }
-                rows.to_string()
-            })?;
+            session.has_to_be(&items, "groups", group.as_deref()).await?;
+            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
             done()
         }
         Some(BackfillCommand::Show { id }) => {
@@ -203,6 +200,7 @@ async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> 
     session.output.print(&serde_json::to_value(&backfill)?, |_| {
         format!("backfill {id} is {}", backfill.state)
     })?;
+    session.tell_page(&["backfills", &id.to_string()]);
     done()
 }
 

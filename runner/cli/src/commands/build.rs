@@ -182,6 +182,16 @@ fn rust(dir: &Path) -> Result<PathBuf> {
 /// The packages that the script imports are named in its `requirements.txt`. If that names componentize-py, this
 /// version of it is used.
 fn python(dir: &Path) -> Result<PathBuf> {
+    let app = dir.join("app.py");
+    let text = std::fs::read_to_string(&app).with_context(|| format!("cannot read {}", app.display()))?;
+    // componentize-py would show the trace of a Python that looks for it.
+    if !text.contains("WitWorld") {
+        return Err(usage(format!(
+            "{} has no class `WitWorld`, which is the script; `heddle script new NAME --lang python-component` creates a \
+             project that has one. (A script that is one file without packages needs no build: call it NAME.py)",
+            app.display()
+        )));
+    }
     let (wit, wasm) = (write_wit(dir)?, output_file(dir));
     let environment = tools::requirements(dir)?;
     let tool = &tools::COMPONENTIZE_PY;
@@ -208,15 +218,22 @@ fn python(dir: &Path) -> Result<PathBuf> {
 
 /// Builds JavaScript, AssemblyScript, or anything else that npm builds.
 fn javascript(dir: &Path) -> Result<PathBuf> {
+    const NEEDED: &str = "Node.js with npm";
+    let manifest = dir.join("package.json");
+    let wanted = std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
+    // Before anything is installed or written.
+    if serde_json::from_str(&wanted).is_ok_and(|manifest: Value| !manifest["scripts"]["build"].is_string()) {
+        return Err(usage(format!(
+            "{} has no script `build`, which has to write a .wasm file; `heddle script new NAME --lang \
+             javascript-component` creates a project that has one",
+            manifest.display()
+        )));
+    }
     // AssemblyScript makes a WASI command, which has no use for the contract.
     if !dir.join("asconfig.json").is_file() {
         write_wit(dir)?;
     }
-    const NEEDED: &str = "Node.js with npm";
-    let manifest = dir.join("package.json");
-    let wanted = std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
-    // Packages that we installed are installed again when the manifest has changed. An installation by somebody else is
-    // left alone.
+    // What we installed is installed anew when the manifest has changed; what somebody else did is theirs.
     let modules = dir.join("node_modules");
     let installed = modules.join(".heddle-installed.json");
     let is_stale = std::fs::read_to_string(&installed).is_ok_and(|found| found != wanted);
@@ -241,7 +258,7 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
         .max_by_key(modified)
         .with_context(|| {
             format!(
-                "`npm run build` wrote no .wasm file into {}; package.json needs a script `build` that does",
+                "`npm run build` wrote no .wasm file into {}; the script `build` of package.json has to",
                 dir.display()
             )
         })
@@ -417,6 +434,25 @@ mod tests {
             std::fs::write(dir.path().join(file), "").unwrap();
             assert_eq!(detect(dir.path()).unwrap(), wanted);
         }
+    }
+
+    #[test]
+    fn what_has_no_build_is_refused_before_anything_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |wanted: &str| {
+            let said = build(dir.path(), None).unwrap_err();
+            assert_eq!(crate::exit::code(&said), crate::exit::USAGE, "{said}");
+            assert!(said.to_string().contains(wanted), "{said}");
+            std::fs::read_dir(dir.path()).unwrap().count()
+        };
+        std::fs::write(dir.path().join("app.py"), "def run(params, ctx):\n    return 1\n").unwrap();
+        assert_eq!(refused("no class `WitWorld`"), 1);
+        std::fs::write(
+            dir.path().join("package.json"),
+            r#"{"dependencies": {"left-pad": "1"}}"#,
+        )
+        .unwrap();
+        assert_eq!(refused("no script `build`"), 2);
     }
 
     #[test]

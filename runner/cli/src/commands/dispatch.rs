@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use heddle_client::{MembersPatch, MembersSpec};
+use heddle_client::{Members, MembersPatch, MembersSpec};
 use serde_json::{Value, json};
 
 use super::done;
-use crate::session::Session;
+use super::run_ref::AssignmentRef;
+use crate::exit::instant;
+use crate::session::{MAX_LISTED, Session};
 use crate::{document, output};
 
 /// What can be done with offers.
@@ -39,11 +41,11 @@ pub enum OfferCommand {
         /// Only of this offer
         #[arg(long)]
         offer: Option<String>,
-        /// From this time, RFC 3339
-        #[arg(long)]
+        /// From this time, RFC 3339, or a date (midnight UTC)
+        #[arg(long, value_name = "TIME", value_parser = instant)]
         from: Option<String>,
-        /// To this time, RFC 3339
-        #[arg(long)]
+        /// To this time, RFC 3339, or a date (midnight UTC)
+        #[arg(long, value_name = "TIME", value_parser = instant)]
         to: Option<String>,
     },
     /// Show what a poll would return to a user now, and why. Nothing is assigned
@@ -66,8 +68,8 @@ pub enum AssignmentCommand {
     List(AssignmentFilter),
     /// Revoke an assignment: its stock is free again
     Revoke {
-        /// The id, as `list` shows it
-        id: String,
+        /// The assignment: its id, at least 8 of its first characters, or `latest`
+        id: AssignmentRef,
     },
 }
 
@@ -85,11 +87,11 @@ pub struct AssignmentFilter {
     /// Only in these states, with commas: assigned, completed, failed, revoked, expired
     #[arg(long)]
     pub state: Option<String>,
-    /// From this time, RFC 3339
-    #[arg(long)]
+    /// From this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// To this time, RFC 3339
-    #[arg(long)]
+    /// To this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }
 
@@ -126,7 +128,7 @@ pub enum AudienceCommand {
     },
 }
 
-/// The options of `heddle events`.
+/// The options of `heddle events`. Its lines are JSON, whatever the output format is.
 #[derive(Args, Debug)]
 pub struct Events {
     /// Continue after this cursor
@@ -170,12 +172,11 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
             let request = session.client.get(&["v1", "offers", "occurrences"]);
             let request = request
                 .query_if("audience", audience)
-                .query_if("offer", offer)
+                .query_if("offer", offer.as_deref())
                 .query_if("from", from)
                 .query_if("to", to);
-            let items: Vec<Value> = request
-                .send_for_all(&session.client, crate::session::MAX_LISTED)
-                .await?;
+            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+            session.has_to_be(&items, "offers", offer.as_deref()).await?;
             let columns = [
                 ("OFFER", "/offer"),
                 ("AUDIENCE", "/audience"),
@@ -238,13 +239,12 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
             let request = request
                 .query_if("uid", filter.uid)
                 .query_if("gid", filter.gid)
-                .query_if("offer", filter.offer)
+                .query_if("offer", filter.offer.as_deref())
                 .query_if("state", filter.state)
                 .query_if("from", filter.from)
                 .query_if("to", filter.to);
-            let items: Vec<Value> = request
-                .send_for_all(&session.client, crate::session::MAX_LISTED)
-                .await?;
+            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+            session.has_to_be(&items, "offers", filter.offer.as_deref()).await?;
             let columns = [
                 ("ID", "/assignment_id"),
                 ("OFFER", "/offer"),
@@ -254,9 +254,21 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
                 ("ASSIGNED", "/assigned_at"),
                 ("FINISHED", "/finished_at"),
             ];
-            session.output.print_list(&json!({ "items": items }), &columns)?;
+            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
         }
-        AssignmentCommand::Revoke { id } => session.act(&["v1", "assignments", &id, "revoke"], &json!({})).await?,
+        AssignmentCommand::Revoke { id } => {
+            let id = id.find(session).await?;
+            let path = ["v1", "assignments", &id.to_string(), "revoke"];
+            let revoked: Value = session.client.post(&path).json(&json!({})).send().await?;
+            session.output.print(&revoked, |one| {
+                let of = |field| output::cell(one, field);
+                format!(
+                    "assignment {id} revoked: {} no longer holds {}",
+                    of("/uid"),
+                    of("/offer")
+                )
+            })?;
+        }
     }
     done()
 }
@@ -273,29 +285,73 @@ pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Res
         }
         AudienceCommand::Set { audience, members } => {
             let members = session.client.put_members(&audience, &MembersSpec { members }).await?;
-            session.output.print_thing(&serde_json::to_value(&members)?)?;
+            tell_members(session, &members, None)?;
         }
         AudienceCommand::Add { audience, members } => {
+            let before = members_of(session, &audience).await?;
+            tell_those(&before, &members, true);
             let patch = MembersPatch {
                 add: members,
                 ..MembersPatch::default()
             };
-            let members = session.client.patch_members(&audience, &patch).await?;
-            session.output.print_thing(&serde_json::to_value(&members)?)?;
+            let after = session.client.patch_members(&audience, &patch).await?;
+            tell_members(session, &after, Some(&before))?;
         }
         AudienceCommand::Remove { audience, members } => {
+            let before = members_of(session, &audience).await?;
+            tell_those(&before, &members, false);
             let patch = MembersPatch {
                 remove: members,
                 ..MembersPatch::default()
             };
-            let members = session.client.patch_members(&audience, &patch).await?;
-            session.output.print_thing(&serde_json::to_value(&members)?)?;
+            let after = session.client.patch_members(&audience, &patch).await?;
+            tell_members(session, &after, Some(&before))?;
         }
     }
     done()
 }
 
-/// Prints events as they arrive, one JSON line each. They are for programs, so the output format does not matter.
+async fn members_of(session: &Session, audience: &str) -> Result<Members> {
+    let request = session.client.get(&["v1", "audiences", audience, "members"]);
+    Ok(request.send().await?)
+}
+
+/// Says how many members there are now, and how many came or went.
+fn tell_members(session: &Session, after: &Members, before: Option<&Members>) -> Result<()> {
+    session.output.print(&serde_json::to_value(after)?, |_| {
+        let changed = before.map_or(0, |before| after.count - before.count);
+        let what = match changed {
+            0 => String::new(),
+            1.. => format!("{changed} added; "),
+            _ => format!("{} removed; ", -changed),
+        };
+        let word = if after.count == 1 { "member" } else { "members" };
+        format!("{what}{} has {} {word}", after.audience, after.count)
+    })?;
+    session.tell_page(&["dispatch", "audiences", &after.audience]);
+    Ok(())
+}
+
+/// Says of whom nothing changes.
+fn tell_those(before: &Members, named: &[String], member: bool) {
+    for uid in unchanged(before, named, member) {
+        let word = if member { "already a" } else { "no" };
+        eprintln!("{uid} is {word} member of {}", before.audience);
+    }
+}
+
+/// Those of the named who are members already, or who are none. Of a user group that is too large to be listed at once,
+/// nobody is told apart.
+fn unchanged<'a>(before: &Members, named: &'a [String], member: bool) -> Vec<&'a str> {
+    if before.next_cursor.is_some() {
+        return Vec::new();
+    }
+    let bare = named.iter().map(|uid| uid.strip_prefix("uid_").unwrap_or(uid));
+    bare.filter(|uid| before.members.iter().any(|known| known == uid) == member)
+        .collect()
+}
+
+/// Prints events as they come, one JSON line each, whatever the format: they are for programs.
 pub(crate) async fn events(session: &Session, events: &Events) -> Result<ExitCode> {
     let kinds: Vec<&str> = events.kinds.iter().map(String::as_str).collect();
     let mut lines = session
@@ -308,4 +364,24 @@ pub(crate) async fn events(session: &Session, events: &Events) -> Result<ExitCod
         }
     }
     done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_whom_nothing_changes_is_known() {
+        let mut before = Members {
+            audience: "gid_team".into(),
+            members: vec!["ann".into(), "bob".into()],
+            count: 2,
+            next_cursor: None,
+        };
+        let named = ["uid_ann", "cas"].map(str::to_owned);
+        assert_eq!(unchanged(&before, &named, true), ["ann"]);
+        assert_eq!(unchanged(&before, &named, false), ["cas"]);
+        before.next_cursor = Some("bob".into());
+        assert!(unchanged(&before, &named, false).is_empty());
+    }
 }

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+use heddle_client::{Bulk, BulkAction, RunFilter, RunState};
 use serde_json::{Value, json};
 
 use super::done;
+use crate::exit::NO;
 use crate::output::{Rows, cell, items};
-use crate::session::Session;
-use crate::{document, output};
+use crate::session::{MAX_LISTED, Session};
+use crate::{document, output, terminal};
 
 /// What can be done with groups.
 #[derive(Subcommand, Debug)]
@@ -34,6 +36,9 @@ pub enum GroupCommand {
         /// Delete the group even if runs are active, and cancel these runs
         #[arg(long)]
         force: bool,
+        /// On a terminal: delete without asking
+        #[arg(long)]
+        yes: bool,
     },
     /// Enable a group: schedules and upstream groups start runs
     Enable {
@@ -69,7 +74,7 @@ pub enum GroupCommand {
         /// The name of the group
         name: String,
         /// The number of instants, 1 to 1000
-        #[arg(long, default_value_t = 5)]
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
         count: u32,
     },
 }
@@ -78,7 +83,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
     match command {
         GroupCommand::List { category } => list(session, category).await?,
         GroupCommand::Show { name } => session.show(&["v1", "groups", &name]).await?,
-        GroupCommand::Rm { name, force } => session.remove("group", &name, &["v1", "groups", &name], force).await?,
+        GroupCommand::Rm { name, force, yes } => return remove(session, &name, force, yes).await,
         GroupCommand::Enable { name } => {
             let group: Value = session
                 .client
@@ -87,6 +92,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
                 .send()
                 .await?;
             session.output.print(&group, |_| format!("group {name} enabled"))?;
+            session.tell_page(&["groups", &name]);
         }
         GroupCommand::Disable { name, mode } => {
             let request = session
@@ -97,6 +103,7 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
             session
                 .output
                 .print(&group, |_| format!("group {name} disabled ({mode})"))?;
+            session.tell_page(&["groups", &name]);
         }
         GroupCommand::Graph { name } => graph(session, &name).await?,
         GroupCommand::Revisions { name } => {
@@ -122,12 +129,66 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
     done()
 }
 
-/// Lists all groups, or those of a category, with the next instant of their schedules.
+/// Deletes a group. What goes with it, the server says; who is asked before sees it before.
+async fn remove(session: &Session, name: &str, force: bool, yes: bool) -> Result<ExitCode> {
+    let mut what = format!("group {name}");
+    if !yes && terminal::can_ask() {
+        let request = session.client.get(&["v1", "groups"]);
+        let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+        let detached = dependants(&groups, name);
+        if !detached.is_empty() {
+            what.push_str(&format!(", on which {} depends", detached.join(", ")));
+        }
+        let active = match force {
+            true => active_runs(session, name).await?,
+            false => 0,
+        };
+        if active > 0 {
+            what.push_str(&format!(", and cancels {active} active runs"));
+        }
+    }
+    if !terminal::may_delete(&what, yes)? {
+        return Ok(ExitCode::from(NO));
+    }
+    session.remove("group", name, &["v1", "groups", name], force).await?;
+    done()
+}
+
+/// The groups that depend on a group directly.
+fn dependants<'a>(groups: &'a [Value], name: &str) -> Vec<&'a str> {
+    let depends = |group: &&Value| {
+        let upstreams = group["depends_on"].as_array().into_iter().flatten();
+        upstreams
+            .map(|upstream| upstream.get("group").unwrap_or(upstream))
+            .any(|upstream| upstream == name)
+    };
+    let found = groups.iter().filter(depends);
+    found.filter_map(|group| group["name"].as_str()).collect()
+}
+
+/// How many runs of a group have not ended.
+async fn active_runs(session: &Session, name: &str) -> Result<u64> {
+    let states = RunState::ALL.iter().filter(|state| !state.is_final());
+    let filter = RunFilter {
+        group: std::iter::once(name.to_owned()).collect(),
+        state: states.map(|state| state.as_str().to_owned()).collect(),
+        ..RunFilter::default()
+    };
+    let bulk = Bulk {
+        dry_run: true,
+        ..Bulk::new(filter, BulkAction::Cancel)
+    };
+    Ok(session.client.control_runs(&bulk).await?.matched)
+}
+
+/// All groups, or those of a category, with the next instant that any of their schedules has.
 async fn list(session: &Session, category: Option<String>) -> Result<()> {
-    let request = session.client.get(&["v1", "groups"]).query_if("category", category);
-    let groups: Vec<Value> = request
-        .send_for_all(&session.client, crate::session::MAX_LISTED)
-        .await?;
+    let request = session
+        .client
+        .get(&["v1", "groups"])
+        .query_if("category", category.as_deref());
+    let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+    session.has_to_be(&groups, "categories", category.as_deref()).await?;
     session
         .output
         .print(&json!({ "items": groups, "next_cursor": null }), |list| {
@@ -253,6 +314,18 @@ mod tests {
         let order = task_order(&spec);
         let wanted = [("c", 0), ("d", 0), ("a", 1), ("b", 2)].map(|(name, depth)| (name.to_owned(), depth));
         assert_eq!(order, wanted);
+    }
+
+    #[test]
+    fn who_depends_on_a_group_is_known() {
+        let groups = [
+            json!({"name": "a"}),
+            json!({"name": "b", "depends_on": ["a"]}),
+            json!({"name": "c", "depends_on": ["b", {"group": "a", "need": "interval"}]}),
+            json!({"name": "d", "depends_on": ["b"]}),
+        ];
+        assert_eq!(dependants(&groups, "a"), ["b", "c"]);
+        assert!(dependants(&groups, "d").is_empty());
     }
 
     #[test]

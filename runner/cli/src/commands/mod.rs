@@ -112,6 +112,10 @@ fn named_by(command: &Command) -> Option<Named> {
     match command {
         Command::Script(command) => command.script().map(of("script", "scripts")),
         Command::Invoke(invoke) => Some(of("script", "scripts")(script::bare(&invoke.name))),
+        Command::Open(open::Open {
+            page: Some(open::Page::Script { name }),
+            ..
+        }) => Some(of("script", "scripts")(name.clone())),
         Command::Queue(command) => command.queue().map(of("queue", "queues")),
         Command::Topic(command) => command.topic().map(of("topic", "topics")),
         _ => group_named(command).map(of("group", "groups")),
@@ -124,10 +128,19 @@ fn group_named(command: &Command) -> Option<String> {
     match command {
         Command::Run(run::RunCommand::Start(start)) => Some(start.group.clone()),
         Command::Run(run::RunCommand::List { filter, .. }) => filter.group.clone(),
+        Command::Run(run::RunCommand::Bulk(bulk)) => bulk.filter.group.clone(),
         Command::Run(run::RunCommand::Show {
             id: run_ref::RunRef::Latest(group),
         }) => group.clone(),
-        Command::Backfill(backfill) => backfill.start.group.clone(),
+        Command::Backfill(backfill) => match &backfill.command {
+            Some(backfill::BackfillCommand::List { group }) => group.clone(),
+            _ => backfill.start.group.clone(),
+        },
+        Command::Open(open::Open {
+            page: Some(open::Page::Group { name }),
+            ..
+        }) => Some(name.clone()),
+        Command::Notification(named::NotificationCommand::List { group, .. }) => group.clone(),
         Command::Group(command) => match command {
             Of::Show { name }
             | Of::Rm { name, .. }

@@ -10,8 +10,10 @@ use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
 use super::done;
+use super::run_ref::NotificationRef;
 use crate::document;
 use crate::exit::{NO, usage};
+use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
 
 /// The longest secret that is read.
@@ -20,15 +22,15 @@ const MAX_SECRET_BYTES: u64 = 1 << 20;
 /// What can be done with a category or a template.
 #[derive(Subcommand, Debug)]
 pub enum NamedCommand {
-    /// List all
+    /// List the names
     #[command(alias = "ls")]
     List,
-    /// Show one
+    /// Show the object with this name
     Show {
         /// The name, as `list` shows it
         name: String,
     },
-    /// Create or change one
+    /// Create or change the object with this name
     Set {
         /// The name, as `list` shows it
         name: String,
@@ -36,7 +38,7 @@ pub enum NamedCommand {
         #[arg(short, long, default_value = "-")]
         file: PathBuf,
     },
-    /// Delete one
+    /// Delete the object with this name
     Rm {
         /// The name, as `list` shows it
         name: String,
@@ -186,13 +188,13 @@ pub enum NotificationCommand {
     },
     /// Show a notification with its text
     Show {
-        /// The id of the notification
-        id: String,
+        /// The notification: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: NotificationRef,
     },
     /// Send a notification again
     Resend {
-        /// The id of the notification
-        id: String,
+        /// The notification: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
+        id: NotificationRef,
     },
 }
 
@@ -226,10 +228,12 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
         ChannelCommand::Test { name } => {
             let told = session.client.test_channel(&name).await?;
             let failed = told.state != NotificationState::Sent;
-            session.output.print(&json!(told), |_| match &told.last_error {
-                Some(error) => format!("the test message failed: {error}"),
-                None => "the test message was sent".to_owned(),
-            })?;
+            match &told.last_error {
+                Some(error) if session.output == Format::Table => eprintln!("error: the test message failed: {error}"),
+                _ => session
+                    .output
+                    .print(&json!(told), |_| "the test message was sent".to_owned())?,
+            }
             if failed {
                 return Ok(ExitCode::from(NO));
             }
@@ -254,13 +258,14 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
         } => {
             let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
             set(session, "secrets", &name, &body).await?;
+            warn_of_groups(session, &body).await;
         }
         SecretCommand::Reseal => {
             let done = session.client.reseal_secrets().await?;
             session.output.print(&json!(done), |_| {
                 format!(
-                    "{} secrets, {} connections and {} channels encrypted with key {}",
-                    done.secrets, done.connections, done.channels, done.key_id
+                    "key {} is the key of all now; changed: {} secrets, {} connections and {} channels",
+                    done.key_id, done.secrets, done.connections, done.channels
                 )
             })?;
         }
@@ -287,13 +292,9 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
                 Some(url) => url,
                 None => read_stdin("the URL")?,
             };
-            set(
-                session,
-                "connections",
-                &name,
-                &granted(json!({ "url": url }), groups, categories),
-            )
-            .await?;
+            let body = granted(json!({ "url": url }), groups, categories);
+            set(session, "connections", &name, &body).await?;
+            warn_of_groups(session, &body).await;
         }
         ConnectionCommand::Rm { name } => {
             session
@@ -328,10 +329,10 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
             run,
         } => {
             let filter = NotificationFilter {
-                channel,
+                channel: channel.clone(),
                 event,
                 state,
-                group,
+                group: group.clone(),
                 run,
             };
             let columns = [
@@ -346,10 +347,16 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
             ];
             let request = session.client.list_notifications(&filter);
             let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.output.print_list(&json!({ "items": items }), &columns)?;
+            session.has_to_be(&items, "channels", channel.as_deref()).await?;
+            session.has_to_be(&items, "groups", group.as_deref()).await?;
+            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
         }
-        NotificationCommand::Show { id } => session.show(&["v1", "notifications", &id]).await?,
+        NotificationCommand::Show { id } => {
+            let id = id.find(session).await?.to_string();
+            session.show(&["v1", "notifications", &id]).await?;
+        }
         NotificationCommand::Resend { id } => {
+            let id = id.find(session).await?.to_string();
             let again = session.client.resend_notification(&id).await?;
             session
                 .output
@@ -373,6 +380,20 @@ fn granted(mut body: Value, groups: Vec<String>, categories: Vec<String>) -> Val
         }
     }
     body
+}
+
+/// A grant to a group that does not exist yet is allowed, and may be a slip of the hand. If something cannot be looked up,
+/// nothing is said about it.
+async fn warn_of_groups(session: &Session, body: &Value) {
+    for group in items(&body["groups"])
+        .filter_map(Value::as_str)
+        .filter(|group| *group != "*")
+    {
+        let found = session.client.group(group).await;
+        if found.is_err_and(|error| error.status() == Some(404)) {
+            eprintln!("warning: there is no group `{group}` yet");
+        }
+    }
 }
 
 async fn set(session: &Session, kind: &str, name: &str, body: &Value) -> Result<()> {

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use heddle_store::change::Noun;
 use serde_json::{Value, json};
 
 use super::done;
+use crate::exit::{instant, usage};
 use crate::session::{MAX_LISTED, Session};
 
 pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
@@ -20,7 +22,12 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
         ("RUNNING", "/running"),
         ("POSITION", "/position|/change_position"),
     ];
-    session.list(&["v1", "nodes"], &columns).await?;
+    let items: Vec<Value> = session
+        .client
+        .get(&["v1", "nodes"])
+        .send_for_all(&session.client, MAX_LISTED)
+        .await?;
+    session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
     done()
 }
 
@@ -39,11 +46,11 @@ pub struct Audit {
     /// Only this action: create, update, delete, cancel, ...
     #[arg(long)]
     pub action: Option<String>,
-    /// From this time, RFC 3339
-    #[arg(long, value_name = "TIME")]
+    /// From this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// To this time, RFC 3339
-    #[arg(long, value_name = "TIME")]
+    /// To this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }
 
@@ -59,12 +66,22 @@ pub(crate) async fn audit(session: &Session, wanted: Audit) -> Result<ExitCode> 
         .client
         .get(&["v1", "audit"])
         .query_if("actor", wanted.actor)
-        .query_if("kind", wanted.kind)
+        .query_if("kind", wanted.kind.as_deref())
         .query_if("name", wanted.name)
         .query_if("action", wanted.action)
         .query_if("from", wanted.from)
         .query_if("to", wanted.to);
     let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+    // A newer server may know more kinds than this program.
+    if let Some(kind) = wanted
+        .kind
+        .filter(|kind| items.is_empty() && !Noun::WORDS.contains(&kind.as_str()))
+    {
+        let kinds = Noun::WORDS.join(", ");
+        return Err(usage(format!(
+            "--kind: nothing is called `{kind}`; the kinds are {kinds}"
+        )));
+    }
     session.output.print_list(&json!({ "items": items }), &columns)?;
     done()
 }

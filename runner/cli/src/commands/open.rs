@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::done;
 use super::run_ref::RunRef;
@@ -46,8 +46,8 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
     let url = match open.page {
         None => session.page(&[""]),
         Some(Page::Run { id }) => session.page(&["runs", &id.find(session).await?.to_string()]),
-        Some(Page::Group { name }) => session.page(&["groups", &name]),
-        Some(Page::Script { name }) => session.page(&["scripts", &name]),
+        Some(Page::Group { name }) => existing(session, "groups", &name).await?,
+        Some(Page::Script { name }) => existing(session, "scripts", &name).await?,
     };
     session
         .output
@@ -57,4 +57,13 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
         eprintln!("no browser could be started on this machine; open the address yourself");
     }
     done()
+}
+
+/// The page of a thing, unless the server says that there is no such thing. Who may not ask it may still see the page,
+/// after signing in there.
+async fn existing(session: &Session, kind: &str, name: &str) -> Result<String> {
+    match session.client.get(&["v1", kind, name]).send::<Value>().await {
+        Err(error) if error.status() == Some(404) => Err(error.into()),
+        _ => Ok(session.page(&[kind, name])),
+    }
 }

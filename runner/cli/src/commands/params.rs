@@ -38,7 +38,7 @@ impl Params {
             None => Map::new(),
         };
         for pair in &self.param {
-            let (name, value) = pair_of(pair, "--param")?;
+            let (name, value) = pair_of(pair, "--param", "NAME=VALUE")?;
             all.insert(
                 name.to_owned(),
                 serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())),
@@ -61,10 +61,10 @@ pub(super) fn object(text: &str, option: &str) -> Result<Map<String, Value>> {
     }
 }
 
-pub(super) fn pair_of<'a>(text: &'a str, option: &str) -> Result<(&'a str, &'a str)> {
+pub(super) fn pair_of<'a>(text: &'a str, option: &str, form: &str) -> Result<(&'a str, &'a str)> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name, value)),
-        _ => Err(usage(format!("{option} {text}: write NAME=VALUE"))),
+        _ => Err(usage(format!("{option} {text}: write {form}"))),
     }
 }
 
@@ -84,6 +84,13 @@ mod tests {
         };
         let wanted = json!({"a": "x y", "b": 2, "c": 3, "d": {"e": null}, "f": "", "g": "a=b"});
         assert_eq!(Value::Object(params.read().unwrap()), wanted);
+    }
+
+    #[test]
+    fn a_pair_is_written_as_the_help_says() {
+        assert_eq!(pair_of("a=b=c", "--label", "NAME=VALUE").unwrap(), ("a", "b=c"));
+        let said = pair_of("hello", "--task-params", "TASK=JSON").unwrap_err().to_string();
+        assert_eq!(said, "--task-params hello: write TASK=JSON");
     }
 
     #[test]

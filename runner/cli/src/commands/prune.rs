@@ -1,17 +1,16 @@
 //! `apply --prune`: deletes what is on the server but not in the files.
 
-use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
-
 use anyhow::{Context, Result};
 use heddle_domain::topic::GROUP_PREFIX;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use super::apply::name_of;
 use crate::document::{Document, Kind};
 use crate::exit::usage;
 use crate::output::plain;
 use crate::session::{MAX_LISTED, Session};
+use crate::terminal;
 
 /// How often refused deletions are repeated: some groups can only be deleted after others.
 const ROUNDS_MAX: usize = 20;
@@ -56,14 +55,10 @@ pub(super) fn agreed(surplus: &[(Kind, String)], yes: bool) -> Result<bool> {
     }
     let several = if surplus.len() == 1 { "object is" } else { "objects are" };
     let what = format!("{} {several} not in the files", surplus.len());
-    if !std::io::stdin().is_terminal() {
+    if !terminal::can_ask() {
         return Err(usage(format!("{what}; use --yes to delete, or --dry-run to only show")));
     }
-    eprint!("{what}. Delete? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    terminal::asks(&format!("{what}. Delete?"))
 }
 
 /// Deletes; returns the result for each, and whether anything was refused.

@@ -68,17 +68,31 @@ pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<Exit
             session.list(&["v1", "queues"], &columns).await?;
         }
         QueueCommand::Show { name } => session.show(&["v1", "queues", &name]).await?,
-        QueueCommand::Pause { name } => session.act(&["v1", "queues", &name, "pause"], &json!({})).await?,
+        QueueCommand::Pause { name } => control(session, &name, "pause", "paused").await?,
         QueueCommand::Limit { name, count, per } => {
-            let rate = count.zip(per).map(|(count, per)| json!({"count": count, "per": per}));
+            let rate = count.zip(per);
+            let body = rate.as_ref().map(|(count, per)| json!({"count": count, "per": per}));
             let request = session
                 .client
                 .put(&["v1", "queues", &name])
-                .json(&json!({"rate": rate}));
+                .json(&json!({"rate": body}));
             let queue: serde_json::Value = request.send().await?;
-            session.output.print_thing(&queue)?;
+            session.output.print(&queue, |_| match rate {
+                Some((count, per)) => format!("queue {name} limited to {count} claims in {per}"),
+                None => format!("queue {name} has no limit"),
+            })?;
+            session.tell_page(&["queues", &name]);
         }
-        QueueCommand::Resume { name } => session.act(&["v1", "queues", &name, "resume"], &json!({})).await?,
+        QueueCommand::Resume { name } => control(session, &name, "resume", "resumed").await?,
     }
     done()
+}
+
+async fn control(session: &Session, name: &str, action: &str, done: &str) -> Result<()> {
+    let queue = session.client.control_queue(name, action).await?;
+    session
+        .output
+        .print(&serde_json::to_value(&queue)?, |_| format!("queue {name} {done}"))?;
+    session.tell_page(&["queues", name]);
+    Ok(())
 }

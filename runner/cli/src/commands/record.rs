@@ -67,7 +67,8 @@ fn named(pairs: &[String], option: &str) -> Result<BTreeMap<String, String>> {
     let read = |pair: &String| {
         // (The value may be a secret, so an error does not show it.)
         let name = pair.split_once('=').map_or("", |(name, _)| name);
-        let (name, value) = pair_of(pair, option).map_err(|_| usage(format!("{option} {name}: write NAME=VALUE")))?;
+        let (name, value) =
+            pair_of(pair, option, "NAME=VALUE").map_err(|_| usage(format!("{option} {name}: write NAME=VALUE")))?;
         let value = match value.strip_prefix('@') {
             Some(file) => {
                 let text = String::from_utf8(document::read_bytes(Path::new(file))?);

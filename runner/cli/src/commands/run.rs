@@ -17,9 +17,10 @@ use super::run_control::{bulk, clear_task, control, override_task, retry_task, s
 use super::run_ref::RunRef;
 use super::run_show::{logs, show};
 use super::{done, watch};
-use crate::exit::{NO, usage, word};
+use crate::exit::{NO, instant, usage, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
+use crate::terminal;
 
 pub(super) use super::params::{Params, pair_of};
 pub(super) use super::run_show::print_log;
@@ -47,9 +48,9 @@ pub enum RunCommand {
         /// Include runs that ended longer ago than the `hot` period of the retention (default 3 days)
         #[arg(long)]
         history: bool,
-        /// The maximum number of runs, 1 to 500
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
+        /// The maximum number of runs, 1 to 100000. More than 500 are read page by page
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        limit: u32,
         /// The cursor of the next page, as printed by the previous call
         #[arg(long)]
         cursor: Option<String>,
@@ -185,6 +186,9 @@ pub enum RunCommand {
     Rm {
         /// The run: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
         id: RunRef,
+        /// On a terminal: delete without asking
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -250,6 +254,9 @@ pub struct BulkOptions {
     /// For `state` and `clear`: the reason
     #[arg(long)]
     pub(super) reason: Option<String>,
+    /// For `delete` on a terminal: delete without asking
+    #[arg(long)]
+    pub(super) yes: bool,
 }
 
 pub(super) fn name(text: &str, option: &str) -> Result<Name> {
@@ -270,11 +277,11 @@ pub struct Filter {
     /// Only runs with this label: NAME=VALUE, or NAME for any value
     #[arg(long)]
     pub label: Option<String>,
-    /// Only runs created at or after this time, RFC 3339
-    #[arg(long)]
+    /// Only runs created at or after this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// Only runs created at or before this time, RFC 3339
-    #[arg(long)]
+    /// Only runs created at or before this time, RFC 3339, or a date (midnight UTC)
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }
 
@@ -309,7 +316,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             history,
             limit,
             cursor,
-        } => list(session, filter, history, limit, cursor).await,
+        } => list(session, filter, history, limit as usize, cursor).await,
         RunCommand::Show { id } => show(session, id.find(session).await?).await,
         RunCommand::Task { id, task, item } => attempts(session, id.find(session).await?, &task, item).await,
         RunCommand::Logs {
@@ -360,23 +367,37 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             set_state(session, id.find(session).await?, &state, &reason).await
         }
         RunCommand::Bulk(options) => bulk(session, options).await,
-        RunCommand::Rm { id } => {
-            let id = id.find(session).await?.to_string();
-            session.remove("run", &id, &["v1", "runs", &id], false).await?;
-            done()
+        RunCommand::Rm { id, yes } => remove(session, id.find(session).await?, yes).await,
+    }
+}
+
+/// Deletes a run; who is asked before sees which one `latest` is.
+async fn remove(session: &Session, id: Uuid, yes: bool) -> Result<ExitCode> {
+    if !yes && terminal::can_ask() {
+        let run = session.client.run(id).await?;
+        let created = output::plain(&json!(run.created_at));
+        let what = format!(
+            "run {id} of {} ({}, created {created}), with its log",
+            run.group, run.state
+        );
+        if !terminal::may_delete(&what, false)? {
+            return Ok(ExitCode::from(NO));
         }
     }
+    let id = id.to_string();
+    session.remove("run", &id, &["v1", "runs", &id], false).await?;
+    done()
 }
 
 async fn start(session: &Session, options: Start) -> Result<ExitCode> {
     let mut task_params = BTreeMap::new();
     for pair in &options.task_params {
-        let (task, params) = pair_of(pair, "--task-params")?;
+        let (task, params) = pair_of(pair, "--task-params", "TASK=JSON")?;
         task_params.insert(name(task, "--task-params")?, object(params, "--task-params")?);
     }
     let mut labels = BTreeMap::new();
     for pair in &options.labels {
-        let (name, value) = pair_of(pair, "--label")?;
+        let (name, value) = pair_of(pair, "--label", "NAME=VALUE")?;
         labels.insert(name.to_owned(), value.to_owned());
     }
     let submission = Submission {

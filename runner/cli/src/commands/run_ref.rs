@@ -1,4 +1,5 @@
-//! How people name a run or a backfill on the command line: by its id, by the beginning of its id, or as the latest one.
+//! How people name what has an id on the command line (a run, a backfill, a notification, an assignment): by its id, by the
+//! beginning of its id, or as the latest one.
 
 use std::str::FromStr;
 
@@ -32,6 +33,13 @@ impl FromStr for RunRef {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text, "`latest` or `latest:GROUP`")
+    }
+}
+
+impl RunRef {
+    /// What was typed; else how to name a thing, with the words that may stand for the latest one.
+    fn parse(text: &str, latest: &str) -> Result<Self, String> {
         if let Ok(id) = text.parse() {
             return Ok(Self::Id(id));
         }
@@ -47,12 +55,10 @@ impl FromStr for RunRef {
         }
         Err(format!(
             "write its id (a UUID such as 0199f5a0-1c2d-7000-8000-00000000000a), at least {PREFIX_CHARS_MIN} of the \
-            first characters of its id, `latest` or `latest:GROUP`"
+            first characters of its id, or {latest}"
         ))
     }
-}
 
-impl RunRef {
     /// The run's id; asks the server unless it was typed.
     pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
         match self {
@@ -81,6 +87,40 @@ impl RunRef {
     }
 }
 
+/// What is found in a list, newest first, in the same ways as a run.
+struct Listing {
+    kind: &'static str,
+    path: &'static str,
+    /// What the list is asked for besides: assignments of all times, not only of the last week.
+    query: Option<(&'static str, &'static str)>,
+}
+
+impl Listing {
+    async fn find(&self, session: &Session, named: &RunRef) -> Result<Uuid> {
+        let listed = async |group: Option<&str>, most: usize| -> Result<Vec<Value>> {
+            let mut request = session.client.get(&["v1", self.path]).query_if("group", group);
+            if let Some((name, value)) = self.query {
+                request = request.query(name, value);
+            }
+            Ok(request.send_for_all(&session.client, most).await?)
+        };
+        match named {
+            RunRef::Id(id) => Ok(*id),
+            RunRef::Latest(group) => match listed(group.as_deref(), 1).await?.first() {
+                Some(newest) => id_of(newest),
+                None => Err(no_latest(session, self.kind, group.as_deref()).await),
+            },
+            RunRef::Prefix(prefix) => {
+                let mut found = listed(None, MAX_LISTED).await?;
+                found.retain(|one| cell(one, ID).starts_with(prefix));
+                let more = found.len() > LISTED_MAX;
+                found.truncate(LISTED_MAX);
+                the_one(self.kind, prefix, &found, more)
+            }
+        }
+    }
+}
+
 /// A backfill, named in the same ways as a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackfillRef(RunRef);
@@ -98,29 +138,73 @@ impl FromStr for BackfillRef {
 impl BackfillRef {
     /// The backfill's id; asks the server unless it was typed.
     pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
-        let backfills = async |group: Option<&str>, most: usize| -> Result<Vec<Value>> {
-            let request = session.client.get(&["v1", "backfills"]).query_if("group", group);
-            Ok(request.send_for_all(&session.client, most).await?)
+        let listing = Listing {
+            kind: "backfill",
+            path: "backfills",
+            query: None,
         };
-        match &self.0 {
-            RunRef::Id(id) => Ok(*id),
-            // The list begins with the newest.
-            RunRef::Latest(group) => match backfills(group.as_deref(), 1).await?.first() {
-                Some(newest) => id_of(newest),
-                None => Err(no_latest(session, "backfill", group.as_deref()).await),
-            },
-            RunRef::Prefix(prefix) => {
-                let mut found = backfills(None, MAX_LISTED).await?;
-                found.retain(|one| one["id"].as_str().is_some_and(|id| id.starts_with(prefix)));
-                let more = found.len() > LISTED_MAX;
-                found.truncate(LISTED_MAX);
-                the_one("backfill", prefix, &found, more)
-            }
+        listing.find(session, &self.0).await
+    }
+}
+
+/// A notification, named in the same ways as a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotificationRef(RunRef);
+
+impl FromStr for NotificationRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(Self)
+            .map_err(|error| format!("{error}; `heddle notification list` shows the ids"))
+    }
+}
+
+impl NotificationRef {
+    /// The notification's id; asks the server unless it was typed.
+    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
+        let listing = Listing {
+            kind: "notification",
+            path: "notifications",
+            query: None,
+        };
+        listing.find(session, &self.0).await
+    }
+}
+
+/// An assignment, named in the same ways as a run, except as the latest one of a group: it has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssignmentRef(RunRef);
+
+impl FromStr for AssignmentRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match RunRef::parse(text, "`latest`") {
+            Ok(RunRef::Latest(Some(_))) => Err("an assignment has no group; write `latest`".to_owned()),
+            Ok(named) => Ok(Self(named)),
+            Err(error) => Err(format!("{error}; `heddle assignment list` shows the ids")),
         }
     }
 }
 
-/// Why there is no latest run or backfill.
+impl AssignmentRef {
+    /// The assignment's id; asks the server unless it was typed.
+    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
+        let listing = Listing {
+            kind: "assignment",
+            path: "assignments",
+            query: Some(("from", "1970-01-01T00:00:00Z")),
+        };
+        listing.find(session, &self.0).await
+    }
+}
+
+/// Where a thing has its id.
+const ID: &str = "/id|/assignment_id";
+
+/// Why there is no latest one.
 async fn no_latest(session: &Session, kind: &str, group: Option<&str>) -> anyhow::Error {
     let Some(group) = group else {
         return anyhow!("there is no {kind} yet");
@@ -135,7 +219,8 @@ async fn no_latest(session: &Session, kind: &str, group: Option<&str>) -> anyhow
 /// The id of the only thing that was found by the beginning of its id.
 fn the_one(kind: &str, prefix: &str, found: &[Value], more: bool) -> Result<Uuid> {
     match found {
-        [] => Err(usage(format!("no {kind} has an id that begins with {prefix}"))),
+        // As of a whole id that nothing has.
+        [] => Err(anyhow!("no {kind} has an id that begins with {prefix}")),
         [one] => id_of(one),
         several => {
             let more = if more { "\n  ..." } else { "" };
@@ -145,10 +230,10 @@ fn the_one(kind: &str, prefix: &str, found: &[Value], more: bool) -> Result<Uuid
                     let of = |pointer| cell(one, pointer);
                     format!(
                         "  {}  {}  {}  {}",
-                        of("/id"),
-                        of("/group"),
+                        of(ID),
+                        of("/group|/offer|/channel"),
                         of("/state"),
-                        of("/created_at")
+                        of("/created_at|/assigned_at")
                     )
                 })
                 .collect();
@@ -161,10 +246,7 @@ fn the_one(kind: &str, prefix: &str, found: &[Value], more: bool) -> Result<Uuid
 }
 
 fn id_of(thing: &Value) -> Result<Uuid> {
-    thing["id"]
-        .as_str()
-        .and_then(|id| id.parse().ok())
-        .context("the server did not return an id")
+    cell(thing, ID).parse().ok().context("the server did not return an id")
 }
 
 #[cfg(test)]
@@ -181,12 +263,31 @@ mod tests {
         assert_eq!("0199f5a0".parse(), Ok(RunRef::Prefix("0199f5a0".into())));
         for nothing in ["0199f5a", "latest:", "newest", "0199f5ag", ""] {
             assert!(nothing.parse::<RunRef>().is_err(), "{nothing}");
-            let said = nothing.parse::<BackfillRef>().unwrap_err();
-            assert!(
-                said.contains("a UUID") && said.contains("heddle backfill list"),
-                "{said}"
-            );
+            for (said, list) in [
+                (nothing.parse::<BackfillRef>().unwrap_err(), "heddle backfill list"),
+                (
+                    nothing.parse::<NotificationRef>().unwrap_err(),
+                    "heddle notification list",
+                ),
+                (nothing.parse::<AssignmentRef>().unwrap_err(), "heddle assignment list"),
+            ] {
+                assert!(said.contains("a UUID") && said.contains(list), "{said}");
+            }
         }
+    }
+
+    #[test]
+    fn what_has_no_group_is_the_latest_of_none() {
+        assert!("latest:etl".parse::<NotificationRef>().is_ok());
+        assert!(
+            "latest:etl"
+                .parse::<AssignmentRef>()
+                .unwrap_err()
+                .contains("write `latest`")
+        );
+        assert!("latest".parse::<AssignmentRef>().is_ok());
+        let held = serde_json::json!({"assignment_id": "0199f5a0-0000-7000-8000-00000000000a"});
+        assert!(the_one("assignment", "0199f5a0", &[held], false).is_ok());
     }
 
     #[test]
@@ -209,6 +310,8 @@ mod tests {
         );
         let said = the_one("backfill", "0199f5a0", &[one(first), one(second)], true).unwrap_err();
         assert!(said.to_string().ends_with("\n  ..."), "{said}");
-        assert!(the_one("run", "0199f5a0", &[], false).is_err());
+        let none = the_one("run", "0199f5a0", &[], false).unwrap_err();
+        assert_eq!(crate::exit::code(&none), crate::exit::NO);
+        assert_eq!(crate::exit::code(&said), crate::exit::USAGE);
     }
 }

@@ -9,7 +9,6 @@ use uuid::Uuid;
 use super::{done, watch};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
-use crate::terminal;
 
 pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
     let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
@@ -45,7 +44,7 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
             "page:",
             session.page(&["runs", &id.to_string()])
         ));
-        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]);
+        let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]).of_text();
         for task in items(&run["tasks"]) {
             let result = match (&task["override"], &task["next_attempt_at"]) {
                 (Value::Object(by_hand), _) => {
@@ -63,7 +62,8 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                 cell(task, "/attempt"),
                 cell(task, "/started_at"),
                 watch::took(&task["started_at"], &task["finished_at"]),
-                terminal::cut(result.lines().next().unwrap_or_default(), 60),
+                // A row is a line.
+                result.lines().map(str::trim).collect::<Vec<_>>().join(" "),
             ]);
         }
         format!("{text}\n{rows}")

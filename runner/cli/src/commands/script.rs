@@ -1,5 +1,6 @@
 //! Scripts: write, upload, try, activate.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -72,8 +73,11 @@ pub enum ScriptCommand {
     Download {
         /// The script: `name` or `name@version`
         name: String,
-        /// The file to write [default: NAME.wasm, NAME.js and so on]
+        /// The file to write; `-` is stdout [default: NAME.wasm, NAME.js and so on]
         file: Option<PathBuf>,
+        /// Overwrite the file if it exists
+        #[arg(long)]
+        force: bool,
     },
     /// Delete a script that nothing uses
     Rm {
@@ -287,7 +291,9 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         ScriptCommand::Test(test) if local::is_file(&test.name) => {
             local::test(session.output, &test.name, &test.params, test.timeout.as_deref()).await
         }
-        ScriptCommand::Test(test) => invoke(session, &test).await,
+        ScriptCommand::Test(test) => invoke(session, &test)
+            .await
+            .map_err(|error| no_such_file(&test.name, error)),
         ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
         ScriptCommand::Diff(wanted) => versions::diff(session, &wanted).await,
         ScriptCommand::Check(wanted) => versions::check(session, &wanted).await,
@@ -298,43 +304,10 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             session.output.print(&serde_json::to_value(&answer)?, |_| {
                 format!("{name}@{version} is active")
             })?;
+            session.tell_page(&["scripts", &name]);
             done()
         }
-        ScriptCommand::Download { name, file } => {
-            let (script, version) = split_version(&name)?;
-            let version = match version {
-                Some(version) => version,
-                None => {
-                    let versions = session.client.script_versions(script, None).await?;
-                    versions
-                        .items
-                        .iter()
-                        .map(|found| found.version)
-                        .max()
-                        .context("the script has no versions")?
-                }
-            };
-            let found: Value = session
-                .client
-                .get(&["v1", "scripts", script, "versions", &version.to_string()])
-                .send()
-                .await?;
-            let language = found["world"].as_str().and_then(Language::of_world);
-            let (bytes, end) = match language {
-                Some(language) => (
-                    session.client.script_source(script, version).await?,
-                    language.file().rsplit('.').next().unwrap_or("txt"),
-                ),
-                None => (session.client.script_wasm(script, version).await?, "wasm"),
-            };
-            let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.{end}")));
-            std::fs::write(&file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
-            let told = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
-            session.output.print(&told, |_| {
-                format!("wrote {script}@{version} to {} ({} bytes)", file.display(), bytes.len())
-            })?;
-            done()
-        }
+        ScriptCommand::Download { name, file, force } => download(session, &name, file, force).await,
         ScriptCommand::Rm { name } => {
             session
                 .remove("script", &name, &["v1", "scripts", &name], false)
@@ -342,6 +315,50 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             done()
         }
     }
+}
+
+/// Writes a version into a file. One that exists is somebody's work, and stays.
+async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: bool) -> Result<ExitCode> {
+    let (script, version) = split_version(name)?;
+    let version = match version {
+        Some(version) => version,
+        None => {
+            let versions = session.client.script_versions(script, None).await?;
+            let newest = versions.items.iter().map(|found| found.version).max();
+            newest.context("the script has no versions")?
+        }
+    };
+    let found: Value = session
+        .client
+        .get(&["v1", "scripts", script, "versions", &version.to_string()])
+        .send()
+        .await?;
+    let language = found["world"].as_str().and_then(Language::of_world);
+    let end = language.map_or("wasm", |language| language.file().rsplit('.').next().unwrap_or("txt"));
+    let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.{end}")));
+    let to_stdout = file == Path::new("-");
+    if !to_stdout && !force && file.exists() {
+        return Err(usage(format!(
+            "{} already exists; name another file, or use --force",
+            file.display()
+        )));
+    }
+    let bytes = match language {
+        Some(_) => session.client.script_source(script, version).await?,
+        None => session.client.script_wasm(script, version).await?,
+    };
+    if to_stdout {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&bytes)?;
+        out.flush()?;
+        return done();
+    }
+    std::fs::write(&file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
+    let told = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
+    session.output.print(&told, |_| {
+        format!("wrote {script}@{version} to {} ({} bytes)", file.display(), bytes.len())
+    })?;
+    done()
 }
 
 async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
@@ -374,10 +391,7 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
             push.name, version.version, version.world, version.digest
         )
     })?;
-    if session.output == Format::Table {
-        // On stderr, because programs read the line with the version on stdout.
-        eprintln!("{}", session.page(&["scripts", &push.name]));
-    }
+    session.tell_page(&["scripts", &push.name]);
     done()
 }
 
@@ -418,6 +432,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     if runs.is_empty() {
         // A script that does not exist is distinguished from a script without runs.
         session.client.script(script).await?;
+        eprintln!("there is no run with the script {name} yet");
     }
     let is_it = |resolved: &Value| match (resolved.as_str().and_then(|text| text.split_once('@')), version) {
         (Some((name, found)), Some(version)) => name == script && found == version.to_string(),
@@ -445,6 +460,18 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
         }
     }
     done()
+}
+
+/// Of a name that looks like that of a file and is on the server none: the file is what was meant.
+fn no_such_file(name: &str, error: anyhow::Error) -> anyhow::Error {
+    let refused = error.downcast_ref::<heddle_client::Error>();
+    let unknown = refused.and_then(heddle_client::Error::status) == Some(404);
+    match unknown && (is_source(name) || name.contains('/')) {
+        true => usage(format!(
+            "cannot read {name}: no such file, and no script of that name on the server"
+        )),
+        false => error,
+    }
 }
 
 /// Runs a script on the server without making a run.

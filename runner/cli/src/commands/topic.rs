@@ -20,7 +20,7 @@ use super::backfill::bar;
 use super::done;
 use crate::exit::{NO, usage};
 use crate::output::Format;
-use crate::session::Session;
+use crate::session::{MAX_LISTED, Session};
 use crate::{document, output, terminal};
 
 /// The time between two reads of something that is watched.
@@ -73,8 +73,8 @@ pub enum TopicCommand {
         #[command(flatten)]
         filter: MessageFilter,
         /// The maximum number of messages, 1 to 500
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
+        limit: u16,
         /// The cursor of the next page, as printed by the previous call
         #[arg(long)]
         cursor: Option<String>,
@@ -108,6 +108,9 @@ pub enum TopicCommand {
     Rm {
         /// The name of the topic
         name: String,
+        /// On a terminal: delete without asking
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -122,7 +125,7 @@ impl TopicCommand {
             | Self::Cancel { name, .. }
             | Self::Days { name }
             | Self::Day { name, .. }
-            | Self::Rm { name } => Some(name.clone()),
+            | Self::Rm { name, .. } => Some(name.clone()),
             Self::Fill(fill) => Some(fill.name.clone()),
         }
     }
@@ -184,6 +187,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
             let answer = serde_json::to_value(&answer)?;
             session.output.print(&answer, |_| format!("topic {name} saved"))?;
+            session.tell_page(&["topics", &name]);
         }
         TopicCommand::Send { name, file } => {
             let answer = session.client.send_message_stream(&name, pieces(&file)?).await?;
@@ -221,14 +225,47 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
         } => {
             let found = session.client.topic_day(&name, &day).await?;
             session.output.print(&serde_json::to_value(&found)?, |_| {
-                let buckets = found.buckets.as_ref().map_or(0, Vec::len);
-                format!("{}\n{buckets} buckets; use -o json to list them", progress(&found))
+                let room = terminal::is_interactive().then(|| terminal::size().0);
+                match found.buckets.as_ref().map_or(0, Vec::len) {
+                    1 => format!("{}\n1 bucket; use -o json to show it", progress(&found, room)),
+                    buckets => format!(
+                        "{}\n{buckets} buckets; use -o json to list them",
+                        progress(&found, room)
+                    ),
+                }
             })?;
         }
         TopicCommand::Day { name, day, watch: true } => return watch_day(session, &name, &day).await,
-        TopicCommand::Rm { name } => session.remove("topic", &name, &["v1", "topics", &name], false).await?,
+        TopicCommand::Rm { name, yes } => return remove(session, &name, yes).await,
     }
     done()
+}
+
+/// Deletes a topic, and says how many messages go with it.
+async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
+    let path = ["v1", "topics", name];
+    let days = session.client.get(&[&path[..], &["days"]].concat());
+    let days: Vec<Day> = days.send_for_all(&session.client, MAX_LISTED).await?;
+    let lost = kept_messages(&days);
+    let with = lost.as_ref().map(|lost| format!(", with {lost}")).unwrap_or_default();
+    if !terminal::may_delete(&format!("topic {name}{with}"), yes)? {
+        return Ok(ExitCode::from(NO));
+    }
+    session.remove("topic", name, &path, false).await?;
+    if let Some(lost) = lost {
+        eprintln!("deleted with it: {lost}");
+    }
+    done()
+}
+
+/// How many messages there are, and how many of them have not been sent yet, in words.
+fn kept_messages(days: &[Day]) -> Option<String> {
+    // Of days that are over, the counts are kept longer than the messages.
+    let kept = days.iter().filter(|day| day.state != "dropped");
+    let (all, ended) = kept.fold((0, 0), |(all, ended), day| {
+        (all + day.total, ended + day.sent + day.failed + day.cancelled)
+    });
+    (all > 0).then(|| format!("{all} messages ({} still to be sent)", all - ended))
 }
 
 /// The messages of a topic that a filter finds.
@@ -236,7 +273,7 @@ async fn messages(
     session: &Session,
     name: &str,
     filter: MessageFilter,
-    limit: usize,
+    limit: u16,
     cursor: Option<String>,
 ) -> Result<()> {
     let request = session.client.get(&["v1", "topics", name, "messages"]);
@@ -273,31 +310,47 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
     })
 }
 
-/// Prints how many messages were accepted, and which were rejected.
+/// Says what became of messages: what was accepted is the result, what was rejected are errors.
 fn told(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
-    session.output.print(&serde_json::to_value(answer)?, |_| {
-        let mut text = format!("{} accepted", answer.accepted);
-        if answer.repeated > 0 {
-            text.push_str(&format!(", {} of them already existed", answer.repeated));
-        }
-        for line in &answer.rejected {
-            text.push_str(&format!("\nline {}: {}", line.line, line.detail));
-        }
-        let more = answer.rejected_total.saturating_sub(answer.rejected.len() as u64);
-        if more > 0 {
-            text.push_str(&format!("\nand {more} more lines were rejected"));
-        }
-        text
-    })?;
-    if answer.rejected_total > 0 {
-        return Ok(ExitCode::from(NO));
+    session
+        .output
+        .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
+            0 => format!("{} accepted", answer.accepted),
+            repeated => format!("{} accepted, {repeated} of them already existed", answer.accepted),
+        })?;
+    if answer.rejected_total == 0 {
+        return done();
     }
-    done()
+    if session.output == Format::Table {
+        for line in rejections(answer) {
+            eprintln!("error: {line}");
+        }
+    }
+    Ok(ExitCode::from(NO))
+}
+
+/// Why lines were rejected: each reason once.
+fn rejections(answer: &MessagesAccepted) -> Vec<String> {
+    let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
+    for line in &answer.rejected {
+        match reasons.iter_mut().find(|(detail, ..)| *detail == line.detail) {
+            Some((_, _, count)) => *count += 1,
+            None => reasons.push((&line.detail, line.line, 1)),
+        }
+    }
+    let shown = reasons.iter().map(|(detail, first, count)| match count {
+        1 => format!("line {first}: {detail}"),
+        _ => format!("line {first} and {} more: {detail}", count - 1),
+    });
+    let more = answer.rejected_total.saturating_sub(answer.rejected.len() as u64);
+    let more = (more > 0).then(|| format!("{more} more were rejected"));
+    shown.chain(more).collect()
 }
 
 /// The bytes of a file or of stdin, in pieces. A thread reads them, and waits while pieces are not sent yet.
 fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<>> {
     let mut source: Box<dyn Read + Send> = if path == Path::new("-") {
+        terminal::says_that_stdin_is_read();
         Box::new(std::io::stdin())
     } else {
         let file = std::fs::File::open(path);
@@ -378,20 +431,18 @@ fn made_up(
     })
 }
 
-/// The progress of a day in one line.
-fn progress(day: &Day) -> String {
+/// A day in a line; on a terminal that is too narrow for it, in two.
+fn progress(day: &Day, room: Option<usize>) -> String {
     let ended = day.sent + day.failed + day.cancelled;
-    format!(
-        "{} {ended}/{} {}  sent {}, failed {}, cancelled {}, sending {}, retrying {}",
-        bar(ended, day.total, BAR),
-        day.total,
-        day.state,
-        day.sent,
-        day.failed,
-        day.cancelled,
-        day.in_hand,
-        day.retrying
-    )
+    let bar = format!("{} {ended}/{} {}", bar(ended, day.total, BAR), day.total, day.state);
+    let counts = format!(
+        "sent {}, failed {}, cancelled {}, sending {}, retrying {}",
+        day.sent, day.failed, day.cancelled, day.in_hand, day.retrying
+    );
+    match room {
+        Some(room) if bar.len() + 2 + counts.len() > room => format!("{bar}\n{counts}"),
+        _ => format!("{bar}  {counts}"),
+    }
 }
 
 async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode> {
@@ -400,16 +451,26 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
     let mut last = String::new();
     loop {
         let found = session.client.topic_day(name, day).await?;
-        let line = progress(&found);
+        if found.total == 0 {
+            if session.output == Format::Table {
+                eprintln!("no messages on this day");
+            } else {
+                session.output.print_thing(&serde_json::to_value(&found)?)?;
+            }
+            return done();
+        }
+        let room = terminal::size().0;
+        let line = progress(&found, live.then_some(room));
         if line != last && session.output == Format::Table {
             if live {
-                canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
+                let lines: Vec<String> = line.lines().map(|line| terminal::cut(line, room)).collect();
+                canvas.draw(&lines)?;
             } else {
                 output::print(&line)?;
             }
             last = line;
         }
-        if found.total > 0 && matches!(found.state.as_str(), "drained" | "dropped") {
+        if matches!(found.state.as_str(), "drained" | "dropped") {
             if session.output != Format::Table {
                 session.output.print_thing(&serde_json::to_value(&found)?)?;
             }
@@ -426,6 +487,56 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn day(state: &str, counts: [i64; 3]) -> Day {
+        let [total, sent, failed] = counts;
+        serde_json::from_value(
+            json!({"day": "2026-11-21", "state": state, "total": total, "sent": sent, "failed": failed,
+                                      "cancelled": 0, "in_hand": 0, "retrying": 0, "drained_at": null,
+                                      "dropped_at": null}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn what_a_topic_takes_with_it_is_counted() {
+        assert_eq!(kept_messages(&[]), None);
+        assert_eq!(kept_messages(&[day("dropped", [9, 9, 0])]), None);
+        let days = [
+            day("drained", [200, 199, 1]),
+            day("scheduled", [100, 0, 0]),
+            day("dropped", [9, 9, 0]),
+        ];
+        assert_eq!(
+            kept_messages(&days).as_deref(),
+            Some("300 messages (100 still to be sent)")
+        );
+    }
+
+    #[test]
+    fn a_day_has_two_lines_where_one_is_too_long() {
+        let day = day("drained", [2, 2, 0]);
+        assert_eq!(progress(&day, None).lines().count(), 1);
+        let narrow = progress(&day, Some(80));
+        assert!(
+            narrow.lines().count() == 2 && narrow.lines().all(|line| line.len() <= 80),
+            "{narrow}"
+        );
+    }
+
+    #[test]
+    fn each_reason_is_said_once() {
+        let line = |line: u64, detail: &str| json!({"line": line, "detail": detail});
+        let mut rejected: Vec<Value> = (1..=998).map(|number| line(number, "/due: no instant")).collect();
+        rejected.insert(1, line(2, "no JSON"));
+        let answer = json!({"accepted": 0, "repeated": 0, "rejected": rejected, "rejected_total": 1_000});
+        let wanted = [
+            "line 1 and 997 more: /due: no instant",
+            "line 2: no JSON",
+            "1 more were rejected",
+        ];
+        assert_eq!(rejections(&serde_json::from_value(answer).unwrap()), wanted);
+    }
 
     #[tokio::test]
     async fn what_is_made_up_is_as_much_as_was_asked_for() {

@@ -39,7 +39,13 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     }
     loop {
         if live {
-            canvas.draw(&tree(&run, &order, begin.elapsed().as_secs()))?;
+            let tree = tree(&run, &order, begin.elapsed().as_secs());
+            canvas.draw(&tree)?;
+            if run.state.is_final() {
+                for line in unseen_errors(&run, &tree) {
+                    eprintln!("error: {line}");
+                }
+            }
         } else if session.output == Format::Table {
             told.tell(&run)?;
         }
@@ -150,6 +156,30 @@ fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
         text.push(format!("  \u{2026} and {left_out} more"));
     }
     text
+}
+
+/// How many errors are shown beneath a tree.
+const ERRORS_MAX: usize = 10;
+
+/// Of a run that failed: the errors for which its tree had no room.
+fn unseen_errors(run: &Run, tree: &[String]) -> Vec<String> {
+    if run.state != RunState::Failed {
+        return Vec::new();
+    }
+    let failed = run
+        .tasks
+        .iter()
+        .flatten()
+        .filter(|task| task.state == TaskState::Failed);
+    let errors = failed.filter_map(|task| {
+        let message = task.error.as_ref()?.message.as_str();
+        let item = task.item.map(|item| format!("[{item}]")).unwrap_or_default();
+        let seen = tree.iter().any(|line| line.contains(message));
+        // A line is the script's; it must not steer the terminal.
+        let message = message.replace(|c: char| c.is_control() && c != '\n' && c != '\t', "\u{fffd}");
+        (!seen).then(|| format!("{}{item}: {message}", task.task))
+    });
+    errors.take(ERRORS_MAX).collect()
 }
 
 fn rank(state: TaskState) -> u8 {
@@ -374,6 +404,22 @@ mod tests {
             tree[2].starts_with("  \u{25b6} b") && tree[2].contains("[1/2]"),
             "{tree:?}"
         );
+    }
+
+    #[test]
+    fn errors_without_room_are_shown_whole() {
+        let message = format!("{}end", "word ".repeat(400));
+        let error = json!({"kind": "failed", "message": message});
+        let tasks = json!([{"task": "a", "state": "failed", "error": error},
+                           {"task": "b", "state": "failed", "error": {"kind": "failed", "message": "no"}},
+                           {"task": "c", "item": 1, "state": "failed", "error": {"kind": "failed", "message": "item"}}]);
+        let failed = of("failed", tasks.clone());
+        let tree = tree(&failed, &[], 0);
+        assert_eq!(
+            unseen_errors(&failed, &tree),
+            [format!("a: {message}"), "c[1]: item".to_owned()]
+        );
+        assert!(unseen_errors(&of("running", tasks), &tree).is_empty());
     }
 
     #[test]

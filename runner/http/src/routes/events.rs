@@ -14,6 +14,8 @@ use heddle_domain::Fault;
 use heddle_engine::Engine;
 use heddle_store::Store;
 use heddle_store::event::{EventPosition, EventRow};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -109,8 +111,14 @@ struct Feed {
     over: bool,
 }
 
+/// Whether an event has a time of its own.
+#[derive(Deserialize)]
+struct Dated {
+    at: Option<IgnoredAny>,
+}
+
 /// A row's lines after a position; several if it contains several events. Its content is passed on as text: of a
-/// thousand events only the beginnings have to be made.
+/// thousand events only the beginnings have to be made. An event's own time counts: the row has the last of them.
 fn lines(row: &EventRow, after: EventPosition, out: &mut Vec<(EventPosition, String)>) -> serde_json::Result<()> {
     let several = row.data.starts_with('[');
     let items: Vec<&RawValue> = match several {
@@ -135,8 +143,12 @@ fn lines(row: &EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Str
         };
         let fields = item.get().strip_prefix('{').unwrap_or("}");
         let comma = if fields.starts_with('}') { "" } else { ", " };
-        let (xid, id, at) = (row.xid, row.id, Moment(row.at));
-        let line = format!(r#"{{"cursor": "{xid}-{id}-{read}", "kind": {kind}, "at": "{at}"{comma}{fields}"#) + "\n";
+        let at = match serde_json::from_str::<Dated>(item.get())?.at {
+            Some(_) => String::new(),
+            None => format!(r#", "at": "{}""#, Moment(row.at)),
+        };
+        let (xid, id) = (row.xid, row.id);
+        let line = format!(r#"{{"cursor": "{xid}-{id}-{read}", "kind": {kind}{at}{comma}{fields}"#) + "\n";
         out.push((position, line));
     }
     Ok(())
@@ -232,8 +244,10 @@ impl Feed {
 async fn events(request: Request) -> Outcome {
     let after = match request.query("after") {
         None => EventPosition::default(),
-        Some(text) => parse_position(text)
-            .ok_or_else(|| Problem::invalid(Fault::at("/after", "`after` must be the `cursor` of an earlier line")))?,
+        // As any other cursor that cannot be read.
+        Some(text) => parse_position(text).ok_or_else(|| {
+            Problem::malformed(format!("`after` must be the `cursor` of an earlier line, not `{text}`"))
+        })?,
     };
     let left = request.query_number("limit", 1..=LIMIT_MAX)?.unwrap_or(u64::MAX);
     let asked = request.query_all("kinds");
@@ -308,6 +322,19 @@ mod tests {
         check(r#"[{"n": 1}, {"n": 1}]"#, 0, &[&first, &second]);
         check(r#"[{"n": 1}, {"n": 1}]"#, 1, &[&second]);
         check(r#"[{"n": 1}]"#, 5, &[]);
+        // A run that ended before the last one of its row keeps its own time, once.
+        let own = r#""at": "2026-11-24T04:59:59.000000Z", "n": 1}"#;
+        check(
+            &format!("[{{{own}, {{\"n\": 1}}]"),
+            0,
+            &[&format!(r#"{{"cursor": "7-3-1", "kind": "run.failed", {own}"#), &second],
+        );
+        // A field of params is no time of the event.
+        check(
+            r#"{"params": {"at": 1}}"#,
+            0,
+            &[&format!(r#"{{"cursor": "7-3-0", {began}, "params": {{"at": 1}}}}"#)],
+        );
     }
 
     #[test]

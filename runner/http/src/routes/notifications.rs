@@ -109,13 +109,7 @@ async fn list(request: Request) -> Outcome {
         let event = Event::from_word(word).ok_or_else(|| Problem::invalid(wrong()))?;
         events.push(event.as_str().to_owned());
     }
-    let run = match request.query("run") {
-        Some(text) => {
-            let wrong = |_| Problem::invalid_at("/run", format!("`{text}` is not the id of a run"));
-            Some(text.parse::<Uuid>().map_err(wrong)?)
-        }
-        None => None,
-    };
+    let run: Option<Uuid> = request.query_as("run", "the id of a run, a UUID")?;
     let filter = NotificationFilter {
         channel: request.query_name("channel"),
         events,

@@ -450,8 +450,31 @@ async fn latest(request: Request) -> Outcome {
             return ok(&adapter::runs::get(&request.app.engine, RunId(run.id), std::time::Duration::ZERO).await?);
         }
         // A page that has none may be followed by one that has.
-        cursor = Some(found.next_cursor.ok_or_else(|| Problem::not_found("run", "latest"))?);
+        cursor = match found.next_cursor {
+            Some(next) => Some(next),
+            None => return Err(no_latest(&request).await?),
+        };
     }
+}
+
+/// Why no run is the latest one: a group that does not exist is told apart from one without runs.
+async fn no_latest(request: &Request) -> Result<Problem, Problem> {
+    for group in request.query_all("group") {
+        let known = match Name::new(group) {
+            Ok(name) => request.app.store.group_by_name(&name).await?.is_some(),
+            Err(_) => false,
+        };
+        if !known {
+            return Ok(Problem::not_found("group", group));
+        }
+    }
+    let of_groups = !request.query.is_empty() && request.query.iter().all(|(name, _)| name == "group");
+    let detail = match request.query_all("group").as_slice() {
+        [] if request.query.is_empty() => "there is no run yet".to_owned(),
+        [group] if of_groups => format!("the group `{group}` has no run"),
+        _ => "no run matches these filters".to_owned(),
+    };
+    Ok(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
 async fn get(request: Request) -> Outcome {

@@ -150,9 +150,13 @@ impl Schedules {
         match self.node.store.change_backfill(by, id, action).await? {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
+                let done = match action {
+                    BackfillAction::Pause => "paused",
+                    BackfillAction::Resume => "resumed",
+                    BackfillAction::Cancel => "cancelled",
+                };
                 return Err(ControlError::Refused(format!(
-                    "the backfill is {state}, so it cannot {}",
-                    action.as_str()
+                    "the backfill is {state}, so it cannot be {done}"
                 )));
             }
             BackfillChange::Done => {}
