@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
-use heddle_api::{RunState, TaskDetail, TaskState};
+use heddle_api::{TaskDetail, TaskState};
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_store::pages::group::GroupRunRow;
