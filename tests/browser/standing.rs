@@ -161,7 +161,10 @@ async fn the_critical_path_leads_over_what_failed() {
     });
     node.put_group("orders", json!({"tasks": tasks})).await;
     let run = node.run("orders", json!({})).await;
-    let graph = visitor.get(&format!("/runs/{}/graph", run["id"].as_str().unwrap())).await.fine();
+    let graph = visitor
+        .get(&format!("/runs/{}/graph", run["id"].as_str().unwrap()))
+        .await
+        .fine();
     assert_eq!(graph.matches("class=\"edge critical\"").count(), 3, "{graph}");
 }
 
@@ -170,12 +173,19 @@ async fn the_critical_path_leads_over_what_failed() {
 async fn what_a_topic_has_put_into_a_queue_waits_there_for_a_worker() {
     let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
-    node.put("/v1/topics/letters", json!({"queue": "post", "rate": {"count": 500, "per": "1s"}}))
-        .await
-        .expect_status(201);
+    node.put(
+        "/v1/topics/letters",
+        json!({"queue": "post", "rate": {"count": 500, "per": "1s"}}),
+    )
+    .await
+    .expect_status(201);
     let today = chrono::Utc::now().date_naive();
-    let due: Vec<Value> = (0..7).map(|n| json!({"sender": n, "receiver": n, "due": today})).collect();
-    node.post("/v1/topics/letters/messages", json!(due)).await.expect_status(200);
+    let due: Vec<Value> = (0..7)
+        .map(|n| json!({"sender": n, "receiver": n, "due": today}))
+        .collect();
+    node.post("/v1/topics/letters/messages", json!(due))
+        .await
+        .expect_status(200);
     heddle_tests::eventually("the messages in the queue", async || {
         let found = node.get("/v1/queues/post").await;
         (found.status == 200 && found.expect_status(200)["depth"].as_i64() > Some(0)).then_some(())
@@ -190,7 +200,11 @@ async fn what_a_topic_has_put_into_a_queue_waits_there_for_a_worker() {
     }
     let list = read(&visitor, "/queues").await;
     assert!(list.contains("no worker claims"), "{list}");
-    assert!(read(&visitor, "/notifications?state=failed").await.contains("No notifications match."));
+    assert!(
+        read(&visitor, "/notifications?state=failed")
+            .await
+            .contains("No notifications match.")
+    );
 }
 
 #[tokio::test]
@@ -204,9 +218,14 @@ async fn the_form_of_a_run_says_what_tasks_get_and_asks_for_what_templates_name(
     node.put_group("greets", json!({"tasks": tasks})).await;
     let form = visitor.get("/groups/greets/run").await.fine();
     assert!(form.contains("placeholder=\"{{ params.who }} · load\""), "{form}");
-    assert!(form.contains("For greet, load") && form.contains("name=\"p.who\""), "{form}");
+    assert!(
+        form.contains("For greet, load") && form.contains("name=\"p.who\""),
+        "{form}"
+    );
     let started = visitor.post("/groups/greets/run", &[("p.who", "Ada")]).await;
-    let run = node.run_becomes(started.leads_to().trim_start_matches("/runs/"), "succeeded").await;
+    let run = node
+        .run_becomes(started.leads_to().trim_start_matches("/runs/"), "succeeded")
+        .await;
     assert_eq!(run["params"], json!({"who": "Ada"}));
 }
 

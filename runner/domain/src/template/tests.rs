@@ -514,7 +514,19 @@ fn names_of_params() {
         let names: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
         assert_eq!(got, names, "{value} {when}");
     };
-    check(json!({"a": ["{{ params.who }}", "params.not"], "b": {"c": "{{ params['my-day'] | date }}"}}), "true", &["my-day", "who"]);
-    check(json!("{% for params in item %}{{ params.x }}{% endfor %}"), "params.n > 1", &["n"]);
-    check(json!("{{ upstream.params.x }} {{ 'params.y' }} {{ params | tojson }} {{ broken"), "{{ params.ok }}", &["ok"]);
+    check(
+        json!({"a": ["{{ params.who }}", "params.not"], "b": {"c": "{{ params['my-day'] | date }}"}}),
+        "true",
+        &["my-day", "who"],
+    );
+    check(
+        json!("{% for params in item %}{{ params.x }}{% endfor %}"),
+        "params.n > 1",
+        &["n"],
+    );
+    check(
+        json!("{{ upstream.params.x }} {{ 'params.y' }} {{ params | tojson }} {{ broken"),
+        "{{ params.ok }}",
+        &["ok"],
+    );
 }

@@ -179,7 +179,10 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
             waits: detail.waits.get(&key),
         };
         let under_way = match key.item {
-            Some(_) => found.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none()),
+            Some(_) => found
+                .attempts
+                .last()
+                .is_some_and(|attempt| attempt.finished_at.is_none()),
             None => under_way.contains(&key.task),
         };
         let state = progress.stands(key, detail.run.state, under_way);
@@ -225,7 +228,13 @@ fn wait_of(waits: &WaitView, task: &PlanTask) -> TaskWait {
         WaitView::Pools(pools) => TaskWait {
             reason: TaskWaitReason::Pool,
             pools: Some(pools.clone()),
-            slots: Some(task.spec.pools.iter().map(|(pool, slots)| (pool.to_string(), *slots)).collect()),
+            slots: Some(
+                task.spec
+                    .pools
+                    .iter()
+                    .map(|(pool, slots)| (pool.to_string(), *slots))
+                    .collect(),
+            ),
             queue: None,
             until: None,
         },
@@ -289,7 +298,10 @@ fn task_run(engine: &Engine, plan: &Plan, run: RunId, key: TaskKey, state: TaskS
         state,
         attempt: newest.map_or(0, |attempt| attempt.attempt),
         next_attempt_at: found.due.filter(|_| state == TaskState::Retrying).map(Into::into),
-        waiting_for: found.waits.filter(|_| state == TaskState::Ready).map(|waits| wait_of(waits, task)),
+        waiting_for: found
+            .waits
+            .filter(|_| state == TaskState::Ready)
+            .map(|waits| wait_of(waits, task)),
         started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output_of(state, last, by_hand).map(json_of),

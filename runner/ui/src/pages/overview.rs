@@ -645,7 +645,11 @@ mod tests {
             since_then,
         };
         let mut view = View {
-            failing: vec![failing(None), failing(Some(RunState::Succeeded)), failing(Some(RunState::Cancelled))],
+            failing: vec![
+                failing(None),
+                failing(Some(RunState::Succeeded)),
+                failing(Some(RunState::Cancelled)),
+            ],
             late: Vec::new(),
             stalled: Vec::new(),
             unsent: Vec::new(),

@@ -343,7 +343,12 @@ mod tests {
         };
         let (on, off) = (json!({"paused": false}), json!({"paused": true}));
         let deeds = [
-            deed("rate", "q", off.clone(), json!({"paused": true, "rate": {"count": 1, "per": "1s"}})),
+            deed(
+                "rate",
+                "q",
+                off.clone(),
+                json!({"paused": true, "rate": {"count": 1, "per": "1s"}}),
+            ),
             deed("other", "r", on.clone(), off.clone()),
             deed("ann", "q", on.clone(), off.clone()),
             deed("bob", "q", Value::Null, off),

@@ -456,7 +456,11 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
 /// Whether a script may call what only a task of a group grants, and an attempt without a run has not. A text does not say
 /// what it calls.
 fn lacks_grants(world: &str, imports: Option<&[String]>) -> bool {
-    let granted = |name: &String| NEEDS.iter().any(|(part, by)| name.starts_with(part) && *by != "needs-http");
+    let granted = |name: &String| {
+        NEEDS
+            .iter()
+            .any(|(part, by)| name.starts_with(part) && *by != "needs-http")
+    };
     script_text::is_text(world) || imports.is_some_and(|names| names.iter().any(granted))
 }
 
@@ -583,8 +587,14 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
         let task = "heddle:task/task";
         assert!(lacks_grants("source/typescript", None));
-        assert!(lacks_grants(task, Some(&names(&["heddle:task/log@1.0.0", "heddle:task/sql@1.0.0"]))));
-        assert!(!lacks_grants(task, Some(&names(&["heddle:task/log@1.0.0", "wasi:http/outgoing-handler@0.2.0"]))));
+        assert!(lacks_grants(
+            task,
+            Some(&names(&["heddle:task/log@1.0.0", "heddle:task/sql@1.0.0"]))
+        ));
+        assert!(!lacks_grants(
+            task,
+            Some(&names(&["heddle:task/log@1.0.0", "wasi:http/outgoing-handler@0.2.0"]))
+        ));
         assert!(!lacks_grants(task, None));
     }
 

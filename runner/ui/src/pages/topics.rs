@@ -128,7 +128,11 @@ fn word(ctx: &Ctx, one: &Topic, state: &str) -> String {
 
 /// Why what a topic has put into its queue stays there, if it does.
 async fn held_up(ctx: &Ctx, one: &Topic, days: &[Day]) -> Markup {
-    let queue = one.spec.queue.as_ref().filter(|_| days.iter().any(|day| day.in_hand > 0));
+    let queue = one
+        .spec
+        .queue
+        .as_ref()
+        .filter(|_| days.iter().any(|day| day.in_hand > 0));
     let Some(queue) = queue else { return html! {} };
     let address = format!("/queues/{}", segment(queue.as_str()));
     // A queue that has just been emptied may be gone.
@@ -140,7 +144,12 @@ async fn held_up(ctx: &Ctx, one: &Topic, days: &[Day]) -> Markup {
 /// The most that a topic sends in some time.
 fn limit(ctx: &Ctx, one: &Topic) -> Option<String> {
     let rate = one.spec.rate?;
-    Some(t!(ctx, "topic-limit", n = number(rate.count), span = rate.per.to_string()))
+    Some(t!(
+        ctx,
+        "topic-limit",
+        n = number(rate.count),
+        span = rate.per.to_string()
+    ))
 }
 
 fn target(ctx: &Ctx, one: &Topic) -> Markup {

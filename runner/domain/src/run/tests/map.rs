@@ -183,7 +183,10 @@ fn a_map_of_a_paused_run_stands_still_when_nothing_of_it_is_under_way() {
     let mut held = mapped(json!({}));
     held.play("claim m; pause; expand m 0");
     assert_eq!(stands(&held, z, false), Some(TaskState::Paused));
-    assert_eq!(held.progress.stands(z, RunState::Waiting, false), Some(TaskState::Pending));
+    assert_eq!(
+        held.progress.stands(z, RunState::Waiting, false),
+        Some(TaskState::Pending)
+    );
 }
 
 #[test]

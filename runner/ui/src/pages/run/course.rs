@@ -92,7 +92,9 @@ impl<'a> Course<'a> {
             began.filter_map(|task| Some((*task, self.end(task)?.1)))
         };
         let worked = began().filter(|(task, _)| task.state != TaskState::Skipped);
-        let last = worked.max_by_key(|(_, end)| *end).or_else(|| began().max_by_key(|(_, end)| *end));
+        let last = worked
+            .max_by_key(|(_, end)| *end)
+            .or_else(|| began().max_by_key(|(_, end)| *end));
         let mut at = last.map(|(task, _)| task);
         let mut chain = Vec::new();
         while let Some(task) = at {
