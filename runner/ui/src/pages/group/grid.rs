@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
 use heddle_api::{TaskDetail, TaskState};
+use heddle_domain::Time;
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_store::pages::group::GroupRunRow;
