@@ -264,11 +264,10 @@ fn task_run(
     engine: &Engine,
     plan: &Plan,
     run: RunId,
-    progress: &Progress,
     key: TaskKey,
+    state: TaskState,
     found: &Found<'_>,
 ) -> Result<TaskRun, StoreError> {
-    let mut state = progress.state(key).unwrap_or(TaskState::Pending);
     let newest = found.attempts.last().copied();
     let last = newest.filter(|attempt| {
         let ended_before = |cleared| attempt.finished_at.is_some_and(|ended| ended <= cleared);
