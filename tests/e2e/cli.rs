@@ -458,7 +458,7 @@ async fn answers_are_sentences() {
     let (said, _) = both(&["run", "bulk", "delete", "-g", "g"]);
     assert_eq!(said, "1 run matches, 1 deleted\n");
     let run = heddle_tests::id(&node.run("g", json!({})).await);
-    assert_eq!(both(&["run", "rm", "latest"]).0, format!("run {run} deleted\n"));
+    assert_eq!(both(&["run", "rm", "latest:g"]).0, format!("run {run} deleted\n"));
     assert!(both(&["group", "rm", "g"]).0.contains("detached: follows"));
     let pruned = both(&["retention", "prune", "--dry-run"]).0;
     assert_eq!(pruned, "nothing would be removed\n");
