@@ -24,7 +24,7 @@ async fn a_run_is_started_with_a_form_and_watched() {
     let wrong = visitor.post("/groups/slow/run", &[("p.seconds", "soon")]).await;
     assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(
-        wrong.text.contains("seconds: `soon` is not a number") && wrong.text.contains("value=\"soon\""),
+        wrong.text.contains("seconds: <code>soon</code> is not a number") && wrong.text.contains("value=\"soon\""),
         "{}",
         wrong.text
     );
@@ -67,6 +67,11 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
         "{}",
         gone.text
     );
+    // A session that ends while nobody looks at the page, which has given its stream back: it is told when it asks again.
+    let left = Visitor::signed_in(node.base(), made["token"].as_str().unwrap()).await;
+    let page = left.get("/runs").await.fine();
+    left.post("/sign-out", &[]).await;
+    left.hears(&page, &["event: over", "data: signed-out"]).await;
     // The database, which comes back.
     let page = visitor.get("/runs").await.fine();
     let mut stream = visitor.opens(&page).await;

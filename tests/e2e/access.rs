@@ -86,7 +86,7 @@ async fn bad_tokens_are_not_made_in_the_database() {
     let long = "x".repeat(251);
     for (more, places) in [
         (&["--name", "a b", "--role", "admin"][..], &["/name"][..]),
-        (&["--name", "", "--role", "admin"], &["/name"]),
+        (&["--name", "", "--role", "admin"], &["--name"]),
         (&["--name", "a", "--role", "viewer", "--queue", "q"], &["/queues"]),
         (&["--name", "a", "--role", "worker", "--queue", "q/r"], &["/queues/0"]),
         (&["--name", "a", "--role", "worker", "--uid", ""], &["/uids/0"]),

@@ -82,7 +82,7 @@ fn without_page(head: &Parts, path: &str) -> Option<Response> {
 /// The answer to somebody who has not come in, or is a `worker`, whose token has no pages.
 async fn to_stranger(ctx: &Ctx, path: &str, headers: &HeaderMap, worker: bool) -> Response {
     if path == "/live" {
-        return plain(StatusCode::UNAUTHORIZED, "signed out");
+        return live::signed_out();
     }
     // Which language is chosen before one signs in.
     let answer = if ctx.posts() && path == "/preferences" {

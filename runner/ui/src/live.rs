@@ -442,6 +442,14 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
     }))
 }
 
+/// The stream of a page whose session has ended, to a page that was not listening then (nobody was looking at it). It is
+/// told, and asks to sign in. A browser does not pass the status of a refused stream on to the page, which would only
+/// try again.
+pub(crate) fn signed_out() -> Response {
+    let said = Bytes::from_static(b"event: over\ndata: signed-out\n\n");
+    answer::events(futures::stream::once(std::future::ready(Ok(said))))
+}
+
 /// The stream to one browser.
 struct Stream {
     again: Again,

@@ -413,8 +413,8 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
         form.panel.filters method="post" action="/system/tokens" {
             label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required maxlength="63" placeholder=(t!(ctx, "name"));
             label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) { (role.as_str()) } } }
-            label.hidden for="queues" { (t!(ctx, "token-queues")) } input #queues.broad type="text" name="queues" placeholder=(t!(ctx, "token-queues")) autocomplete="off" spellcheck="false";
-            label.hidden for="uids" { (t!(ctx, "token-users")) } input #uids.broad type="text" name="uids" placeholder=(t!(ctx, "token-users")) autocomplete="off" spellcheck="false";
+            label.hidden for="queues" { (t!(ctx, "token-queues")) } input #queues.broad type="text" name="queues" title=(t!(ctx, "token-queues")) placeholder=(t!(ctx, "token-queues-short")) autocomplete="off" spellcheck="false";
+            label.hidden for="uids" { (t!(ctx, "token-users")) } input #uids.broad type="text" name="uids" title=(t!(ctx, "token-users")) placeholder=(t!(ctx, "token-users-short")) autocomplete="off" spellcheck="false";
             label.when title=(ctx.zone.name()) { span { (t!(ctx, "expires")) } input type="datetime-local" name="expires_at"; }
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }

@@ -288,6 +288,7 @@ mod tests {
             assert_eq!(between(GENERAL, begin, "\n)"), between(SINGLE_TASK, begin, "\n)"));
         }
     }
+
     /// The columns of a run's row that a statement writes.
     fn columns(statement: &str, table: &str) -> String {
         let columns = between(statement, &format!("INSERT INTO heddle.{table} ("), ")").join(" ");
@@ -297,9 +298,13 @@ mod tests {
     #[test]
     fn who_comes_back_has_all_that_went() {
         let made = columns(CREATE, "runs_live");
-        let live = made.replace(" waiting_for,", "");
+        let live = made.replace(" waiting_for,", " reopened_at,");
         assert_ne!(live, made, "what waits");
-        assert_eq!(columns(REOPEN, "runs_live"), live, "it does not wait");
+        assert_eq!(
+            columns(REOPEN, "runs_live"),
+            live,
+            "it does not wait, and is dated when it came back"
+        );
         assert_eq!(
             columns(GENERAL, "runs_done"),
             format!("{live}, finished_at, error, skipped")

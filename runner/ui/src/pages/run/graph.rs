@@ -18,7 +18,8 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
     let picture = draw(ctx, &revision.plan, &shown);
     Ok(html! {
         section.panel aria-label=(t!(ctx, "tab-graph")) {
-            div.row { p.muted.grow { @if !shown.critical.is_empty() { (t!(ctx, "graph-critical")) } } @if is_drawn(&revision.plan) { (legend(ctx, &TASK_STATES)) (zoom_buttons(ctx)) } }
+            @if is_drawn(&revision.plan) { div.row { span.grow {} (legend(ctx, &TASK_STATES)) (zoom_buttons(ctx)) } }
+            @if !shown.critical.is_empty() { p.muted { (t!(ctx, "graph-critical")) } }
             (ctx.live("graph", picture))
         }
     })
