@@ -120,8 +120,11 @@ mod tests {
         Plan::compile(parse_group(&json!({"tasks": tasks})).unwrap()).unwrap()
     }
 
+    /// The name of a task, its state, and from when to when it ran.
+    type Said<'t> = (&'t str, &'t str, Option<(i64, i64)>);
+
     /// A run with these task runs: name, state, and the seconds from its begin at which it began and ended.
-    fn run(tasks: &[(&str, &str, Option<(i64, i64)>)]) -> Run {
+    fn run(tasks: &[Said<'_>]) -> Run {
         let at = |second: i64| Time::from_timestamp(second, 0).unwrap().to_rfc3339();
         let tasks: Vec<Value> = tasks
             .iter()
