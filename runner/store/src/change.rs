@@ -6,7 +6,7 @@
 //! things rarely, so neither that lock nor the notification in the transaction matters. For runs both would, so they do
 //! not use this log.
 //!
-//! A transaction only notes what it has changed ([`announce`]). Its commit writes the rows. So this lock is the last one
+//! A transaction only notes what it has changed (`announce`). Its commit writes the rows. So this lock is the last one
 //! of each transaction, whatever the order of its changes: nobody who holds it waits for another lock.
 
 use heddle_domain::Time;
