@@ -15,10 +15,8 @@ use crate::database::PgSession;
 pub(crate) const BEGIN_ANEW: &str = "BEGIN READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan";
 
 /// Begins to read with plans that the session keeps: for a statement about all kept days, whose text leaves the planner
-/// only one plan. Making its plan costs more than its results.
-pub(crate) const BEGIN_KEPT: &str = "BEGIN READ ONLY; SET LOCAL plan_cache_mode = force_generic_plan";
-
-/// The same for results in the order of an index.
+/// only one plan. Making its plan costs more than its results, which are in the order of an index: a plan that was made
+/// while a table was nearly empty must not read and sort all of it later.
 pub(crate) const BEGIN_KEPT_IN_ORDER: &str = "BEGIN READ ONLY; SET LOCAL enable_sort = off; \
     SET LOCAL enable_bitmapscan = off; SET LOCAL plan_cache_mode = force_generic_plan";
 

@@ -334,7 +334,7 @@ year = Year
 to-come = scheduled
 to-come-count = { $n } scheduled
 calendar-by = Days in { $zone }, by logical time; runs without one count on the day they were created. Select a day to see its runs.
-calendar-cut = Only the latest { $n } runs are shown.
+calendar-cut = Only the latest { $n } runs of schedules and backfills and the latest { $m } other runs are shown.
 state-hint = Values that scripts keep between runs. A value is saved together with the result of its task.
 no-state = No saved values.
 value = Value
@@ -741,9 +741,15 @@ cancel-messages = Cancel messages
 cancel-count = Count…
 cancel-hint = Give a day, a sender or a receiver. You first see how many messages that is.
 cancel-missing = Give a day, a sender or a receiver.
-cancel-would = { $n } messages match and have not been sent.
+cancel-would = { $n ->
+        [one] { $n } message matches and has not been sent.
+       *[other] { $n } messages match and have not been sent.
+    }
 cancel-messages-will = Messages already in progress are still sent
-said-cancelled-messages = { $n } messages cancelled.
+said-cancelled-messages = { $n ->
+        [one] { $n } message cancelled.
+       *[other] { $n } messages cancelled.
+    }
 user = User
 user-named = user { $name }
 offer = Offer

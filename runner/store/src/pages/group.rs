@@ -8,7 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_BY_SPANS, BEGIN_KEPT, Planning, Span};
+use crate::span::{self, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -93,6 +93,15 @@ pub struct GroupsAsked {
     pub enabled: Option<bool>,
     /// Where the page begins: behind this name, in the order of names.
     pub after: Option<String>,
+}
+
+/// How the runs of a group went, interval by interval.
+#[derive(Clone, Debug, Default)]
+pub struct GroupEnds {
+    /// The number of an interval, a state, and how many runs of the interval are in it.
+    pub counts: Vec<(i32, RunState, i64)>,
+    /// There may be more runs than were read.
+    pub cut: bool,
 }
 
 /// A value that a script has stored for its group.
@@ -373,60 +382,72 @@ impl Store {
     }
 
     /// The states of a group's runs with a logical time between the first and the last of these instants: for each
-    /// interval between two of them, numbered from 1, and each state, how many. Counts the newest `limit` of two kinds:
-    /// runs of an instant, found by their logical time, and runs whose logical time is their creation.
+    /// interval between two of them, numbered from 1, and each state, how many.
+    ///
+    /// Reads the newest `of_instants` runs of an instant, found by their logical time, and the newest `made` runs of all
+    /// kinds, of which those count whose logical time is their creation.
     pub async fn page_group_ends(
         &self,
         group_id: i64,
         instants: &[Time],
-        limit: i64,
-    ) -> Result<Vec<(i32, RunState, i64)>, StoreError> {
+        (of_instants, made): (i64, i64),
+    ) -> Result<GroupEnds, StoreError> {
         let (Some(from), Some(to)) = (instants.first(), instants.last()) else {
-            return Ok(Vec::new());
+            return Ok(GroupEnds::default());
         };
-        let rows = transaction!(self, reads, "page_group_ends", once(BEGIN_KEPT), |tx| {
+        let rows = transaction!(self, reads, "page_group_ends", once(BEGIN_KEPT_IN_ORDER), |tx| {
+            // Group and id are compared together: the order is then that of one index alone, however few runs are live.
             let rows = sqlx::query!(
-                r#"SELECT width_bucket(logical_time, $5::timestamptz[]) AS "stretch!", state AS "state!", count(*) AS "count!"
-                 FROM ((SELECT d.logical_time, d.state FROM heddle.runs_done d
+                r#"SELECT made AS "made!", CASE WHEN counts THEN width_bucket(logical_time, $6::timestamptz[]) END AS stretch,
+                     state AS "state!", count(*) AS "count!"
+                 FROM ((SELECT false AS made, true AS counts, d.logical_time, d.state FROM heddle.runs_done d
                          WHERE d.group_id = $1 AND d.logical_time >= $2 AND d.logical_time < $3
                            AND d.logical_time <> d.created_at AND d.trigger <> 4
                          ORDER BY d.logical_time DESC LIMIT $4)
                        UNION ALL
-                       (SELECT v.logical_time, v.state FROM heddle.runs_live v
+                       (SELECT false, true, v.logical_time, v.state FROM heddle.runs_live v
                          WHERE v.group_id = $1 AND v.logical_time >= $2 AND v.logical_time < $3
                            AND v.logical_time <> v.created_at AND v.trigger <> 4
                          ORDER BY v.logical_time DESC LIMIT $4)
                        UNION ALL
-                       (SELECT m.logical_time, m.state
-                          FROM (SELECT d.logical_time, d.state, d.created_at, d.trigger FROM heddle.runs_done d
-                                 WHERE d.group_id = $1 AND d.id >= heddle.uuid_floor($2) AND d.id < heddle.uuid_floor($3)
-                                 ORDER BY d.id DESC LIMIT $4) AS m
-                         WHERE m.logical_time = m.created_at OR m.trigger = 4)
+                       (SELECT true, d.logical_time = d.created_at OR d.trigger = 4, d.logical_time, d.state
+                          FROM heddle.runs_done d
+                         WHERE d.group_id = $1 AND d.id >= heddle.uuid_floor($2) AND d.id < heddle.uuid_floor($3)
+                         ORDER BY d.id DESC LIMIT $5)
                        UNION ALL
-                       (SELECT m.logical_time, m.state
-                          FROM (SELECT v.logical_time, v.state, v.created_at, v.trigger FROM heddle.runs_live v
-                                 WHERE v.group_id = $1 AND v.id >= heddle.uuid_floor($2) AND v.id < heddle.uuid_floor($3)
-                                 ORDER BY v.id DESC LIMIT $4) AS m
-                         WHERE m.logical_time = m.created_at OR m.trigger = 4)) AS l
-                GROUP BY 1, 2"#,
-            group_id,
-            from,
-            to,
-            limit,
-            instants
+                       (SELECT true, v.logical_time = v.created_at OR v.trigger = 4, v.logical_time, v.state
+                          FROM heddle.runs_live v
+                         WHERE (v.group_id, v.id) >= ($1, heddle.uuid_floor($2))
+                           AND (v.group_id, v.id) < ($1, heddle.uuid_floor($3))
+                         ORDER BY v.group_id DESC, v.id DESC LIMIT $5)) AS l
+                GROUP BY 1, 2, 3"#,
+                group_id,
+                from,
+                to,
+                of_instants,
+                made,
+                instants
             )
             .fetch_all(&mut *tx)
             .await?;
             tx.commit().await?;
             Ok(rows)
         })?;
-        rows.into_iter()
-            .map(|row| {
-                let of = format!("of group {group_id}");
-                let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), of)?;
-                Ok((row.stretch, state, row.count))
-            })
-            .collect()
+        let mut ends = GroupEnds::default();
+        let mut read = (0, 0);
+        for row in rows {
+            let of = format!("of group {group_id}");
+            let state = StoreError::known(RunState::from_number, row.state, ("runs", "state"), of)?;
+            if row.made {
+                read.1 += row.count;
+            } else {
+                read.0 += row.count;
+            }
+            ends.counts
+                .extend(row.stretch.map(|stretch| (stretch, state, row.count)));
+        }
+        ends.cut = read.0 >= of_instants || read.1 >= made;
+        Ok(ends)
     }
 
     /// What scripts have stored for a group, by key, after a key; of each value the first `chars` characters.

@@ -16,8 +16,9 @@ use crate::pages::Answer;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 
-/// How many runs of each kind are read. If a group has more in a year, the newest are shown.
-const RUNS_MAX: i64 = 10_000;
+/// How many runs of instants are read, and how many of the others. If a group has more in a year, the newest are shown.
+/// A schedule with an instant each hour has 8,760 in a year.
+const RUNS_MAX: (i64, i64) = (10_000, 5_000);
 /// How many future instants are counted. For later days, the page only says that there are instants.
 const INSTANTS_MAX: usize = 3_000;
 /// A day's side, and the step to the next.
@@ -80,15 +81,14 @@ pub(super) async fn days_of(
     let mut instants: Vec<Time> = dates.iter().map(|day| begins(ctx.zone, *day)).collect();
     instants.push(to);
     let ends = ctx.store().page_group_ends(here.group.id, &instants, RUNS_MAX).await?;
-    let cut = ends.iter().map(|(_, _, count)| count).sum::<i64>() >= RUNS_MAX;
     let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
-    for (stretch, state, count) in ends {
+    for (stretch, state, count) in ends.counts {
         let date = usize::try_from(stretch - 1).ok().and_then(|index| dates.get(index));
         if let (Some(date), Ok(count)) = (date, usize::try_from(count)) {
             days.entry(*date).or_default().add(state, count);
         }
     }
-    Ok((days, cut))
+    Ok((days, ends.cut))
 }
 
 /// Midnight of a day; where a clock change has none, the first instant after it.
@@ -148,7 +148,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 }
                 p.muted {
                     (t!(ctx, "calendar-by", zone = ctx.zone.name()))
-                    @if cut { " " (t!(ctx, "calendar-cut", n = RUNS_MAX)) }
+                    @if cut { " " (t!(ctx, "calendar-cut", n = RUNS_MAX.0, m = RUNS_MAX.1)) }
                 }
             }))
         }
