@@ -1,9 +1,11 @@
 //! The cluster as a whole.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use heddle_client::Stats;
 use heddle_store::change::Noun;
 use serde_json::{Value, json};
 
@@ -87,6 +89,65 @@ pub(crate) async fn audit(session: &Session, wanted: Audit) -> Result<ExitCode> 
 }
 
 pub(crate) async fn stats(session: &Session) -> Result<ExitCode> {
-    session.show(&["v1", "stats"]).await?;
+    let value: Value = session.client.get(&["v1", "stats"]).send().await?;
+    let stats: Stats = serde_json::from_value(value.clone()).context("the node's answer")?;
+    session.output.print(&value, |_| in_words(&stats))?;
     done()
+}
+
+/// The counts of the cluster and of the node that answered, a line for each subject.
+fn in_words(stats: &Stats) -> String {
+    let counts = |counts: &BTreeMap<String, i64>| -> String {
+        let counts = counts.iter().filter(|(_, count)| **count > 0);
+        let counts: Vec<String> = counts.map(|(name, count)| format!("{count} {name}")).collect();
+        if counts.is_empty() {
+            "none".to_owned()
+        } else {
+            counts.join(", ")
+        }
+    };
+    let node = &stats.node;
+    format!(
+        "open runs      {}\n\
+         task runs      {} ready, {} waiting on queues, {} held by workers, {} running, {} waiting for a retry\n\
+         notifications  to send: {}; events to process: {}\n\
+         this node      {}: {} attempts running, {} open requests; since its start {} runs and {} attempts ended",
+        counts(&stats.runs),
+        stats.ready,
+        stats.queued,
+        stats.claimed,
+        stats.running,
+        stats.retrying,
+        counts(&stats.notifications.waiting),
+        stats.notifications.notices,
+        node.id,
+        node.in_hand,
+        node.waiting,
+        node.runs_ended,
+        node.attempts_ended,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_in_words() {
+        let stats = json!({
+            "runs": {"running": 2, "waiting": 0, "paused": 1}, "ready": 3, "queued": 4, "claimed": 5, "running": 6,
+            "retrying": 7, "notifications": {"waiting": {}, "notices": 8},
+            "node": {"id": "01a212fe-2a81-7000-8002-1154d649980d", "in_hand": 9, "runs_ended": 10, "attempts_ended": 11,
+                     "waiting": 12}
+        });
+        let words = in_words(&serde_json::from_value(stats).unwrap());
+        assert_eq!(
+            words,
+            "open runs      1 paused, 2 running\n\
+             task runs      3 ready, 4 waiting on queues, 5 held by workers, 6 running, 7 waiting for a retry\n\
+             notifications  to send: none; events to process: 8\n\
+             this node      01a212fe-2a81-7000-8002-1154d649980d: 9 attempts running, 12 open requests; since its \
+             start 10 runs and 11 attempts ended"
+        );
+    }
 }

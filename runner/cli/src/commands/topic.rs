@@ -305,9 +305,12 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
         receiver: filter.receiver,
     };
     let answer = session.client.cancel_messages(name, &filter).await?;
-    session.output.print(&serde_json::to_value(answer)?, |_| {
-        format!("{} messages cancelled", answer.cancelled)
-    })
+    session
+        .output
+        .print(&serde_json::to_value(answer)?, |_| match answer.cancelled {
+            1 => "1 message cancelled".to_owned(),
+            cancelled => format!("{cancelled} messages cancelled"),
+        })
 }
 
 /// Says what became of messages: what was accepted is the result, what was rejected are errors.
