@@ -52,22 +52,31 @@ const HISTORY: &str = "
     INSERT INTO heddle.run_keys (group_id, key, run) SELECT group_id, key, id FROM heddle.runs_done WHERE key IS NOT NULL;
     ANALYZE heddle.runs_done; ANALYZE heddle.run_keys; ANALYZE heddle.groups; ANALYZE heddle.revisions;";
 
-/// Writes the history, and more, in a session of its own: its counts are then not reported later, during a measurement.
+/// Writes the history, and more.
 async fn history(world: &World, sql: &Client, more: &str) {
-    let writer = world.sql().await;
-    let own: i32 = writer
+    apart(world, sql, async |writer| {
+        writer
+            .batch_execute(&format!("{HISTORY}{more}"))
+            .await
+            .expect("a history");
+        // Revisions write into their groups' rows: the versions of rows before that are still in the indexes.
+        writer.batch_execute("VACUUM heddle.groups").await.expect("a vacuum");
+    })
+    .await;
+}
+
+/// Does something in a session of its own: a session that goes on reports what it has read up to a second later, during
+/// a measurement.
+async fn apart<T>(world: &World, sql: &Client, work: impl AsyncFnOnce(&Client) -> T) -> T {
+    let session = world.sql().await;
+    let own: i32 = session
         .query_one("SELECT pg_backend_pid()", &[])
         .await
         .expect("a session")
         .get(0);
-    writer
-        .batch_execute(&format!("{HISTORY}{more}"))
-        .await
-        .expect("a history");
-    // Revisions write into their groups' rows: the versions of rows before that are still in the indexes.
-    writer.batch_execute("VACUUM heddle.groups").await.expect("a vacuum");
-    drop(writer);
-    eventually("the writer's session ends", async || {
+    let done = work(&session).await;
+    drop(session);
+    eventually("the session ends", async || {
         let lives: bool = sql
             .query_one("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", &[&own])
             .await
@@ -76,6 +85,7 @@ async fn history(world: &World, sql: &Client, more: &str) {
         (!lives).then_some(())
     })
     .await;
+    done
 }
 
 /// What has been read so far, by all sessions that have ended, and how often somebody has looked into an index for it.

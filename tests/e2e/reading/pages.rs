@@ -5,7 +5,7 @@ use heddle_store::group::GroupFilter;
 use heddle_tests::World;
 use tokio_postgres::Client;
 
-use super::{READ_MAX, SHOWN, ago, asked, history};
+use super::{READ_MAX, SHOWN, ago, apart, asked, history};
 
 /// Lists of groups by a filter: what each reads, and may read.
 async fn groups(world: &World, sql: &Client) -> Vec<(&'static str, i64, i64)> {
@@ -60,13 +60,11 @@ async fn pages_read_what_they_show() {
     let world = World::new().await;
     let sql = world.sql().await;
     history(&world, &sql, "").await;
-    let ids: Vec<i64> = sql
-        .query("SELECT id FROM heddle.groups ORDER BY name", &[])
-        .await
-        .expect("groups")
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
+    let ids: Vec<i64> = apart(&world, &sql, async |session| {
+        let rows = session.query("SELECT id FROM heddle.groups ORDER BY name", &[]).await;
+        rows.expect("groups").iter().map(|row| row.get(0)).collect()
+    })
+    .await;
     let (some, idle) = (&ids[..20], ids[300]);
     let mut wrong = Vec::new();
     let mut check = |what: &str, read: i64, most: i64| {
