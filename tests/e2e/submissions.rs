@@ -494,6 +494,51 @@ async fn who_submits() {
     assert_eq!((inner.len(), inner[0].get("created_by")), (1, None), "{inner:#?}");
 }
 
+/// A run is at work again from when it goes on: not while it waits for its turn, and not if it ends at once.
+#[tokio::test]
+async fn runs_that_go_on() {
+    let (_world, node) = World::with_node().await;
+    let mut turns = one(crate::sleeps(600.0));
+    turns["max_active_runs"] = json!(1);
+    node.put_group("turns", turns).await;
+    node.put_group("broken", one(json!({"script": "flaky", "params": {"fail_times": 9}})))
+        .await;
+    let control = async |run: &str, what: &str| {
+        node.post(&format!("/v1/runs/{run}/{what}"), json!({}))
+            .await
+            .expect_status(200);
+    };
+
+    let first = node.start("turns", json!({})).await;
+    node.task_becomes(&first, "t", "running").await;
+    control(&first, "cancel").await;
+    node.ended(&first).await;
+    let second = node.start("turns", json!({})).await;
+    node.task_becomes(&second, "t", "running").await;
+    control(&first, "restart").await;
+    let waits = node.get(&format!("/v1/runs/{first}")).await.body;
+    assert_eq!(waits["state"], "waiting", "{waits:#}");
+    let asked = waits["reopened_at"].as_str().expect("it was continued").to_owned();
+    control(&second, "cancel").await;
+    let second = node.ended(&second).await;
+    let goes_on = node.task_becomes(&first, "t", "running").await;
+    let since = goes_on["reopened_at"].as_str().expect("it goes on");
+    assert!(since > asked.as_str(), "{asked}: {goes_on:#}");
+    assert!(Some(since) >= second["finished_at"].as_str(), "{goes_on:#}");
+
+    let broken = node.run("broken", json!({})).await;
+    let (id, ended) = (broken["id"].as_str().expect("an id"), &broken["finished_at"]);
+    node.put(
+        &format!("/v1/runs/{id}/tasks/t/state"),
+        json!({"state": "succeeded", "reason": "done by hand"}),
+    )
+    .await
+    .expect_status(200);
+    let set = node.get(&format!("/v1/runs/{id}")).await.body;
+    assert_eq!((&set["state"], set.get("reopened_at")), (&json!("succeeded"), None));
+    assert!(set["finished_at"].as_str() > ended.as_str(), "{set:#}");
+}
+
 /// `heddle.submit` in SQL submits within the caller's own transaction.
 #[tokio::test]
 async fn in_sql() {

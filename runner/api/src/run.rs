@@ -84,8 +84,8 @@ pub struct Run {
     /// `database:` and the role that called `heddle.submit`. Missing: no person did, or the run is older than this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
-    /// When somebody last continued the run after it had ended (restart, override, retry, clear): the run has been at work
-    /// since then, not since `started_at`. Missing: never.
+    /// When the run last went on after it had ended (restart, override, retry, clear): it has been at work since then, not
+    /// since `started_at`. While it waits for its turn: when somebody continued it. Missing: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reopened_at: Option<Moment>,
     /// The state that somebody set by hand, while it is in effect. Missing in lists.
@@ -100,9 +100,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// Since when it has been at work: since its start, or since somebody continued it after its end.
+    /// Since when it has been at work: since its start, or since it went on after somebody had continued it. A run that
+    /// waits is not at work.
     pub fn at_work_since(&self) -> Option<Moment> {
-        self.started_at.max(self.reopened_at)
+        let since = self.started_at.max(self.reopened_at);
+        since.filter(|_| self.state != RunState::Waiting)
     }
 
     /// Its task runs; none of a run in a list.

@@ -26,6 +26,7 @@
 //! | ear | `node/changes.rs` | notifications | receives news of other nodes |
 //! | teller | `node/news.rs` | news for other nodes | sends it |
 //! | scheduler | `schedules/scheduler.rs` | a due schedule | creates the runs that schedules call for |
+//! | freer | `schedules/scheduler.rs` | every minute | makes schedules due that wait for a run that has ended without them |
 //! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need a second later |
 //! | links | `schedules/links/mod.rs` | a success, a change | starts or creates runs of groups that follow others |
 //! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | creates a backfill's next runs |
@@ -231,6 +232,7 @@ impl Services {
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
         loops.spawn(drive(runs::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
+        loops.spawn(drive(schedules::Freer(node.clone())));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));

@@ -273,11 +273,19 @@ async fn ends_that_schedules_await() {
 }
 
 /// `finish_runs`, `move_schedules`: whoever ends runs, and whoever keeps them from ending, takes them in the order of their
-/// ids.
+/// ids. A schedule that has begun to wait for a run while its end waited does not wait for ever.
 #[tokio::test]
 async fn ends_beside_a_firing() {
     let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
     under_way(&sql, &[1, 2], 7).await;
+    sql.batch_execute(&format!(
+        "UPDATE heddle.runs_live SET group_id = {group}, trigger = 1;
+         INSERT INTO heddle.schedules (group_id, name, revision_id, anchor, zone, live, cursor, delay, next_fire_at)
+         VALUES ({group}, 's', 1, now(), 'UTC', true, now(), interval '1 hour', now())"
+    ))
+    .await
+    .unwrap();
     let firing = other.transaction().await.unwrap();
     let keep = |number: u128| {
         let run = run(number);
@@ -298,10 +306,19 @@ async fn ends_beside_a_firing() {
     meanwhile(&sql, ends, async {
         let kept = firing.execute(&keep(2), &[]).await;
         assert_eq!(kept.expect("it ends after the first"), 1);
-        close(firing, false).await;
+        let waits = format!("UPDATE heddle.schedules SET awaits = '{}', next_fire_at = NULL", run(1));
+        assert_eq!(firing.execute(&waits, &[]).await.unwrap(), 1);
+        close(firing, true).await;
     })
     .await;
     assert_eq!(count(&sql, "runs_done").await, 2);
+    // The end read schedules as they were before it waited.
+    assert_eq!(count(&sql, "schedules WHERE awaits IS NOT NULL").await, 1);
+    assert!(store.free_schedule(Wall.now()).await.expect("an answer"));
+    let due = "schedules s JOIN heddle.runs_done d ON d.finished_at = s.cursor
+                WHERE awaits IS NULL AND next_fire_at = s.cursor + s.delay";
+    assert_eq!(count(&sql, due).await, 2, "of two runs that ended at once");
+    assert!(!store.free_schedule(Wall.now()).await.expect("an answer"));
 }
 
 /// `interrupt`: waits for a claim in progress, and stops the attempt where that has put it. Whoever is about to report

@@ -289,7 +289,9 @@ async fn what_a_consumer_enqueues() {
     node.put_group("posted", crate::one(json!({"script": "hello"}))).await;
     ended(&node, "poster", 3).await;
     assert_eq!(count(&node, "poster", "sent").await, 3);
-    assert_eq!(node.all("/v1/runs?group=posted&trigger=task").await.len(), 3);
+    let posted = node.all("/v1/runs?group=posted&trigger=task").await;
+    assert_eq!(posted.len(), 3);
+    assert!(posted.iter().all(|run| run.get("created_by").is_none()), "{posted:#?}");
 }
 
 /// Effects that cannot be stored fail their own batch, and delay no later one.

@@ -525,8 +525,11 @@ async fn list(
     done()
 }
 
-/// Since when a run has been at work: since its start, or since somebody continued it after its end.
+/// Since when a run has been at work: since its start, or since it went on after its end. A run that waits is not at work.
 fn at_work_since(run: &Value) -> &Value {
+    if run["state"] == "waiting" {
+        return &Value::Null;
+    }
     run.get("reopened_at").unwrap_or(&run["started_at"])
 }
 

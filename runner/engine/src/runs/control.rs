@@ -403,6 +403,9 @@ impl Runs {
         {
             return Err(ControlError::Exists(other));
         }
+        if live.state.is_final() && !state.is_final() {
+            completion.goes_on(run).await?;
+        }
         if let Some(noted) = noted {
             noted.write(&mut completion, run, now, live.state, state).await?;
         }

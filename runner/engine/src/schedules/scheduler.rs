@@ -74,6 +74,29 @@ impl Service for Scheduler {
     }
 }
 
+/// How often to look for schedules that wait for a run that has ended.
+const FREED_EVERY: Duration = Duration::from_secs(60);
+
+/// Makes schedules due that wait for a run that has ended without them: see `Store::free_schedule`.
+pub(crate) struct Freer(pub(crate) Arc<Node>);
+
+impl Service for Freer {
+    const FAILED: &'static str = "cannot look for schedules that wait in vain; trying again";
+    const NEEDS: Needs = Needs::Active;
+    const AGAIN_AFTER: Duration = FREED_EVERY;
+
+    fn node(&self) -> &Arc<Node> {
+        &self.0
+    }
+
+    async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
+        while self.0.store.free_schedule(now).await? {
+            tracing::info!("a schedule waited for a run that has ended; it is counted from that end now");
+        }
+        Ok(FREED_EVERY)
+    }
+}
+
 /// How far ahead revisions are read, how often, of how many schedules, and how many revisions at once.
 const AHEAD: TimeDelta = TimeDelta::milliseconds(1_500);
 const AHEAD_EVERY: Duration = Duration::from_millis(250);

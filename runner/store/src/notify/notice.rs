@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
+use heddle_domain::{Chain, Time};
 use uuid::Uuid;
 
 use crate::database::{PgSession, column};
@@ -333,10 +333,15 @@ impl Store {
             .map(|row| {
                 let of = || format!("{}/{}/{}/{}", row.run, row.task, row.item, row.attempt);
                 let known = |kind| StoreError::known(ErrorKind::from_number, kind, ("attempts", "error_kind"), of());
+                // A newer node may have written it. People are told of the failure all the same.
+                let kind = row.error_kind.map(known).transpose().unwrap_or_else(|error| {
+                    tracing::error!(error = %Chain(&error), "notifications do not say of which kind a failure was");
+                    None
+                });
                 let failed = FailedAttempt {
                     run: RunId(row.run),
                     at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
-                    kind: row.error_kind.map(known).transpose()?,
+                    kind,
                     message: row.message.unwrap_or_default(),
                 };
                 Ok((row.id, failed))

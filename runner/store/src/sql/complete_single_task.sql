@@ -41,7 +41,7 @@ recorded AS (
 gone AS (
     DELETE FROM heddle.runs_live l USING fenced f WHERE l.id = ANY (ARRAY[f.run])
     RETURNING l.*, f.run_state AS end_state, f.progress AS end_progress, f.run_error,
-              greatest(f.ended_at, l.created_at, l.started_at) AS ended_at
+              greatest(f.ended_at, l.created_at, l.started_at, l.reopened_at) AS ended_at
 ),
 done AS (
     INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,

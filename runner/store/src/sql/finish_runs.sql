@@ -18,7 +18,7 @@ WITH ended AS (
 gone AS (
     DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY (ARRAY[e.id])
     RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped,
-              greatest($5, l.created_at, l.started_at) AS ended_at
+              greatest($5, l.created_at, l.started_at, l.reopened_at) AS ended_at
 ),
 told AS (
     INSERT INTO heddle.settlements (run, task, item, attempt, child, state, error)

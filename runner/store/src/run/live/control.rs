@@ -128,7 +128,7 @@ impl Completion {
              SELECT id, group_id, revision_id, resolution_id, 1, trigger, priority, logical_time, interval_start,
                     interval_end, params, task_params, labels, key, dedupe, callback, created_at,
                     coalesce(started_at, created_at), CASE WHEN deadline_at > now() THEN deadline_at END,
-                    NULL, NULL, NULL, NULL, source, created_by, now(), progress
+                    NULL, NULL, NULL, NULL, source, created_by, reopened_at, progress
                FROM gone
              RETURNING id, deadline_at)
              INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
@@ -137,6 +137,15 @@ impl Completion {
         )
         .execute(self.connection())
         .await?;
+        Ok(())
+    }
+
+    /// Notes that a reopened run goes on, and since when: not of one that ends again at once.
+    pub async fn goes_on(&mut self, run: RunId) -> Result<(), StoreError> {
+        let now = self.now();
+        sqlx::query!("UPDATE heddle.runs_live SET reopened_at = $2 WHERE id = $1", run.0, now)
+            .execute(self.connection())
+            .await?;
         Ok(())
     }
 

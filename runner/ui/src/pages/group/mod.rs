@@ -168,10 +168,11 @@ fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     Page::new("groups", title, html! { (head) (inside) }).crumbs(crumbs)
 }
 
-/// Since when a run has been running: since its start, or since an ended run was continued. The time in between was no
-/// work.
+/// Since when a run has been running: since its start, or since an ended run went on. The time in between was no work, and
+/// a run that waits does none.
 fn begun(run: &GroupRunRow) -> Option<Time> {
-    run.started_at.max(run.reopened_at)
+    let since = run.started_at.max(run.reopened_at);
+    since.filter(|_| run.state != RunState::Waiting)
 }
 
 /// How long a run took, if it has ended.
