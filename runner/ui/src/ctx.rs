@@ -151,27 +151,26 @@ impl Ctx {
         self.ui.engine.store()
     }
 
-    /// Looks up the names of the topics to which some groups belong, so that pages can say them. A topic keeps its name: each
-    /// is looked up once.
+    /// Looks up the names of the topics to which some groups belong, so that pages can say them. A topic keeps its name, and
+    /// one that is gone does not come back: each is looked up once.
     pub(crate) async fn know_topics(&self, groups: &[&str]) -> Result<(), Trouble> {
         for topic in groups.iter().copied().filter_map(topic::topic_of) {
             if self.ui.topics.lock().contains_key(&topic) {
                 continue;
             }
-            if let Some(row) = self.store().topic_by_id(topic).await? {
-                let mut known = self.ui.topics.lock();
-                if known.len() >= TOPICS_KEPT {
-                    known.clear();
-                }
-                known.insert(topic, row.name);
+            let found = self.store().topic_by_id(topic).await?;
+            let mut known = self.ui.topics.lock();
+            if known.len() >= TOPICS_KEPT {
+                known.clear();
             }
+            known.insert(topic, found.map(|row| row.name));
         }
         Ok(())
     }
 
     /// The topic for which Heddle keeps a group, if it is one of those and its name is known.
     pub(crate) fn topic_of(&self, group: &str) -> Option<String> {
-        self.ui.topics.lock().get(&topic::topic_of(group)?).cloned()
+        self.ui.topics.lock().get(&topic::topic_of(group)?).cloned().flatten()
     }
 
     /// A parameter of the query that is not empty.

@@ -166,7 +166,7 @@ pub struct Shared {
     /// Runs that have ended, as their pages have them.
     pub(crate) ended: pages::EndedRuns,
     /// The names of topics, by their numbers: those that pages have told of.
-    pub(crate) topics: parking_lot::Mutex<BTreeMap<i32, String>>,
+    pub(crate) topics: parking_lot::Mutex<BTreeMap<i32, Option<String>>>,
 }
 
 impl std::ops::Deref for Ui {

@@ -91,7 +91,7 @@ impl Trouble {
 }
 
 /// Fields of forms, and the keys of their labels.
-const LABELS: [(&str, &str); 22] = [
+const LABELS: [(&str, &str); 25] = [
     ("from", "from"),
     ("to", "to"),
     ("step", "step"),
@@ -114,6 +114,9 @@ const LABELS: [(&str, &str); 22] = [
     ("receiver", "receiver"),
     ("timeout", "timeout"),
     ("version", "version"),
+    ("queues", "nav-queues"),
+    ("uids", "user"),
+    ("expires_at", "expires"),
 ];
 
 /// What a pointer points to: the label of a form's field, what it is called in the params, or its path in a text.

@@ -10,11 +10,18 @@ pub(crate) fn text(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
 }
 
+/// How many lines are highlighted; a spec of ten thousand tasks has more, and a browser would be busy with its words for
+/// seconds.
+const HIGHLIGHTED_MAX: usize = 5_000;
+
 /// YAML with highlighted keys, strings, numbers and comments. Each line is read separately: enough for display.
 pub(crate) fn highlighted(text: &str) -> Markup {
+    let mut ends = text.match_indices('\n').map(|(at, _)| at + 1);
+    let (first, rest) = text.split_at(ends.nth(HIGHLIGHTED_MAX - 1).unwrap_or(text.len()));
     html! {
         pre.code {
-            @for line in text.lines() { (highlighted_line(line)) "\n" }
+            @for line in first.lines() { (highlighted_line(line)) "\n" }
+            (rest)
         }
     }
 }
@@ -132,6 +139,9 @@ mod tests {
             shown.contains(r#"<span class="key">a</span>:<span class="number"> 1</span>"#),
             "{shown}"
         );
+        let long = highlighted(&"a: 1\n".repeat(HIGHLIGHTED_MAX + 2)).into_string();
+        assert_eq!(long.matches("class=\"key\"").count(), HIGHLIGHTED_MAX);
+        assert!(long.ends_with("\na: 1\na: 1\n</pre>"), "the rest is there");
         let quoted = highlighted("\"on\": x\n- \"on: x\"").into_string();
         assert!(
             quoted.contains(r#"<span class="key">&quot;on&quot;</span>:"#),

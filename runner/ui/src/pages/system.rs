@@ -31,7 +31,7 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
         "secrets" => secrets(ctx).await?,
         "channels" => notifications::channels(ctx).await?,
         "retention" => retention::shown(ctx).await?,
-        "tokens" => tokens(ctx, None).await?,
+        "tokens" => tokens(ctx, None, None).await?,
         _ => return Err(Trouble::not_found()),
     };
     framed(ctx, tab, inside, admin)
@@ -396,13 +396,18 @@ fn changed(ctx: &Ctx, one: &AuditEntry) -> Markup {
     yaml::difference(&before, &after)
 }
 
-async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
+/// Tokens, and the form for one; `new` is one that was made just now, `wrong` why the form was refused, which keeps its
+/// values.
+async fn tokens(ctx: &Ctx, new: Option<&MadeToken>, wrong: Option<&Trouble>) -> Result<Markup, Trouble> {
     if !ctx.viewer.administers() {
         return Err(Trouble::new(403, ""));
     }
     let found: List<Token> = ctx.get("/v1/tokens?limit=500").await?;
     let signed_in: List<SignedIn> = ctx.get("/v1/sessions?limit=500").await?;
+    let form = wrong.map(|_| ctx.form()).unwrap_or_default();
+    let typed = |name| field(&form, name).unwrap_or_default();
     Ok(html! {
+        @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } }
         @if let Some(new) = new {
             section.panel role="status" {
                 h2 { (t!(ctx, "token-new")) }
@@ -411,11 +416,11 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
             }
         }
         form.panel.filters method="post" action="/system/tokens" {
-            label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required maxlength="63" placeholder=(t!(ctx, "name"));
-            label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) { (role.as_str()) } } }
-            label.hidden for="queues" { (t!(ctx, "token-queues")) } input #queues.broad type="text" name="queues" title=(t!(ctx, "token-queues")) placeholder=(t!(ctx, "token-queues-short")) autocomplete="off" spellcheck="false";
-            label.hidden for="uids" { (t!(ctx, "token-users")) } input #uids.broad type="text" name="uids" title=(t!(ctx, "token-users")) placeholder=(t!(ctx, "token-users-short")) autocomplete="off" spellcheck="false";
-            label.when title=(ctx.zone.name()) { span { (t!(ctx, "expires")) } input type="datetime-local" name="expires_at"; }
+            label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required maxlength="63" placeholder=(t!(ctx, "name")) value=(typed("name"));
+            label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) selected[role.as_str() == typed("role")] { (role.as_str()) } } }
+            label.hidden for="queues" { (t!(ctx, "token-queues")) } input #queues.broad type="text" name="queues" title=(t!(ctx, "token-queues")) placeholder=(t!(ctx, "token-queues-short")) value=(typed("queues")) autocomplete="off" spellcheck="false";
+            label.hidden for="uids" { (t!(ctx, "token-users")) } input #uids.broad type="text" name="uids" title=(t!(ctx, "token-users")) placeholder=(t!(ctx, "token-users-short")) value=(typed("uids")) autocomplete="off" spellcheck="false";
+            label.when title=(ctx.zone.name()) { span { (t!(ctx, "expires")) } input type="datetime-local" name="expires_at" value=(typed("expires_at")); }
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }
         section.panel {
@@ -479,16 +484,18 @@ pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Troub
     Answer::back(ctx, Some(t!(ctx, "said-sessions-ended")))
 }
 
-/// What the API is asked for by the form for a token: what is left empty bounds nothing.
+/// What the API is asked for by the form for a token: what is left empty bounds nothing. A list with nothing but commas is
+/// an empty list, which the API refuses: it may be a mistake.
 fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Value {
     let name = field(form, "name").unwrap_or_default().trim();
     let mut body = json!({ "name": name, "role": field(form, "role").unwrap_or("viewer") });
     for name in ["queues", "uids"] {
-        let words = field(form, name).unwrap_or_default().split([',', ' ']);
-        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-        if !words.is_empty() {
-            body[name] = json!(words);
+        let text = field(form, name).unwrap_or_default();
+        if text.trim().is_empty() {
+            continue;
         }
+        let words = text.split([',', '，', '、']).map(str::trim);
+        body[name] = words.filter(|word| !word.is_empty()).collect();
     }
     if let Some(text) = field(form, "expires_at") {
         let at = span::in_zone(zone, text).map(|at| at.to_rfc3339_opts(SecondsFormat::Secs, true));
@@ -501,9 +508,17 @@ fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Value {
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let body = token_body(ctx.zone, &form);
-    let made: MadeToken = ctx.ask(Method::POST, "/v1/tokens", &body).await?;
-    let inside = tokens(ctx, Some(&made)).await?;
-    framed(ctx, "tokens", inside, true)
+    match ctx.ask::<MadeToken>(Method::POST, "/v1/tokens", &body).await {
+        Ok(made) => framed(ctx, "tokens", tokens(ctx, Some(&made), None).await?, true),
+        Err(trouble) if matches!(trouble.status, 400 | 409 | 422) => {
+            let mut answer = framed(ctx, "tokens", tokens(ctx, None, Some(&trouble)).await?, true)?;
+            if let Answer::Page(page) = &mut answer {
+                page.status = trouble.status;
+            }
+            Ok(answer)
+        }
+        Err(trouble) => Err(trouble),
+    }
 }
 
 pub(super) async fn revoke_token(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
@@ -536,12 +551,20 @@ mod tests {
         let bound = form(&[
             ("name", "w"),
             ("role", "worker"),
-            ("queues", "a, b"),
+            ("queues", "a, b，c"),
+            ("uids", "ann smith,"),
             ("expires_at", "2027-01-01T00:00"),
         ]);
         assert_eq!(
             token_body(berlin, &bound),
-            json!({"name": "w", "role": "worker", "queues": ["a", "b"], "expires_at": "2026-12-31T23:00:00Z"})
+            json!({"name": "w", "role": "worker", "queues": ["a", "b", "c"], "uids": ["ann smith"],
+                "expires_at": "2026-12-31T23:00:00Z"})
+        );
+        let nothing = form(&[("name", "w"), ("role", "worker"), ("queues", " , ")]);
+        assert_eq!(
+            token_body(berlin, &nothing)["queues"],
+            json!([]),
+            "refused, and not unbounded"
         );
     }
 }

@@ -55,6 +55,19 @@ impl Day {
         self.failed > 0 && self.failed * 2 < self.runs
     }
 
+    /// The state in whose colour most of its area is drawn: of a day with few failures that of the other runs.
+    fn drawn_as(&self) -> Option<RunState> {
+        if !self.failed_few() {
+            return self.state();
+        }
+        let others = Self {
+            runs: self.runs - self.failed,
+            failed: 0,
+            ..*self
+        };
+        others.state()
+    }
+
     fn comes(&self) -> bool {
         self.to_come > 0 || self.more_to_come
     }
@@ -236,12 +249,7 @@ pub(super) fn month_of(
 }
 
 fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32, y: u32) -> Markup {
-    // The most of its area: of a day with few failures that of the others.
-    let drawn_as = if how.failed_few() {
-        Some(RunState::Succeeded)
-    } else {
-        how.state()
-    };
+    let drawn_as = how.drawn_as();
     let drawn = html! {
         @if how.runs == 0 && how.comes() { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
         @else if let Some(state) = drawn_as { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
@@ -326,6 +334,7 @@ mod tests {
         assert_eq!((day.runs, day.failed), (4, 1));
         // One of four is few, and half of them is not.
         assert!(day.failed_few());
+        assert_eq!(day.drawn_as(), Some(RunState::Running), "one of the others goes on");
         day.add(RunState::Failed, 2);
         assert!(!day.failed_few() && !Day::default().failed_few());
     }

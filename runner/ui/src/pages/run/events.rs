@@ -85,10 +85,13 @@ fn named(task: &str, item: Option<u32>) -> String {
     }
 }
 
-/// Whether an attempt's end is told of beside that of its task run: all that another followed, or may follow.
+/// Whether an attempt's end is told of beside that of its task run: of all that another followed, or may follow, and of one
+/// after which somebody set the state of the task run.
 fn is_told(attempt: &AttemptView, task: Option<&TaskRun>) -> bool {
-    let last = task.is_some_and(|task| task.attempt == attempt.attempt && task.finished_at.is_some());
-    attempt.finished_at.is_some() && !last
+    let said = |task: &TaskRun| {
+        task.attempt == attempt.attempt && task.finished_at.is_some_and(|at| Some(at.0) <= attempt.finished_at)
+    };
+    attempt.finished_at.is_some() && !task.is_some_and(said)
 }
 
 /// The attempts after the first, and the ends of those that were not the last; with the name of the task of each.
@@ -170,34 +173,20 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
 
 #[cfg(test)]
 mod tests {
-    use heddle_api::AttemptState;
-    use heddle_domain::run::TaskKey;
     use serde_json::json;
 
+    use super::super::view::failed_attempt;
     use super::*;
 
     #[test]
     fn an_end_is_told_once() {
-        let attempt = |number: u32, to: Option<Time>| AttemptView {
-            key: TaskKey::whole(0),
-            attempt: number,
-            state: AttemptState::Failed,
-            skipped: false,
-            started_at: Time::UNIX_EPOCH,
-            finished_at: to,
-            node: None,
-            output: None,
-            error_kind: None,
-            error_message: None,
-            error_trace: None,
-            memory_bytes: None,
-            cpu_micros: None,
-            worker: None,
-            progress: None,
-            note: None,
+        let attempt = |attempt: u32, finished_at: Option<Time>| AttemptView {
+            attempt,
+            finished_at,
+            ..failed_attempt()
         };
         let task = |state: &str, ended: bool| -> TaskRun {
-            let at = ended.then_some("2026-11-25T10:00:00Z");
+            let at = ended.then_some("1970-01-01T00:00:00Z");
             serde_json::from_value(json!({"task": "a", "item": null, "state": state, "attempt": 2, "finished_at": at}))
                 .unwrap()
         };
@@ -209,6 +198,12 @@ mod tests {
         assert!(
             is_told(&attempt(2, end), Some(&task("retrying", false))),
             "another will follow"
+        );
+        let mut set = task("succeeded", true);
+        set.finished_at = Some((Time::UNIX_EPOCH + chrono::TimeDelta::hours(6)).into());
+        assert!(
+            is_told(&attempt(2, end), Some(&set)),
+            "somebody set another state later"
         );
     }
 }

@@ -143,7 +143,7 @@ fn picture(ctx: &Ctx, run: &Run, pieces: &BTreeMap<String, Vec<&AttemptView>>, c
                 div.gantt {
                     strong { (t!(ctx, "run")) }
                     svg.picture aria-hidden="true" { rect class={ (fill(run.state)) " whole" } x="0" y="6" width="100%" height="12" rx="3" {} }
-                    span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end.0 - from).num_milliseconds())) } }
+                    span.told { @if let Some(end) = run.finished_at { (elements::millis(ctx, (end.0 - run.at_work_since().map_or(from, |at| at.0)).num_milliseconds())) } }
                 }
                 @for task in wholes.iter().take(ROWS_MAX) {
                     (rows.row(task, pieces.get(&task.task).map(Vec::as_slice).unwrap_or_default()))
@@ -519,29 +519,17 @@ impl List<'_> {
 
 #[cfg(test)]
 mod tests {
-    use heddle_domain::run::TaskKey;
-
+    use super::super::view::failed_attempt;
     use super::*;
 
     fn attempt(state: AttemptState, skipped: bool, from: i64, to: Option<i64>) -> AttemptView {
         let at = |second: i64| Time::from_timestamp(second, 0).unwrap();
         AttemptView {
-            key: TaskKey::whole(0),
-            attempt: 1,
             state,
             skipped,
             started_at: at(from),
             finished_at: to.map(at),
-            node: None,
-            output: None,
-            error_kind: None,
-            error_message: None,
-            error_trace: None,
-            memory_bytes: None,
-            cpu_micros: None,
-            worker: None,
-            progress: None,
-            note: None,
+            ..failed_attempt()
         }
     }
 

@@ -163,10 +163,31 @@ fn told_of(attempt: &AttemptView) -> Option<(Uuid, RunState)> {
     Some((id.parse().ok()?, state.parse().ok()?))
 }
 
+/// For tests: the first attempt of the first task, which has failed.
+#[cfg(test)]
+pub(super) fn failed_attempt() -> AttemptView {
+    AttemptView {
+        key: heddle_domain::run::TaskKey::whole(0),
+        attempt: 1,
+        state: heddle_api::AttemptState::Failed,
+        skipped: false,
+        started_at: heddle_domain::Time::UNIX_EPOCH,
+        finished_at: None,
+        node: None,
+        output: None,
+        error_kind: None,
+        error_message: None,
+        error_trace: None,
+        memory_bytes: None,
+        cpu_micros: None,
+        worker: None,
+        progress: None,
+        note: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use heddle_api::AttemptState;
-    use heddle_domain::run::TaskKey;
     use serde_json::json;
 
     use super::*;
@@ -174,23 +195,10 @@ mod tests {
     #[test]
     fn an_attempt_tells_of_the_run_that_it_had_started() {
         let id: Uuid = "01a212fe-2a81-7000-8002-1154d649980d".parse().unwrap();
-        let attempt = |output: Option<String>, message: Option<String>| AttemptView {
-            key: TaskKey::whole(0),
-            attempt: 1,
-            state: AttemptState::Failed,
-            skipped: false,
-            started_at: heddle_domain::Time::UNIX_EPOCH,
-            finished_at: None,
-            node: None,
+        let attempt = |output: Option<String>, error_message: Option<String>| AttemptView {
             output,
-            error_kind: None,
-            error_message: message,
-            error_trace: None,
-            memory_bytes: None,
-            cpu_micros: None,
-            worker: None,
-            progress: None,
-            note: None,
+            error_message,
+            ..failed_attempt()
         };
         let output = json!({"run": id, "state": "succeeded"}).to_string();
         assert_eq!(told_of(&attempt(Some(output), None)), Some((id, RunState::Succeeded)));
