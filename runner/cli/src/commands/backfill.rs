@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::done;
 use super::run::Params;
-use super::run_ref::BackfillRef;
+use super::run_ref::{Backfills, Ref};
 use crate::exit::{NO, duration, word};
 use crate::output::Format;
 use crate::session::{MAX_LISTED, Session};
@@ -44,27 +44,27 @@ pub enum BackfillCommand {
     /// Show a backfill and its progress
     Show {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: BackfillRef,
+        id: Ref<Backfills>,
     },
     /// Follow a backfill until it ends, with a progress bar
     Watch {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: BackfillRef,
+        id: Ref<Backfills>,
     },
     /// Cancel a backfill: create no more runs and cancel its active runs
     Cancel {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: BackfillRef,
+        id: Ref<Backfills>,
     },
     /// Pause a backfill: create no more runs until it is resumed
     Pause {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: BackfillRef,
+        id: Ref<Backfills>,
     },
     /// Resume a paused backfill
     Resume {
         /// The backfill: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: BackfillRef,
+        id: Ref<Backfills>,
     },
 }
 

@@ -9,7 +9,7 @@ use heddle_client::{Members, MembersPatch, MembersSpec};
 use serde_json::{Value, json};
 
 use super::done;
-use super::run_ref::AssignmentRef;
+use super::run_ref::{Assignments, Ref};
 use crate::exit::instant;
 use crate::session::{MAX_LISTED, Session};
 use crate::{document, output};
@@ -69,7 +69,7 @@ pub enum AssignmentCommand {
     /// Revoke an assignment: its stock is free again
     Revoke {
         /// The assignment: its id, at least 8 of its first characters, or `latest`
-        id: AssignmentRef,
+        id: Ref<Assignments>,
     },
 }
 

@@ -10,7 +10,7 @@ use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
 use super::done;
-use super::run_ref::NotificationRef;
+use super::run_ref::{Notifications, Ref};
 use crate::document;
 use crate::exit::{NO, usage};
 use crate::output::{Format, items};
@@ -189,12 +189,12 @@ pub enum NotificationCommand {
     /// Show a notification with its text
     Show {
         /// The notification: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: NotificationRef,
+        id: Ref<Notifications>,
     },
     /// Send a notification again
     Resend {
         /// The notification: its id, at least 8 of its first characters, `latest` or `latest:GROUP`
-        id: NotificationRef,
+        id: Ref<Notifications>,
     },
 }
 
@@ -227,14 +227,15 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
         ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => {
             let told = session.client.test_channel(&name).await?;
-            let failed = told.state != NotificationState::Sent;
+            let sent = told.state == NotificationState::Sent;
             match &told.last_error {
-                Some(error) if session.output == Format::Table => eprintln!("error: the test message failed: {error}"),
-                _ => session
+                _ if sent || session.output != Format::Table => session
                     .output
                     .print(&json!(told), |_| "the test message was sent".to_owned())?,
+                Some(error) => eprintln!("error: the test message failed: {error}"),
+                None => eprintln!("error: nothing is known of the test message yet; see `heddle notification list`"),
             }
-            if failed {
+            if !sent {
                 return Ok(ExitCode::from(NO));
             }
         }

@@ -1,6 +1,7 @@
 //! How people name what has an id on the command line (a run, a backfill, a notification, an assignment): by its id, by the
 //! beginning of its id, or as the latest one.
 
+use std::marker::PhantomData;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
@@ -14,6 +15,9 @@ use crate::session::{MAX_LISTED, Session};
 
 /// The minimum length of the beginning of an id.
 const PREFIX_CHARS_MIN: usize = 8;
+
+/// What may stand for the latest one of something that belongs to a group.
+const LATEST: &str = "`latest` or `latest:GROUP`";
 
 /// How many runs an error about an ambiguous beginning lists.
 const LISTED_MAX: usize = 10;
@@ -33,7 +37,7 @@ impl FromStr for RunRef {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text, "`latest` or `latest:GROUP`")
+        Self::parse(text, LATEST)
     }
 }
 
@@ -88,116 +92,88 @@ impl RunRef {
 }
 
 /// What is found in a list, newest first, in the same ways as a run.
-struct Listing {
-    kind: &'static str,
-    path: &'static str,
-    /// What the list is asked for besides: assignments of all times, not only of the last week.
-    query: Option<(&'static str, &'static str)>,
+pub trait Listed {
+    /// What it is called, also on the command line.
+    const KIND: &'static str;
+    /// Its list, below `/v1`.
+    const PATH: &'static str;
+    /// What the list is asked for besides.
+    const QUERY: Option<(&'static str, &'static str)> = None;
+    /// Whether it belongs to a group, so that `latest:GROUP` names one.
+    const HAS_GROUP: bool = true;
 }
 
-impl Listing {
-    async fn find(&self, session: &Session, named: &RunRef) -> Result<Uuid> {
+/// The list of backfills.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backfills {}
+
+impl Listed for Backfills {
+    const KIND: &'static str = "backfill";
+    const PATH: &'static str = "backfills";
+}
+
+/// The list of notifications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notifications {}
+
+impl Listed for Notifications {
+    const KIND: &'static str = "notification";
+    const PATH: &'static str = "notifications";
+}
+
+/// The list of assignments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assignments {}
+
+impl Listed for Assignments {
+    const KIND: &'static str = "assignment";
+    const PATH: &'static str = "assignments";
+    // Of all times, not only of the last week.
+    const QUERY: Option<(&'static str, &'static str)> = Some(("from", "1970-01-01T00:00:00Z"));
+    const HAS_GROUP: bool = false;
+}
+
+/// Something of a list, named in the same ways as a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ref<T>(RunRef, PhantomData<fn() -> T>);
+
+impl<T: Listed> FromStr for Ref<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let latest = if T::HAS_GROUP { LATEST } else { "`latest`" };
+        match RunRef::parse(text, latest) {
+            Ok(RunRef::Latest(Some(_))) if !T::HAS_GROUP => Err(format!("no {} has a group; write `latest`", T::KIND)),
+            Ok(named) => Ok(Self(named, PhantomData)),
+            Err(error) => Err(format!("{error}; `heddle {} list` shows the ids", T::KIND)),
+        }
+    }
+}
+
+impl<T: Listed> Ref<T> {
+    /// The id; asks the server unless it was typed.
+    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
         let listed = async |group: Option<&str>, most: usize| -> Result<Vec<Value>> {
-            let mut request = session.client.get(&["v1", self.path]).query_if("group", group);
-            if let Some((name, value)) = self.query {
+            let mut request = session.client.get(&["v1", T::PATH]).query_if("group", group);
+            if let Some((name, value)) = T::QUERY {
                 request = request.query(name, value);
             }
             Ok(request.send_for_all(&session.client, most).await?)
         };
-        match named {
+        match &self.0 {
             RunRef::Id(id) => Ok(*id),
             RunRef::Latest(group) => match listed(group.as_deref(), 1).await?.first() {
                 Some(newest) => id_of(newest),
-                None => Err(no_latest(session, self.kind, group.as_deref()).await),
+                None => Err(no_latest(session, T::KIND, group.as_deref()).await),
             },
             RunRef::Prefix(prefix) => {
                 let mut found = listed(None, MAX_LISTED).await?;
                 found.retain(|one| cell(one, ID).starts_with(prefix));
                 let more = found.len() > LISTED_MAX;
                 found.truncate(LISTED_MAX);
-                the_one(self.kind, prefix, &found, more)
+                the_one(T::KIND, prefix, &found, more)
             }
         }
-    }
-}
-
-/// A backfill, named in the same ways as a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackfillRef(RunRef);
-
-impl FromStr for BackfillRef {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map(Self)
-            .map_err(|error| format!("{error}; `heddle backfill list` shows the ids"))
-    }
-}
-
-impl BackfillRef {
-    /// The backfill's id; asks the server unless it was typed.
-    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
-        let listing = Listing {
-            kind: "backfill",
-            path: "backfills",
-            query: None,
-        };
-        listing.find(session, &self.0).await
-    }
-}
-
-/// A notification, named in the same ways as a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotificationRef(RunRef);
-
-impl FromStr for NotificationRef {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map(Self)
-            .map_err(|error| format!("{error}; `heddle notification list` shows the ids"))
-    }
-}
-
-impl NotificationRef {
-    /// The notification's id; asks the server unless it was typed.
-    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
-        let listing = Listing {
-            kind: "notification",
-            path: "notifications",
-            query: None,
-        };
-        listing.find(session, &self.0).await
-    }
-}
-
-/// An assignment, named in the same ways as a run, except as the latest one of a group: it has none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AssignmentRef(RunRef);
-
-impl FromStr for AssignmentRef {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match RunRef::parse(text, "`latest`") {
-            Ok(RunRef::Latest(Some(_))) => Err("an assignment has no group; write `latest`".to_owned()),
-            Ok(named) => Ok(Self(named)),
-            Err(error) => Err(format!("{error}; `heddle assignment list` shows the ids")),
-        }
-    }
-}
-
-impl AssignmentRef {
-    /// The assignment's id; asks the server unless it was typed.
-    pub(crate) async fn find(&self, session: &Session) -> Result<Uuid> {
-        let listing = Listing {
-            kind: "assignment",
-            path: "assignments",
-            query: Some(("from", "1970-01-01T00:00:00Z")),
-        };
-        listing.find(session, &self.0).await
     }
 }
 
@@ -264,12 +240,15 @@ mod tests {
         for nothing in ["0199f5a", "latest:", "newest", "0199f5ag", ""] {
             assert!(nothing.parse::<RunRef>().is_err(), "{nothing}");
             for (said, list) in [
-                (nothing.parse::<BackfillRef>().unwrap_err(), "heddle backfill list"),
+                (nothing.parse::<Ref<Backfills>>().unwrap_err(), "heddle backfill list"),
                 (
-                    nothing.parse::<NotificationRef>().unwrap_err(),
+                    nothing.parse::<Ref<Notifications>>().unwrap_err(),
                     "heddle notification list",
                 ),
-                (nothing.parse::<AssignmentRef>().unwrap_err(), "heddle assignment list"),
+                (
+                    nothing.parse::<Ref<Assignments>>().unwrap_err(),
+                    "heddle assignment list",
+                ),
             ] {
                 assert!(said.contains("a UUID") && said.contains(list), "{said}");
             }
@@ -278,14 +257,14 @@ mod tests {
 
     #[test]
     fn what_has_no_group_is_the_latest_of_none() {
-        assert!("latest:etl".parse::<NotificationRef>().is_ok());
+        assert!("latest:etl".parse::<Ref<Notifications>>().is_ok());
         assert!(
             "latest:etl"
-                .parse::<AssignmentRef>()
+                .parse::<Ref<Assignments>>()
                 .unwrap_err()
                 .contains("write `latest`")
         );
-        assert!("latest".parse::<AssignmentRef>().is_ok());
+        assert!("latest".parse::<Ref<Assignments>>().is_ok());
         let held = serde_json::json!({"assignment_id": "0199f5a0-0000-7000-8000-00000000000a"});
         assert!(the_one("assignment", "0199f5a0", &[held], false).is_ok());
     }
