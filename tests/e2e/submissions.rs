@@ -494,7 +494,7 @@ async fn who_submits() {
     assert_eq!((inner.len(), inner[0].get("created_by")), (1, None), "{inner:#?}");
 }
 
-/// A run is at work again from when it goes on: not while it waits for its turn, and not if it ends at once.
+/// A run is at work again from when it goes on: not while it waits for its turn, and not at all if it ends at once.
 #[tokio::test]
 async fn runs_that_go_on() {
     let (_world, node) = World::with_node().await;
@@ -535,8 +535,22 @@ async fn runs_that_go_on() {
     .await
     .expect_status(200);
     let set = node.get(&format!("/v1/runs/{id}")).await.body;
-    assert_eq!((&set["state"], set.get("reopened_at")), (&json!("succeeded"), None));
+    assert_eq!(set["state"], "succeeded");
+    assert_eq!(
+        set["reopened_at"], set["finished_at"],
+        "it has not worked since: {set:#}"
+    );
     assert!(set["finished_at"].as_str() > ended.as_str(), "{set:#}");
+
+    // Nor has one that was continued and has only waited since.
+    let waits = node.start("turns", json!({})).await;
+    control(&waits, "cancel").await;
+    node.ended(&waits).await;
+    control(&waits, "restart").await;
+    assert_eq!(node.get(&format!("/v1/runs/{waits}")).await.body["state"], "waiting");
+    control(&waits, "cancel").await;
+    let ended = node.ended(&waits).await;
+    assert_eq!(ended["reopened_at"], ended["finished_at"], "{ended:#}");
 }
 
 /// `heddle.submit` in SQL submits within the caller's own transaction.

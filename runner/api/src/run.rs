@@ -85,7 +85,8 @@ pub struct Run {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
     /// When the run last went on after it had ended (restart, override, retry, clear): it has been at work since then, not
-    /// since `started_at`. While it waits for its turn: when somebody continued it. Missing: never.
+    /// since `started_at`. While it waits for its turn: when somebody continued it. If it ended again without any work (its
+    /// last task was set by hand): that end. Missing: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reopened_at: Option<Moment>,
     /// The state that somebody set by hand, while it is in effect. Missing in lists.
@@ -101,10 +102,11 @@ pub struct Run {
 
 impl Run {
     /// Since when it has been at work: since its start, or since it went on after somebody had continued it. A run that
-    /// waits is not at work.
+    /// waits is not at work, and one that was continued and ended without work has not been.
     pub fn at_work_since(&self) -> Option<Moment> {
-        let since = self.started_at.max(self.reopened_at);
-        since.filter(|_| self.state != RunState::Waiting)
+        let idle =
+            self.state == RunState::Waiting || (self.reopened_at.is_some() && self.reopened_at == self.finished_at);
+        self.started_at.max(self.reopened_at).filter(|_| !idle)
     }
 
     /// Its task runs; none of a run in a list.

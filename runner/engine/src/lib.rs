@@ -232,7 +232,7 @@ impl Services {
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
         loops.spawn(drive(runs::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
-        loops.spawn(drive(schedules::Freer(node.clone())));
+        loops.spawn(drive(schedules::Freer::of(&self.schedules)));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));

@@ -11,6 +11,7 @@ use heddle_store::live::{
 use heddle_store::upstream::LinkEvent;
 use heddle_tests::eventually;
 use tokio_postgres::Client;
+use uuid::Uuid;
 
 use super::{
     NODE, Wall, attempt_of, begin, close, count, ended, first, going, group, lease, meanwhile, new_run, run, set_up,
@@ -306,7 +307,7 @@ async fn ends_beside_a_firing() {
     meanwhile(&sql, ends, async {
         let kept = firing.execute(&keep(2), &[]).await;
         assert_eq!(kept.expect("it ends after the first"), 1);
-        let waits = format!("UPDATE heddle.schedules SET awaits = '{}', next_fire_at = NULL", run(1));
+        let waits = format!("UPDATE heddle.schedules SET awaits = '{}', next_fire_at = NULL", run(2));
         assert_eq!(firing.execute(&waits, &[]).await.unwrap(), 1);
         close(firing, true).await;
     })
@@ -314,11 +315,15 @@ async fn ends_beside_a_firing() {
     assert_eq!(count(&sql, "runs_done").await, 2);
     // The end read schedules as they were before it waited.
     assert_eq!(count(&sql, "schedules WHERE awaits IS NOT NULL").await, 1);
-    assert!(store.free_schedule(Wall.now()).await.expect("an answer"));
+    let free = async || {
+        let freed = store.free_schedules(Uuid::nil(), 10, Wall.now()).await;
+        freed.expect("an answer").0
+    };
+    assert_eq!(free().await, 1);
     let due = "schedules s JOIN heddle.runs_done d ON d.finished_at = s.cursor
                 WHERE awaits IS NULL AND next_fire_at = s.cursor + s.delay";
     assert_eq!(count(&sql, due).await, 2, "of two runs that ended at once");
-    assert!(!store.free_schedule(Wall.now()).await.expect("an answer"));
+    assert_eq!(free().await, 0);
 }
 
 /// `interrupt`: waits for a claim in progress, and stops the attempt where that has put it. Whoever is about to report

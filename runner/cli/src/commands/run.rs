@@ -525,9 +525,10 @@ async fn list(
     done()
 }
 
-/// Since when a run has been at work: since its start, or since it went on after its end. A run that waits is not at work.
+/// Since when a run has been at work: since its start, or since it went on after its end. A run that waits is not at work,
+/// and one that was continued and ended without work has not been.
 fn at_work_since(run: &Value) -> &Value {
-    if run["state"] == "waiting" {
+    if run["state"] == "waiting" || run.get("reopened_at").is_some_and(|at| *at == run["finished_at"]) {
         return &Value::Null;
     }
     run.get("reopened_at").unwrap_or(&run["started_at"])

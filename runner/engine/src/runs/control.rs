@@ -403,7 +403,7 @@ impl Runs {
         {
             return Err(ControlError::Exists(other));
         }
-        if live.state.is_final() && !state.is_final() {
+        if live.state.is_final() {
             completion.goes_on(run).await?;
         }
         if let Some(noted) = noted {

@@ -31,6 +31,7 @@ use heddle_domain::state::Trigger;
 use heddle_store::live::{Created, NewRun};
 use heddle_store::notice::NewNotices;
 use heddle_store::schedule::{DueSchedule, MovedSchedule};
+use uuid::Uuid;
 
 use super::Schedules;
 use crate::node::Node;
@@ -74,11 +75,26 @@ impl Service for Scheduler {
     }
 }
 
-/// How often to look for schedules that wait for a run that has ended.
+/// How often to look for schedules that wait for a run that has ended, how many at once, and the pause between.
 const FREED_EVERY: Duration = Duration::from_secs(60);
+const FREED_MAX: i64 = 1_000;
+const FREED_AGAIN: Duration = Duration::from_millis(200);
 
-/// Makes schedules due that wait for a run that has ended without them: see `Store::free_schedule`.
-pub(crate) struct Freer(pub(crate) Arc<Node>);
+/// Makes schedules due that wait for a run that has ended without them: see `Store::free_schedules`.
+pub(crate) struct Freer {
+    node: Arc<Node>,
+    /// The run with which the round goes on.
+    from: Uuid,
+}
+
+impl Freer {
+    pub(crate) fn of(schedules: &Schedules) -> Self {
+        Self {
+            node: schedules.node.clone(),
+            from: Uuid::nil(),
+        }
+    }
+}
 
 impl Service for Freer {
     const FAILED: &'static str = "cannot look for schedules that wait in vain; trying again";
@@ -86,14 +102,19 @@ impl Service for Freer {
     const AGAIN_AFTER: Duration = FREED_EVERY;
 
     fn node(&self) -> &Arc<Node> {
-        &self.0
+        &self.node
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
-        while self.0.store.free_schedule(now).await? {
-            tracing::info!("a schedule waited for a run that has ended; it is counted from that end now");
+        let (freed, next) = self.node.store.free_schedules(self.from, FREED_MAX, now).await?;
+        if freed > 0 {
+            tracing::info!(
+                schedules = freed,
+                "schedules waited for runs that have ended; they are counted from those ends now"
+            );
         }
-        Ok(FREED_EVERY)
+        self.from = next.unwrap_or(Uuid::nil());
+        Ok(if next.is_some() { FREED_AGAIN } else { FREED_EVERY })
     }
 }
 

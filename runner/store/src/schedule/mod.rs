@@ -297,44 +297,51 @@ pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<
 }
 
 impl Store {
-    /// Makes one schedule due that waits for a run that is not live any more; returns whether there was one.
+    /// Makes schedules due that wait for a run that is not live any more, among `limit` that wait, in the order of the runs
+    /// from `from` on. Returns how many, and the run to go on with unless these were the last.
     ///
     /// The end of a run does this itself (`counted` in `sql/finish_runs.sql`), except for a schedule that began to wait for
     /// the run while that statement was under way: it reads schedules as they were when it began. That can happen if the
     /// schedule's instant already had a run.
     ///
     /// Locking: one schedule, and nothing besides. If it has begun to wait for another run meanwhile, it is left alone.
-    pub async fn free_schedule(&self, now: Time) -> Result<bool, StoreError> {
-        let left = sqlx::query!(
-            r#"SELECT group_id, name, awaits AS "awaits!" FROM heddle.schedules s
-                WHERE awaits IS NOT NULL
-                  -- OFFSET keeps this a look-up for each schedule: as a join it may read all live runs.
-                  AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = s.awaits OFFSET 0) LIMIT 1"#
+    pub async fn free_schedules(&self, from: Uuid, limit: i64, now: Time) -> Result<(u64, Option<Uuid>), StoreError> {
+        let waiting = sqlx::query!(
+            // OFFSET keeps this a look-up for each schedule: as a join it may read all live runs.
+            r#"SELECT group_id, name, awaits AS "awaits!",
+                      EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = s.awaits OFFSET 0) AS "lives!"
+                 FROM heddle.schedules s WHERE awaits >= $1 ORDER BY awaits LIMIT $2"#,
+            from,
+            limit
         )
-        .fetch_optional(&self.pool)
+        .fetch_all(&self.pool)
         .await?;
-        let Some(left) = left else { return Ok(false) };
-        sqlx::query!(
-            "WITH ended AS MATERIALIZED (
-                 SELECT coalesce((SELECT finished_at FROM heddle.runs_done WHERE id = $3), $4) AS at
-             )
-             UPDATE heddle.schedules s
-                SET awaits = NULL, cursor = e.at,
-                    next_fire_at = CASE
-                        WHEN s.live AND greatest(e.at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
-                            THEN greatest(e.at + s.delay, s.starts_at)
-                    END
-               FROM ended e
-              WHERE s.group_id = $1 AND s.name = $2 AND s.awaits = $3
-                AND NOT EXISTS (SELECT FROM heddle.runs_live WHERE id = $3)",
-            left.group_id,
-            left.name,
-            left.awaits,
-            now
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(true)
+        let mut freed = 0;
+        for left in waiting.iter().filter(|one| !one.lives) {
+            let done = sqlx::query!(
+                "WITH ended AS MATERIALIZED (
+                     SELECT coalesce((SELECT finished_at FROM heddle.runs_done WHERE id = $3), $4) AS at
+                 )
+                 UPDATE heddle.schedules s
+                    SET awaits = NULL, cursor = e.at,
+                        next_fire_at = CASE
+                            WHEN s.live AND greatest(e.at + s.delay, s.starts_at) < coalesce(s.ends_at, 'infinity')
+                                THEN greatest(e.at + s.delay, s.starts_at)
+                        END
+                   FROM ended e
+                  WHERE s.group_id = $1 AND s.name = $2 AND s.awaits = $3
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live WHERE id = $3)",
+                left.group_id,
+                left.name,
+                left.awaits,
+                now
+            )
+            .execute(&self.pool)
+            .await?;
+            freed += done.rows_affected();
+        }
+        let full = waiting.len() as i64 == limit;
+        Ok((freed, waiting.last().map(|one| one.awaits).filter(|_| full)))
     }
 
     /// When the next schedule is due, and the database's time.

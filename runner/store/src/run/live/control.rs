@@ -140,7 +140,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Notes that a reopened run goes on, and since when: not of one that ends again at once.
+    /// Notes that a reopened run goes on, and since when. One that ends again at once has that of its end: it did no work.
     pub async fn goes_on(&mut self, run: RunId) -> Result<(), StoreError> {
         let now = self.now();
         sqlx::query!("UPDATE heddle.runs_live SET reopened_at = $2 WHERE id = $1", run.0, now)

@@ -30,8 +30,8 @@ pub(in crate::pages) async fn shown(ctx: &Ctx, whole: &Whole) -> Result<Shown, T
     let run = &whole.run;
     let revision = whole.revision(ctx).await?;
     let states: BTreeMap<String, TaskState> = run.wholes().map(|task| (task.task.clone(), task.state)).collect();
-    // Only for an ended run: before that, another chain may become the longest.
-    let critical = if run.finished_at.is_some() {
+    // Only for an ended run: before that, another chain may become the longest. And not where nothing is drawn.
+    let critical = if run.finished_at.is_some() && is_drawn(&revision.plan) {
         Course::of(run, &revision.plan).critical()
     } else {
         Vec::new()
