@@ -50,7 +50,8 @@ done AS (
         finished_at, error)
     SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
-        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by, reopened_at, end_progress,
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by,
+        CASE WHEN waiting_for IS NULL OR reopened_at IS NULL THEN reopened_at ELSE ended_at END, end_progress,
         ended_at, run_error
       FROM gone
 ),

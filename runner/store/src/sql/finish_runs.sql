@@ -28,6 +28,7 @@ told AS (
 woken AS (
     INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT group_id FROM gone WHERE gated
 ),
+-- One that was continued and has only waited since did no work: it was reopened at its end.
 recorded AS (
     INSERT INTO heddle.runs_done (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
@@ -36,8 +37,8 @@ recorded AS (
     SELECT id, group_id, revision_id, resolution_id, end_state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by,
-        -- One that was continued and has only waited since did no work.
-        CASE WHEN waiting_for IS NULL OR reopened_at IS NULL THEN reopened_at ELSE ended_at END, end_progress, ended_at, end_error, skipped
+        CASE WHEN waiting_for IS NULL OR reopened_at IS NULL THEN reopened_at ELSE ended_at END, end_progress,
+        ended_at, end_error, skipped
       FROM gone
 ),
 awaiting AS MATERIALIZED (

@@ -261,7 +261,7 @@ mod tests {
         // Its row, its event, and the delays that count from its end have one instant, whatever the clocks say.
         for (statement, ended) in [(GENERAL, "$5"), (SINGLE_TASK, "f.ended_at")] {
             let gone = between(statement, "gone AS (", "\n)").join(" ");
-            let dated = format!("greatest({ended}, l.created_at, l.started_at) AS ended_at");
+            let dated = format!("greatest({ended}, l.created_at, l.started_at, l.reopened_at) AS ended_at");
             assert!(gone.contains(&dated), "{gone}");
             let rest = from(statement, "gone AS (")
                 .split_once("\n)")
