@@ -222,7 +222,7 @@ async fn on_the_command_line() {
         "{first} {said}"
     );
     let (code, said) = heddle(&node, &["topic", "cancel", "t", "--sender", "7"]);
-    assert!(code == 0 && said.contains("1 messages cancelled"), "{said}");
+    assert!(code == 0 && said.contains("1 message cancelled"), "{said}");
     assert!(heddle(&node, &["topic", "cancel", "t"]).1.contains("at least one"));
     let (code, said) = heddle(&node, &["topic", "cancel", "t", "--day", &day]);
     assert!(code == 0 && said.contains("12345 messages cancelled"), "{said}");
