@@ -243,6 +243,7 @@ mod tests {
     const CREATE: &str = include_str!("../../sql/create_runs.sql");
     const STEP: &str = include_str!("../../sql/step_backfill.sql");
     const REOPEN: &str = include_str!("control.rs");
+    const MISSED: &str = include_str!("../../schedule/mod.rs");
 
     /// The part of a statement from here on.
     fn from<'s>(statement: &'s str, mark: &str) -> &'s str {
@@ -287,6 +288,13 @@ mod tests {
         for begin in ["followed AS (", "awaiting AS MATERIALIZED (", "counted AS ("] {
             assert_eq!(between(GENERAL, begin, "\n)"), between(SINGLE_TASK, begin, "\n)"));
         }
+        // So does one of an end that was missed.
+        let due = |statement, end| {
+            let rule = between(statement, "WHEN s.live AND greatest(", "END").join(" ");
+            assert!(rule.contains(end), "{rule}");
+            rule.replace(end, "END OF THE RUN")
+        };
+        assert_eq!(due(GENERAL, "a.ended_at"), due(MISSED, "e.at"));
     }
 
     /// The columns of a run's row that a statement writes.
