@@ -351,12 +351,14 @@ async fn a_cell_of_the_grid_says_what_it_is() {
 
 #[tokio::test]
 async fn messages_are_counted_before_they_are_cancelled() {
-    let (_world, node) = World::with_node().await;
+    let (world, node) = World::with_node().await;
+    let due = crate::later(world.now().await);
+    let (month, next) = (due.format("%Y-%m"), (due + chrono::Months::new(1)).format("%Y-%m"));
     node.put("/v1/topics/letters", json!({"queue": "post"}))
         .await
         .expect_status(201);
     let messages: Vec<_> = (0..7)
-        .map(|n| json!({"sender": n % 2, "receiver": n, "due": "2030-05-17", "payload": {"n": n}}))
+        .map(|n| json!({"sender": n % 2, "receiver": n, "due": due.to_string(), "payload": {"n": n}}))
         .collect();
     node.post("/v1/topics/letters/messages", json!(messages))
         .await
@@ -370,23 +372,23 @@ async fn messages_are_counted_before_they_are_cancelled() {
         "{groups}"
     );
     assert!(!groups.contains("role=\"switch\""), "{groups}");
-    let month = acts.get("/topics/letters?month=2030-05").await;
+    let month = acts.get(&format!("/topics/letters?month={month}")).await;
     check_page("a month", &month);
     let month = month.fine();
     assert!(
-        month.contains("href=\"/topics/letters/2030-05-17\"") && month.contains("<b>7</b>"),
+        month.contains(&format!("href=\"/topics/letters/{due}\"")) && month.contains("<b>7</b>"),
         "{month}"
     );
     assert!(
         !acts
-            .get("/topics/letters?month=2030-06")
+            .get(&format!("/topics/letters?month={next}"))
             .await
             .fine()
-            .contains("2030-05-17\"")
+            .contains(&format!("{due}\""))
     );
     for (query, count) in [
-        ("cancel_day=2030-05-17", 7),
-        ("cancel_day=2030-05-17&cancel_sender=1", 3),
+        (format!("cancel_day={due}"), 7),
+        (format!("cancel_day={due}&cancel_sender=1"), 3),
     ] {
         let page = acts.get(&format!("/topics/letters?cancel=count&{query}")).await.fine();
         assert!(page.contains(&format!("{count} messages match")), "{query}: {page}");
@@ -416,20 +418,23 @@ async fn messages_are_counted_before_they_are_cancelled() {
         found.contains("action=\"/topics/letters#look-up\"") && found.contains(">scheduled<"),
         "{found}"
     );
-    let day = acts.get("/topics/letters/2030-05-17").await.fine();
+    let day = acts.get(&format!("/topics/letters/{due}")).await.fine();
     let waits = day.split("<b>7</b>").count() - 1;
     assert_eq!(waits, 2, "all messages, and those that wait: {day}");
     let page = sees
-        .get("/topics/letters?cancel=count&cancel_day=2030-05-17")
+        .get(&format!("/topics/letters?cancel=count&cancel_day={due}"))
         .await
         .fine();
     assert!(!page.contains("action=\"/topics/letters/cancel\""), "{page}");
     let done = acts
-        .post("/topics/letters/cancel", &[("day", "2030-05-17"), ("sender", "1")])
+        .post(
+            "/topics/letters/cancel",
+            &[("day", due.to_string().as_str()), ("sender", "1")],
+        )
         .await;
     assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
     let page = acts
-        .get("/topics/letters?cancel=count&cancel_day=2030-05-17")
+        .get(&format!("/topics/letters?cancel=count&cancel_day={due}"))
         .await
         .fine();
     assert!(page.contains("4 messages match"), "{page}");

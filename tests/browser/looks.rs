@@ -90,7 +90,8 @@ async fn a_browser_has_nothing_to_complain_of() {
     let failed = api.start("mixed", json!({})).await;
     api.run_becomes(&failed, "failed").await;
     api.start("by-hand", json!({})).await;
-    something_of_everything(api).await;
+    let due = crate::later(heddle_tests::time(&ended["created_at"]));
+    something_of_everything(api, due).await;
     let pages = [
         ("overview", "/".to_owned()),
         ("groups", "/groups".to_owned()),
@@ -132,8 +133,8 @@ async fn a_browser_has_nothing_to_complain_of() {
         ("poll-as-nobody", "/dispatch/as?uid=nobody".to_owned()),
         ("audience", "/dispatch/audiences/gid_all".to_owned()),
         ("topics", "/topics".to_owned()),
-        ("topic", "/topics/letters?month=2030-05".to_owned()),
-        ("day", "/topics/letters/2030-05-17".to_owned()),
+        ("topic", format!("/topics/letters?month={}", due.format("%Y-%m"))),
+        ("day", format!("/topics/letters/{due}")),
         ("notifications", "/notifications".to_owned()),
         ("system", "/system".to_owned()),
         ("pools", "/system/pools".to_owned()),
@@ -175,7 +176,7 @@ async fn a_browser_has_nothing_to_complain_of() {
 }
 
 /// What the demo has none of, so that few pages are empty.
-async fn something_of_everything(api: &heddle_tests::Api) {
+async fn something_of_everything(api: &heddle_tests::Api, due: chrono::NaiveDate) {
     for size in [1, 2] {
         let task = json!({"script": "hello", "params": {"name": format!("size {size}")}});
         api.put_group("changed", json!({"tasks": {"a": task}})).await;
@@ -194,7 +195,7 @@ async fn something_of_everything(api: &heddle_tests::Api) {
         .expect_status(201);
     api.put("/v1/topics/letters", json!({"queue": "post"})).await;
     let messages: Vec<_> = (0..20)
-        .map(|n| json!({"sender": n * 511, "receiver": n, "due": "2030-05-17", "payload": {"n": n}}))
+        .map(|n| json!({"sender": n * 511, "receiver": n, "due": due.to_string(), "payload": {"n": n}}))
         .collect();
     api.post("/v1/topics/letters/messages", json!(messages))
         .await

@@ -20,6 +20,7 @@ mod standing;
 mod steady;
 mod uploads;
 
+use chrono::{DateTime, Datelike, Months, NaiveDate, Utc};
 use heddle_tests::{Node, PATIENCE};
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, StatusCode};
@@ -27,6 +28,12 @@ use serde_json::json;
 
 /// What somebody may have called something.
 const HOSTILE: &str = "<script>alert(1)</script> \u{202e}desrever \u{1f4a5} \"quoted\" & 'so'";
+
+/// A day of the month after next, for which messages may come in at any time.
+fn later(now: DateTime<Utc>) -> NaiveDate {
+    let month = now.date_naive() + Months::new(2);
+    month.with_day(17).expect("each month has it")
+}
 
 /// A browser's side of a connection.
 struct Visitor {

@@ -99,11 +99,32 @@ async fn what_failed_is_found_and_restarted_within_a_minute_and_four_clicks() {
     })
     .await;
     // One that failed in the night and has recovered since is listed after those that need somebody, and marked on the day.
-    let failed = eventually("a night in which something failed", async || {
-        let failed = api.all("/v1/runs?group=price-import&state=failed").await;
-        failed.first().map(|run| run["id"].as_str().unwrap().to_owned())
+    // At any hour: its past is over, its schedule makes no more runs, and its newest run succeeds.
+    eventually("the whole past of price-import", async || {
+        let all = api.all("/v1/backfills").await;
+        let mut past = all.iter().filter(|one| one["group"] == "price-import");
+        past.any(|one| !one["finished_at"].is_null()).then_some(())
     })
     .await;
+    api.post("/v1/groups/price-import/schedules/half-hourly/disable", json!({}))
+        .await
+        .expect_status(200);
+    let runs = eventually("the end of all runs of price-import", async || {
+        let runs = heddle_tests::runs(api, "price-import").await;
+        runs.iter().all(|run| !run["finished_at"].is_null()).then_some(runs)
+    })
+    .await;
+    // Three of a day fail: the second is hours away from both ends of the picture.
+    let failed = runs
+        .iter()
+        .filter(|run| run["trigger"] == "backfill" && run["state"] == "failed")
+        .nth(1)
+        .map(heddle_tests::id)
+        .expect("a night in which something failed");
+    let newest = api
+        .run("price-import", json!({"logical_time": "2024-01-01T00:00:00Z"}))
+        .await;
+    assert_eq!(newest["state"], "succeeded", "{newest:#}");
     chrome.open(&format!("{base}/")).await;
     let row = "[...document.querySelectorAll('#attention tr')].find(row => row.querySelector(`a[href='/groups/price-import']`))";
     chrome

@@ -254,10 +254,12 @@ async fn a_task_is_run_again_and_runs_are_compared() {
     })
     .await;
     node.run_becomes(&run, "failed").await;
+    // For the same time as the first: so both are of one day.
+    let at = node.run_now(&run).await["logical_time"].clone();
     let second = node
         .start(
             "shown",
-            json!({"task_params": {"bad": {"fail_times": 0}}, "params": {"note": "plain"}}),
+            json!({"task_params": {"bad": {"fail_times": 0}}, "params": {"note": "plain"}, "logical_time": at}),
         )
         .await;
     node.run_becomes(&second, "succeeded").await;
@@ -271,8 +273,9 @@ async fn a_task_is_run_again_and_runs_are_compared() {
             "{both}"
         );
     }
-    // Today failed, as far as a day's picture goes, and leads to its runs.
-    let calendar = visitor.get("/groups/shown/calendar").await.fine();
+    // That day failed, as far as a day's picture goes, and leads to its runs.
+    let year = &at.as_str().unwrap()[..4];
+    let calendar = visitor.get(&format!("/groups/shown/calendar?year={year}")).await.fine();
     assert!(calendar.contains("2 runs, 1 failed"), "{calendar}");
     let day = calendar
         .split("href=\"/runs?")

@@ -346,6 +346,15 @@ async fn the_demo_has_a_day_behind_it() {
         all.iter().all(|one| !one["finished_at"].is_null()).then_some(())
     })
     .await;
+    // One that its schedule makes is active for a while too: it makes no more.
+    dev.post("/v1/groups/stations/schedules/hourly/disable", json!({}))
+        .await
+        .expect_status(200);
+    eventually("the end of all runs of stations", async || {
+        let runs = heddle_tests::runs(&dev, "stations").await;
+        runs.iter().all(|run| !run["finished_at"].is_null()).then_some(())
+    })
+    .await;
     dev.delete("/v1/groups/stations").await.expect_status(200);
     dev.process().terminate();
     dev.process().end().await;

@@ -110,7 +110,7 @@ fn schedule() -> Made {
     let when = of(json!([
         {"cron": "0 2 * * *"}, {"cron": " 0  2 * * mon-FRI "}, {"cron": "0 0 2 L-3 * ? *"},
         {"cron": "0 0 12 ? * 2#1", "cron_dialect": "quartz"}, {"every": "5400s"}, {"every": "1d", "anchor": "2020-01-01"},
-        {"after": "600s"}, {"once": {"at": "2031-05-05T05:05:05+05:00"}}, {"daily": {"every_days": 2, "at": "8:00"}},
+        {"after": "600s"}, {"once": {"at": "2091-05-05T05:05:05+05:00"}}, {"daily": {"every_days": 2, "at": "8:00"}},
         {"daily": {"at": "23:59:30"}},
     ]));
     let more = some(vec![
@@ -118,7 +118,7 @@ fn schedule() -> Made {
         ("misfire", of(json!(["once", "skip", "all"]))),
         ("grace", span()),
         ("initial_delay", span()),
-        ("ends_at", of(json!(["2040-02-29", "2040-02-29T00:00:00-03:00"]))),
+        ("ends_at", of(json!(["2096-02-29", "2096-02-29T00:00:00-03:00"]))),
         ("enabled", of(json!([true, false]))),
     ]);
     with(when, more)

@@ -277,10 +277,11 @@ async fn a_chain_of_groups() {
 #[tokio::test]
 async fn an_interval_waits_for_all_of_its_instants() {
     let (_world, node) = World::with_node().await;
-    let months = json!({"history": true, "schedules": {"monthly": {"cron": "0 0 1 * *"}}});
+    // Both schedules are over: the first of a month during the test makes no run of its own.
+    let months = json!({"history": true, "schedules": {"monthly": {"cron": "0 0 1 * *", "ends_at": "2015-01-01"}}});
     node.put_group("months", with(hello(), months)).await;
     let years = json!({
-        "history": true, "schedules": {"yearly": {"cron": "0 0 1 1 *"}},
+        "history": true, "schedules": {"yearly": {"cron": "0 0 1 1 *", "ends_at": "2015-01-01"}},
         "depends_on": [{"group": "months", "need": "interval"}],
     });
     node.put_group("years", with(hello(), years)).await;
@@ -317,8 +318,15 @@ async fn an_interval_waits_for_all_of_its_instants() {
 /// deleted, and so is not waited for.
 #[tokio::test]
 async fn deleted_runs_of_an_upstream() {
-    let (world, node) = World::with_node().await;
-    let months = json!({"history": true, "schedules": {"monthly": {"cron": "0 0 1 * *"}}});
+    let world = World::new().await;
+    let sql = world.sql().await;
+    // Nobody removes the old successes whose runs are deleted here: in a database that is a day old that is due at once.
+    sql.batch_execute("UPDATE heddle.upkeep SET due_at = 'infinity'")
+        .await
+        .unwrap();
+    let node = world.node().await;
+    // The schedules are over: the first of a month during the test makes no run of its own.
+    let months = json!({"history": true, "schedules": {"monthly": {"cron": "0 0 1 * *", "ends_at": "2014-01-01"}}});
     node.put_group("months", with(hello(), months)).await;
     let months = async |from: u32, to: u32, downstream: bool| {
         let asked = json!({"from": format!("2013-{from:02}-01"), "to": format!("2013-{to:02}-01"),
@@ -344,12 +352,12 @@ async fn deleted_runs_of_an_upstream() {
     // All instants of a quarter, of which nobody has heard but the third: one has succeeded, one was left out.
     let [succeeded, left_out] = months(1, 2, false).await.try_into().expect("two months");
     override_to(&left_out, "failed").await;
-    let sql = world.sql().await;
     let leaves_out = "UPDATE heddle.run_instants SET skipped = true WHERE run = $1::text::uuid";
     sql.execute(leaves_out, &[&heddle_tests::id(&left_out)]).await.unwrap();
     delete(&succeeded).await;
     delete(&left_out).await;
-    let quarters = json!({"history": true, "schedules": {"quarterly": {"cron": "0 0 1 */3 *"}},
+    let quarterly = json!({"cron": "0 0 1 */3 *", "ends_at": "2014-01-01"});
+    let quarters = json!({"history": true, "schedules": {"quarterly": quarterly},
                           "depends_on": [{"group": "months", "need": "interval"}]});
     node.put_group("quarters", with(hello(), quarters)).await;
     let [march] = months(3, 3, true).await.try_into().expect("the third month");

@@ -119,14 +119,16 @@ async fn the_hot_view() {
     for query in ["", "?group=g", "?limit=1", "?history=false"] {
         assert_eq!(found(query).await, std::slice::from_ref(&new), "{query}");
     }
-    let today = day(&sql, 0).await;
+    // The day of the older one: of two runs near midnight the other may be of the next day.
+    let ran = node.run_now(&old).await;
+    let day = &ran["logical_time"].as_str().unwrap()[..10];
     for query in [
         "?history=true",
         "?state=succeeded",
         "?group=g&state=succeeded,failed",
         "?trigger=manual",
         "?from=2020-01-01T00:00:00Z",
-        &format!("?group=g&logical_from={today}T00:00:00Z"),
+        &format!("?group=g&logical_from={day}T00:00:00Z"),
     ] {
         assert_eq!(found(query).await, [new.clone(), old.clone()], "{query}");
     }
@@ -587,16 +589,16 @@ async fn what_polls_and_tasks_look_back_at() {
     let first = given(&node, "u0").await.expect("the offer");
     complete(&node, &first).await;
     // As if it had been given long before it is to be kept, and soon after it was due.
-    let back = async |offer: &str, ago: &str| {
+    let now = world.now().await;
+    let back = async |offer: &str, at: &str| {
         sql.batch_execute(&format!(
-            "UPDATE heddle.assignments a SET id = heddle.uuid_floor(now() - interval '{ago}'),
-                    assigned_at = now() - interval '{ago}', finished_at = now() - interval '{ago}'
+            "UPDATE heddle.assignments a SET id = heddle.uuid_floor('{at}'), assigned_at = '{at}', finished_at = '{at}'
                FROM heddle.offers o WHERE o.id = a.offer_id AND o.name LIKE '{offer}'"
         ))
         .await
         .expect("an assignment of the past");
     };
-    back("o", "70 minutes").await;
+    back("o", &(now - chrono::TimeDelta::minutes(70)).to_rfc3339()).await;
     assert_eq!(prune(&node, true).await["assignments"], 0);
     assert_eq!(prune(&node, false).await["assignments"], 0);
     members(&node, "gid_g", &users(3)).await;
@@ -621,17 +623,19 @@ async fn what_polls_and_tasks_look_back_at() {
         complete(&node, &other).await;
     }
     result("u0", "a").await;
-    let old = day(&sql, 40).await;
+    // One instant, and its day.
+    let at = now - chrono::TimeDelta::days(40);
+    let (at, old) = (at.to_rfc3339(), at.date_naive());
     sql.batch_execute(&format!("SELECT heddle.make_dispatch_partitions('{old}', 1)"))
         .await
         .expect("a day's partition");
-    back("run-%", "40 days").await;
-    sql.batch_execute(
+    back("run-%", &at).await;
+    sql.batch_execute(&format!(
         "INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
          SELECT gen.id, o.id, 1, 'x', o.audience, o.starts_at, 1, now(), now()
-           FROM heddle.offers o, (SELECT (left(heddle.uuid_floor(now() - interval '40 days')::text, 35) || '1')::uuid AS id) AS gen
-          WHERE o.name = 'o'",
-    )
+           FROM heddle.offers o, (SELECT (left(heddle.uuid_floor('{at}')::text, 35) || '1')::uuid AS id) AS gen
+          WHERE o.name = 'o'"
+    ))
     .await
     .expect("another's");
     assert_eq!(prune(&node, true).await["assignments"], 1);

@@ -175,8 +175,9 @@ impl<'a> Walk<'a> {
         said.concat()
     }
 
-    /// Uploads a file, or builds and uploads a directory; puts a group with a schedule for it; and has it run.
-    async fn end(mut self, what: &Path, params: Value) -> Value {
+    /// Uploads a file, or builds and uploads a directory; puts a group with a schedule for it; and has it run. Answers
+    /// the run and its output.
+    async fn end(mut self, what: &Path, params: Value) -> (String, Value) {
         let (node, name) = (self.node, self.name.clone());
         let said = self.done("push", &["script", "push", &name, &what.to_string_lossy()]);
         assert!(said.contains(&name), "{said}");
@@ -191,25 +192,20 @@ impl<'a> Walk<'a> {
         let next = node.get(&format!("/v1/groups/{name}/next")).await.expect_status(200);
         assert_ne!(next["instants"], json!([]), "{next:#}");
         let run = node.start(&name, json!({})).await;
-        let run = node.ended(&run).await;
-        assert_eq!(run["state"], "succeeded", "{run:#}");
-        run["tasks"][0]["output"].clone()
+        let ended = node.ended(&run).await;
+        assert_eq!(ended["state"], "succeeded", "{ended:#}");
+        (run, ended["tasks"][0]["output"].clone())
     }
 }
 
 /// Uploads what lies in the directory and has a run greet somebody.
 async fn greets(walk: Walk<'_>, dir: &Path, describes: bool) {
     let (node, name) = (walk.node, walk.name.clone());
-    let output = walk.end(dir, json!({"name": "Ada"})).await;
+    let (run, output) = walk.end(dir, json!({"name": "Ada"})).await;
     assert_eq!(output, json!({"greeting": "Hello, Ada!"}));
     let script = node.get(&format!("/v1/scripts/{name}")).await.expect_status(200);
     assert_eq!(script["params_schema"].is_object(), describes, "{script:#}");
-    let run = node
-        .get(&format!("/v1/runs/latest?group={name}"))
-        .await
-        .expect_status(200);
-    let id = heddle_tests::id(&run);
-    let logs = succeeds(node, &["run", "logs", &id]);
+    let logs = succeeds(node, &["run", "logs", &run]);
     assert!(logs.to_lowercase().contains("ada"), "{logs}");
 }
 
@@ -359,7 +355,7 @@ async fn texts() {
         let dir = world.directory().join(&name);
         let walk = Walk::begin(&node, &name, language, &dir);
         let file = dir.join(format!("{name}.{ending}"));
-        let output = walk.end(&file, json!({"text": "to be or not"})).await;
+        let (_, output) = walk.end(&file, json!({"text": "to be or not"})).await;
         assert_eq!(output["words"], 4);
     }
 }

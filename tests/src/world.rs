@@ -47,6 +47,14 @@ impl World {
 
     async fn of(cluster: &TestCluster, template: &str) -> Self {
         let database = cluster.database(template).await.expect("a database");
+        // Of a template that is some days old, today's partitions are missing; where no node runs, nobody makes them.
+        let sql = connect(database.url()).await;
+        sql.batch_execute(
+            "SELECT heddle.make_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, 9);
+             SELECT heddle.make_dispatch_partitions((clock_timestamp() AT TIME ZONE 'UTC')::date - 1, 9)",
+        )
+        .await
+        .expect("partitions");
         Self {
             database,
             directory: directory(),

@@ -65,16 +65,25 @@ pub(crate) async fn send(api: &Api, topic: &str, messages: &[Value]) -> Value {
     answer
 }
 
-/// The only day that a topic has messages for, as a name and with its counts.
+/// The days that a topic has messages for, as names and with their counts: what is sent near midnight may have two.
+async fn days(api: &Api, topic: &str) -> Vec<(String, Value)> {
+    let mut days = Vec::new();
+    for day in api.all(&format!("/v1/topics/{topic}/days")).await {
+        let day = day["day"].as_str().expect("a day").to_owned();
+        let found = api
+            .get(&format!("/v1/topics/{topic}/days/{day}"))
+            .await
+            .expect_status(200);
+        days.push((day, found));
+    }
+    days
+}
+
+/// The only day that a topic has messages for.
 async fn only_day(api: &Api, topic: &str) -> (String, Value) {
-    let days = api.all(&format!("/v1/topics/{topic}/days")).await;
+    let mut days = days(api, topic).await;
     assert_eq!(days.len(), 1, "{days:#?}");
-    let day = days[0]["day"].as_str().expect("a day").to_owned();
-    let found = api
-        .get(&format!("/v1/topics/{topic}/days/{day}"))
-        .await
-        .expect_status(200);
-    (day, found)
+    days.remove(0)
 }
 
 /// The sum of a field over a topic's days: what is sent near midnight may have two.
