@@ -331,7 +331,12 @@ fn first_name(path: &str) -> &str {
 
 /// What code names of its own crate: the modules, and the items of the crate's root.
 fn named_of_crate(code: &str) -> Vec<&str> {
-    let paths = code.split("crate::").skip(1);
+    named_after(code, "crate::")
+}
+
+/// The names that follow a path, or the braces behind it.
+fn named_after<'a>(code: &'a str, path: &str) -> Vec<&'a str> {
+    let paths = code.split(path).skip(1);
     paths
         .flat_map(|path| match path.starts_with('{') {
             true => group(path),
@@ -402,6 +407,83 @@ fn services_of_the_engine_do_not_know_each_other() {
         let folder = source.join(service);
         assert!(folder.is_dir(), "there is no {}", folder.display());
     }
+}
+
+/// Of files that use each other, those that are in a circle or use one that is.
+fn in_a_circle(mut uses: HashMap<String, HashSet<String>>) -> Vec<String> {
+    loop {
+        let without: HashSet<String> = uses
+            .iter()
+            .filter(|(_, used)| used.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect();
+        if without.is_empty() {
+            let mut left: Vec<String> = uses.into_keys().collect();
+            left.sort();
+            return left;
+        }
+        uses.retain(|name, _| !without.contains(name));
+        for used in uses.values_mut() {
+            used.retain(|name| !without.contains(name));
+        }
+    }
+}
+
+#[test]
+fn circles_are_found() {
+    let of = |pairs: &[(&str, &[&str])]| {
+        let owned = |names: &&[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        in_a_circle(
+            pairs
+                .iter()
+                .map(|(name, used)| (name.to_string(), owned(used)))
+                .collect(),
+        )
+    };
+    assert_eq!(of(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]), [""; 0]);
+    assert_eq!(
+        of(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"]), ("d", &[])]),
+        ["a", "b", "c"]
+    );
+}
+
+/// Within a folder of the engine, files use each other in one direction: each can be read after those that it uses. What
+/// is in a folder's `mod.rs` (the service itself) is used by all.
+#[test]
+fn files_of_the_engine_use_each_other_in_no_circle() {
+    let source = root().join("runner/engine/src");
+    let mut found = Vec::new();
+    modules(&source, &mut found);
+    let mut folders: HashMap<&Path, Vec<(&str, &Path)>> = HashMap::new();
+    for path in &found {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_stem().and_then(OsStr::to_str)) else {
+            continue;
+        };
+        if folder != source && !["mod", "tests"].contains(&name) {
+            folders.entry(folder).or_default().push((name, path));
+        }
+    }
+    let mut faults = Vec::new();
+    for (folder, files) in folders {
+        let inside = folder
+            .strip_prefix(&source)
+            .expect("it was found there")
+            .to_string_lossy();
+        let names: HashSet<&str> = files.iter().map(|(name, _)| *name).collect();
+        let own = format!("crate::{}::", inside.replace('/', "::"));
+        let uses = files.iter().map(|(name, path)| {
+            let code = code(path);
+            let code = code.split("#[cfg(test)]").next().unwrap_or_default();
+            let named = named_after(code, "super::").into_iter().chain(named_after(code, &own));
+            let used = named.filter(|other| other != name && names.contains(other));
+            ((*name).to_owned(), used.map(str::to_owned).collect())
+        });
+        let circle = in_a_circle(uses.collect());
+        if !circle.is_empty() {
+            faults.push(format!("{inside}: {}", circle.join(", ")));
+        }
+    }
+    assert!(faults.is_empty(), "circles, with those that use them: {faults:#?}");
 }
 
 /// The histogram of transactions tells those apart that record outcomes, by the place that begins them.

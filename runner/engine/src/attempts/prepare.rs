@@ -373,7 +373,7 @@ impl Attempts {
         }
         let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
             true => match self.node.store.progress(run).await? {
-                Some(bytes) => Some(crate::runs::apply::progress_of(run, &bytes)?),
+                Some(bytes) => Some(crate::runs::transition::progress_of(run, &bytes)?),
                 None => None,
             },
             false => None,

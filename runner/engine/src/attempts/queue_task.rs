@@ -15,9 +15,10 @@ use heddle_store::live::{EndedAttempt, QueueRow, QueueTarget};
 use super::Attempts;
 use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
-use crate::runs::apply::{applied, progress_of};
-use crate::runs::ending::{End, Ending};
-use crate::runs::queued::{FilledQueues, Put, target_of};
+use crate::runs::ending::{End, Ending, applied};
+use crate::runs::into_queues::Put;
+use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::transition::progress_of;
 use crate::{EngineError, RunContext};
 
 /// The pause before a failed transaction is tried again.

@@ -24,9 +24,6 @@ use super::{DispatchError, Dispatcher, Offers};
 pub(super) const PEEKS_MAX: usize = 2;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// How many refusals a peek accepts: more than a poll needs that reads what is used up.
-pub(super) const REFUSALS_MAX: usize = 100;
-
 /// How many offers a peek lists.
 pub const PEEKED_MAX: usize = 200;
 

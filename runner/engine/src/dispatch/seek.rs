@@ -15,13 +15,16 @@ use heddle_store::exhausted::TakenEnd;
 use uuid::Uuid;
 
 use super::cache::{Candidate, Cell, Offers, Quiet};
-use super::{DispatchError, Dispatcher, Nothing, peek};
+use super::{DispatchError, Dispatcher, Nothing};
 
 /// How many rounds a poll makes when other polls interfere, before it answers that there is nothing.
 const ROUNDS_MAX: usize = 16;
 
 /// How many refusals a poll accepts before it answers that there is nothing for the moment.
 const REFUSALS_MAX: usize = 1_000;
+
+/// The same for a peek: more than a poll needs that reads what is used up.
+const PEEK_REFUSALS_MAX: usize = 100;
 
 /// After this many refusals for lack of stock, the node reads what else is used up: other nodes have given occurrences
 /// that this node does not know of. One or two refusals only mean a hot occurrence that many users want.
@@ -53,7 +56,7 @@ impl How {
     pub(super) fn refusals_max(self) -> usize {
         match self {
             Self::Take => REFUSALS_MAX,
-            Self::Peek => peek::REFUSALS_MAX,
+            Self::Peek => PEEK_REFUSALS_MAX,
         }
     }
 }

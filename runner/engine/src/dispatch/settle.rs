@@ -9,8 +9,7 @@ use heddle_store::offer::OfferSettlement;
 use super::Dispatch;
 use crate::EngineError;
 use crate::node::signals::Signal;
-use crate::runs::apply::Applied;
-use crate::runs::ending::{End, Ending};
+use crate::runs::ending::{Applied, End, Ending};
 
 /// The maximum number of results in a task's output.
 const RESULTS_MAX: i64 = 100_000;

@@ -1,6 +1,5 @@
 //! A drainer sends one batch after another of one topic.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,15 +13,14 @@ use heddle_sandbox::{
     AttemptRequest, AttemptResult, Batch, Context, Interval, Limits, Message, Outcome, Script, World,
 };
 use heddle_store::StoreError;
-use heddle_store::message::{BatchTerms, Claimed, Finish, Finished, HeldMessage, MessageBatch};
+use heddle_store::message::{BatchTerms, Claimed, Finish, Finished, MessageBatch};
 use heddle_store::topic::TopicRow;
-use serde::Serialize;
-use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
 use super::outcome::{MessageEnd, every, finish_of, read_effects};
+use super::params::Dues;
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
@@ -500,50 +498,4 @@ impl Drainer {
 enum Consumer {
     Script(Script),
     Queue,
-}
-
-#[derive(Serialize)]
-struct BatchParams<'a> {
-    topic: &'a str,
-    messages: Vec<MessageParams<'a>>,
-}
-
-#[derive(Serialize)]
-struct MessageParams<'a> {
-    id: Uuid,
-    sender: i64,
-    receiver: i64,
-    due: String,
-    payload: &'a RawValue,
-}
-
-/// `{topic, messages: [{id, sender, receiver, due, payload}]}`.
-pub(super) fn params_of(topic: &str, batch: &MessageBatch) -> Result<String, serde_json::Error> {
-    let mut dues = Dues::default();
-    let mut messages = Vec::with_capacity(batch.messages.len());
-    for message in &batch.messages {
-        messages.push(MessageParams {
-            id: message.id,
-            sender: message.sender,
-            receiver: message.receiver,
-            due: dues.of(message, batch),
-            payload: serde_json::from_str(&message.payload)?,
-        });
-    }
-    serde_json::to_string(&BatchParams { topic, messages })
-}
-
-/// The due times of messages, as text. The messages of a batch are due on one day, and often at one instant: each text
-/// is made once.
-#[derive(Default)]
-struct Dues(HashMap<Option<heddle_domain::Time>, String>);
-
-impl Dues {
-    fn of(&mut self, message: &HeldMessage, batch: &MessageBatch) -> String {
-        let text = self.0.entry(message.due_at).or_insert_with(|| match message.due_at {
-            Some(at) => at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
-            None => batch.day.to_string(),
-        });
-        text.clone()
-    }
 }

@@ -22,6 +22,7 @@ mod drainer;
 mod host;
 mod ingest;
 mod outcome;
+mod params;
 mod queue;
 mod tend;
 

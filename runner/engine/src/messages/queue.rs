@@ -18,8 +18,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Messages;
-use super::drainer::params_of;
 use super::outcome::{MessageEnd, finish_of};
+use super::params::params_of;
 use crate::node::signals::Signal;
 use crate::runs::batch_run::failed_of;
 use crate::runs::submit::PARAMS_BYTES_MAX;

@@ -15,7 +15,7 @@ use heddle_domain::notify::message::{Message, bounded};
 use reqwest::Url;
 use serde_json::{Value, json};
 
-use super::send::Failure;
+use super::failure::Failure;
 use super::sign;
 
 /// The maximum bytes of text: WeCom documents 2,048, Feishu 20 KB for the whole body, DingTalk 20,000 bytes; Slack cuts

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::answers::{Answers, Encrypted, Lent};
-use super::send::Failure;
+use super::failure::Failure;
 
 /// How long one mail may take, including the connection if needed.
 const MAIL_TIMEOUT: Duration = Duration::from_secs(20);

@@ -24,6 +24,7 @@
 mod answers;
 mod chat;
 mod count;
+mod failure;
 mod fan_out;
 mod in_hand;
 mod mail;

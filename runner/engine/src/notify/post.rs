@@ -7,7 +7,7 @@ use heddle_sandbox::{OutboundPolicy, outbound};
 use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Client, StatusCode, Url};
 
-use super::send::Failure;
+use super::failure::Failure;
 use crate::runs::retry_after::retry_after;
 
 /// How many bytes of an answer are read if its body tells the result.

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::count::Way;
+use super::failure::Failure;
 use super::in_hand::Held;
 use super::{Notifier, PER_DESTINATION_MAX, SENDS_MAX, chat, mail, post, sign};
 use crate::EngineError;
@@ -37,37 +38,6 @@ const CUT: &str = "the node that was sending it stopped";
 
 /// The minimum length of a part of a robot's URL that may be secret; shorter parts such as `services` are not.
 const URL_SECRET_BYTES_MIN: usize = 9;
-
-/// Why a message did not arrive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// Another try would give the same result.
-    Final(String),
-    /// Another try may succeed, after the time that the receiver asks for.
-    Passing(String, Option<Duration>),
-}
-
-impl Failure {
-    pub(super) fn passing(why: impl Into<String>) -> Self {
-        Self::Passing(why.into(), None)
-    }
-
-    /// The same, without secrets: receivers may repeat what they were sent.
-    fn without(self, secrets: &Redactor) -> Self {
-        match self {
-            Self::Final(why) => Self::Final(secrets.hide(why)),
-            Self::Passing(why, after) => Self::Passing(secrets.hide(why), after),
-        }
-    }
-
-    /// The same, with the name of the recipient.
-    pub(super) fn about(self, whom: &str) -> Self {
-        match self {
-            Self::Final(why) => Self::Final(format!("{whom}: {why}")),
-            Self::Passing(why, after) => Self::Passing(format!("{whom}: {why}"), after),
-        }
-    }
-}
 
 impl Notifier {
     /// Takes what is due, as far as there are free slots; returns whether there may be more.

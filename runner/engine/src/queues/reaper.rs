@@ -15,8 +15,7 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::apply::applied;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Ending, applied};
 
 /// The reaper's longest and shortest period.
 const REAP_EVERY: Duration = Duration::from_secs(1);

@@ -15,10 +15,8 @@ use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, Locked};
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
-use crate::runs::apply::Applied;
-use crate::runs::apply::applied;
 use crate::runs::contexts::Contexts;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Applied, Ending, applied};
 use crate::runs::queued::millis;
 use crate::{EngineError, RunContext};
 

@@ -13,9 +13,10 @@ use heddle_store::live::{ClaimKey, QueueClaimed, QueueRow};
 
 use super::Queues;
 use crate::EngineError;
-use crate::runs::apply::{applied, progress_of};
-use crate::runs::ending::Ending;
-use crate::runs::queued::{FilledQueues, Put, target_of};
+use crate::runs::ending::{Ending, applied};
+use crate::runs::into_queues::Put;
+use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::transition::progress_of;
 
 impl Queues {
     /// Takes back claims that were just made, in one transaction.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{AttemptKey, Event, Outcome, Progress};
+use heddle_domain::run::{AttemptKey, Event, Outcome};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::live::{
@@ -16,32 +16,12 @@ use heddle_store::live::{
 use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
-use crate::runs::ending::{Done, End, Ending};
+use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Transition, standing};
+use crate::runs::transition::{Transition, bytes_of, standing};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
-
-/// An outcome to be applied.
-pub(crate) struct Applied {
-    pub(crate) ended: EndedAttempt,
-    pub(crate) end: End,
-    /// When the attempt ended, if its holder knows; otherwise it ends when its run is locked.
-    pub(crate) finished_at: Option<Time>,
-    /// Where the attempt ran.
-    pub(crate) node: Option<uuid::Uuid>,
-}
-
-/// The outcome of an attempt that ends elsewhere.
-pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending) -> Applied {
-    Applied {
-        ended: EndedAttempt { run, at, lease },
-        end: End::plain(ending.clone()),
-        finished_at: None,
-        node: None,
-    }
-}
 
 /// The results of a transaction that are handled after its commit.
 #[derive(Default)]
@@ -400,18 +380,6 @@ impl Runs {
         }
         Ok(())
     }
-}
-
-/// A run's progress from the database's bytes.
-pub(crate) fn progress_of(run: RunId, bytes: &[u8]) -> Result<Progress, EngineError> {
-    Progress::from_bytes(bytes).map_err(|error| EngineError::Progress { run, error })
-}
-
-/// The same as bytes for the database.
-pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, EngineError> {
-    progress
-        .to_bytes()
-        .map_err(|error| EngineError::Progress { run, error })
 }
 
 /// What the run's decision has to know of an outcome.

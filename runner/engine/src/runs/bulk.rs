@@ -28,9 +28,6 @@ const BATCH_MAX: usize = 100;
 /// How many of these transactions one request has open at once: the rest of the node needs connections too.
 const AT_ONCE: usize = 4;
 
-/// How many requests control many runs at once on a node; others wait.
-pub(crate) const REQUESTS_MAX: usize = 4;
-
 /// The result for one run of many.
 type Controlled = Result<(), ControlError>;
 

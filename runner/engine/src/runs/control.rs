@@ -14,9 +14,9 @@ use heddle_store::run::RunRow;
 use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
-use crate::runs::apply::{After, progress_of};
+use crate::runs::apply::After;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{Transition, standing};
+use crate::runs::transition::{Transition, progress_of, standing};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.

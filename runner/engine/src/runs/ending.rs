@@ -1,6 +1,5 @@
-//! How attempts end, and the reports of that.
+//! How attempts end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::Time;
@@ -8,29 +7,9 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::Effect;
-use heddle_store::live::LogRow;
+use heddle_store::live::EndedAttempt;
 
-use crate::runs::held::HeldAttempt;
-use crate::{EngineError, RunContext};
-
-/// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its
-/// report is taken, so there are at most as many as slots, plus those that concurrent transactions were each allowed to
-/// give to this node.
-pub(crate) fn reports_max(slots: usize) -> usize {
-    slots + 4 * crate::runs::held::SHORT_TARGET
-}
-
-/// An attempt in hand has ended.
-pub(crate) struct Report {
-    pub(crate) run: RunId,
-    pub(crate) at: AttemptKey,
-    pub(crate) context: Arc<RunContext>,
-    pub(crate) held: HeldAttempt,
-    pub(crate) end: End,
-    pub(crate) finished_at: Time,
-    /// Log lines that are not written yet.
-    pub(crate) lines: Vec<LogRow>,
-}
+use crate::EngineError;
 
 #[derive(Clone)]
 pub(crate) enum End {
@@ -113,6 +92,26 @@ impl End {
             memory_bytes: None,
             cpu: None,
         })
+    }
+}
+
+/// An outcome to be applied.
+pub(crate) struct Applied {
+    pub(crate) ended: EndedAttempt,
+    pub(crate) end: End,
+    /// When the attempt ended, if its holder knows; otherwise it ends when its run is locked.
+    pub(crate) finished_at: Option<Time>,
+    /// Where the attempt ran.
+    pub(crate) node: Option<uuid::Uuid>,
+}
+
+/// The outcome of an attempt that ends elsewhere.
+pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending) -> Applied {
+    Applied {
+        ended: EndedAttempt { run, at, lease },
+        end: End::plain(ending.clone()),
+        finished_at: None,
+        node: None,
     }
 }
 

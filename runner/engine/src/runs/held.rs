@@ -5,23 +5,29 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
+use heddle_domain::{Chain, Time};
 use heddle_sandbox::AttemptHandle;
-use heddle_store::live::{EndedAttempt, Grant};
+use heddle_store::live::{EndedAttempt, Grant, LogRow};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::runs::Worker;
-use crate::runs::apply::Applied;
-use crate::runs::ending::{End, Ending};
+use crate::runs::ending::{Applied, End, Ending};
 use crate::runs::log_buffer::{Backlog, LogBuffer};
 use crate::runs::redact::Redactor;
 use crate::{EngineError, RunContext, Runs};
 
 /// How many short attempts should be in hand: so many that a transaction of the recorder has some hundred of them.
 pub(crate) const SHORT_TARGET: usize = 800;
+
+/// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its
+/// report is taken, so there are at most as many as slots, plus those that concurrent transactions were each allowed to
+/// give to this node.
+pub(crate) fn reports_max(slots: usize) -> usize {
+    slots + 4 * SHORT_TARGET
+}
 
 /// How much processor time a node takes in advance.
 const AHEAD: Duration = Duration::from_millis(50);
@@ -48,6 +54,18 @@ pub(crate) struct HeldAttempt {
     pub(crate) progress: Arc<Mutex<Option<(f64, String)>>>,
     /// The secrets that its log must not show.
     pub(crate) secrets: Arc<Redactor>,
+}
+
+/// An attempt in hand has ended.
+pub(crate) struct Report {
+    pub(crate) run: RunId,
+    pub(crate) at: AttemptKey,
+    pub(crate) context: Arc<RunContext>,
+    pub(crate) held: HeldAttempt,
+    pub(crate) end: End,
+    pub(crate) finished_at: Time,
+    /// Log lines that are not written yet.
+    pub(crate) lines: Vec<LogRow>,
 }
 
 impl HeldAttempt {

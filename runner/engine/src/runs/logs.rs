@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::node::Node;
 use crate::node::service::{Needs, Service};
-use crate::runs::ending::Report;
+use crate::runs::held::Report;
 use crate::runs::log_buffer::LogBuffer;
 use crate::{EngineError, Runs};
 

@@ -20,6 +20,7 @@ pub(crate) mod grants;
 pub(crate) mod heard;
 pub(crate) mod held;
 pub(crate) mod inbox;
+pub(crate) mod into_queues;
 pub(crate) mod later;
 pub(crate) mod log_buffer;
 pub(crate) mod logs;
@@ -59,8 +60,7 @@ use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::service::drive;
-use ending::Report;
-use held::{HeldAttempt, HeldAttempts};
+use held::{HeldAttempt, HeldAttempts, Report};
 
 /// A run as this node works on it.
 #[derive(Debug)]
@@ -126,8 +126,8 @@ impl Runs {
         slots: usize,
         threads: usize,
     ) -> (Arc<Self>, GatheringRuns) {
-        let (outcomes, gathering_outcomes) = GroupCommit::sized(ending::reports_max(slots));
-        let (log_writer, reports) = mpsc::channel(ending::reports_max(slots));
+        let (outcomes, gathering_outcomes) = GroupCommit::sized(held::reports_max(slots));
+        let (log_writer, reports) = mpsc::channel(held::reports_max(slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let runs = Self {
             node,

@@ -10,20 +10,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use heddle_domain::executor::Executor;
-use heddle_domain::id::RunId;
 use heddle_domain::plan::PlanTask;
 use heddle_domain::run::AttemptKey;
-use heddle_store::live::{Completion, Grant, Locked, QueueRow, QueueTarget};
+use heddle_store::live::{QueueRow, QueueTarget};
 use parking_lot::Mutex;
 use quick_cache::sync::{Cache, EntryAction, EntryResult};
 use tokio::sync::Notify;
 
+use crate::Runs;
 use crate::node::catalog::Revision;
 use crate::node::news::News;
 use crate::node::short_ways::ShortWay;
-use crate::runs::apply::{After, Applied};
-use crate::runs::contexts::Contexts;
-use crate::{EngineError, Runs};
 
 /// For how many queues a node remembers the last claimed `turn`. When there are more, it forgets those that it uses least.
 const REMEMBERED_MAX: usize = 10_000;
@@ -75,15 +72,6 @@ impl FilledQueues {
             }
         }
     }
-}
-
-/// Task runs that are put into queues, in a transaction that has locked their runs.
-pub(crate) struct Put {
-    /// With the priorities of their runs.
-    pub(crate) rows: Vec<(RunId, i16, QueueRow)>,
-    /// Those that go back, because their runs do not go on.
-    pub(crate) back: Vec<Applied>,
-    pub(crate) filled: FilledQueues,
 }
 
 /// A waiting poll that listens to its queue.
@@ -220,29 +208,6 @@ impl Runs {
             return None;
         }
         target(revision, at)
-    }
-
-    /// Writes the rows that go into queues and those that go back, commits, and wakes polls.
-    pub(crate) async fn put_into_queues(
-        self: &Arc<Self>,
-        mut completion: Completion,
-        contexts: &Contexts,
-        locked: Locked,
-        put: Put,
-    ) -> Result<(), EngineError> {
-        let rows = put.rows.iter().map(|(run, priority, row)| (*run, *priority, row));
-        completion.put_queued(&rows.collect::<Vec<_>>()).await?;
-        let after = match put.back.is_empty() {
-            true => After::default(),
-            false => {
-                self.apply_locked(&mut completion, contexts, put.back, locked, &mut Grant::none())
-                    .await?
-            }
-        };
-        completion.commit().await?;
-        self.acted(after);
-        self.wake_claimers(&put.filled);
-        Ok(())
     }
 
     /// Wakes polls for new rows, here and on other nodes.

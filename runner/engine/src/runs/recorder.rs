@@ -28,10 +28,11 @@ use crate::node::Node;
 use crate::node::group_commit::{Asked, Commits, Committed, GroupCommit, Policy, chunks};
 use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
-use crate::runs::apply::{After, Applied};
+use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
-use crate::runs::ending::{End, Ending, Report};
+use crate::runs::ending::{Applied, End, Ending};
 use crate::runs::given_up::{GivenUp, is_newer};
+use crate::runs::held::Report;
 use crate::runs::single_task;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
@@ -49,7 +50,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Ended attempts that wait to be recorded.
 pub(crate) struct Reports {
-    /// Outcomes to record, bounded by [`crate::runs::ending::reports_max`].
+    /// Outcomes to record, bounded by [`crate::runs::held::reports_max`].
     pub(crate) outcomes: GroupCommit<Outcomes>,
     /// Those whose log must be written before their outcome.
     pub(crate) log_writer: mpsc::Sender<Report>,
@@ -98,7 +99,7 @@ impl Commits for Outcomes {
     type Then = After;
     const POLICY: Policy = Policy {
         what: "outcomes",
-        // Each node has its own: `ending::reports_max`.
+        // Each node has its own: `held::reports_max`.
         queue_max: 0,
         batch_max: 1_000,
         workers: 1,

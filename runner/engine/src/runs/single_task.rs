@@ -9,8 +9,9 @@ use heddle_store::live::{EndedAttempt, SingleTaskEnd};
 use uuid::Uuid;
 
 use crate::node::signals::Signal;
-use crate::runs::apply::{After, attempt_row, bytes_of, event_of};
+use crate::runs::apply::{After, attempt_row, event_of};
 use crate::runs::ending::End;
+use crate::runs::transition::bytes_of;
 use crate::{RunContext, Runs};
 
 /// How a run ends with this outcome, if nothing else decides it: the run consists of one task run, this is its first

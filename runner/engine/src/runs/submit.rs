@@ -30,7 +30,6 @@ use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
 use crate::node::short_ways::ShortWay;
-use crate::runs::bulk::REQUESTS_MAX;
 use crate::{Engine, EngineError, RunContext, Runs};
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
@@ -49,6 +48,9 @@ pub(crate) struct Requests {
     /// Permits for controls of many runs.
     pub(crate) bulk: Arc<Semaphore>,
 }
+
+/// How many requests control many runs at once on a node; others wait.
+pub(crate) const REQUESTS_MAX: usize = 4;
 
 impl Requests {
     pub(crate) fn new(submissions: GroupCommit<Submissions>) -> Self {

@@ -14,7 +14,6 @@ use heddle_domain::state::RunState;
 use heddle_store::StoreError;
 use heddle_store::live::Completion;
 
-use crate::runs::apply::progress_of;
 use crate::{ControlError, EngineError, RunContext, Runs};
 
 /// The state of a run after its events, and what has to be done.
@@ -65,6 +64,18 @@ impl From<NoTransition> for EngineError {
             NoTransition::Engine(error) => error,
         }
     }
+}
+
+/// A run's progress from the database's bytes.
+pub(crate) fn progress_of(run: RunId, bytes: &[u8]) -> Result<Progress, EngineError> {
+    Progress::from_bytes(bytes).map_err(|error| EngineError::Progress { run, error })
+}
+
+/// The same as bytes for the database.
+pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, EngineError> {
+    progress
+        .to_bytes()
+        .map_err(|error| EngineError::Progress { run, error })
 }
 
 /// The state of a locked run, by its row.

@@ -11,9 +11,9 @@ use heddle_domain::state::ErrorKind;
 use heddle_store::live::{Completion, Grant, Unclaimed};
 
 use crate::node::signals::Signal;
-use crate::runs::apply::{After, applied};
+use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
-use crate::runs::ending::Ending;
+use crate::runs::ending::{Ending, applied};
 use crate::{EngineError, Runs};
 
 /// Why an offer that nobody has taken is closed.

@@ -1,0 +1,46 @@
+//! The transaction that puts task runs into queues: what `queued.rs` knows of queues, written and told.
+
+use std::sync::Arc;
+
+use heddle_domain::id::RunId;
+use heddle_store::live::{Completion, Grant, Locked, QueueRow};
+
+use crate::runs::apply::After;
+use crate::runs::contexts::Contexts;
+use crate::runs::ending::Applied;
+use crate::runs::queued::FilledQueues;
+use crate::{EngineError, Runs};
+
+/// Task runs that are put into queues, in a transaction that has locked their runs.
+pub(crate) struct Put {
+    /// With the priorities of their runs.
+    pub(crate) rows: Vec<(RunId, i16, QueueRow)>,
+    /// Those that go back, because their runs do not go on.
+    pub(crate) back: Vec<Applied>,
+    pub(crate) filled: FilledQueues,
+}
+
+impl Runs {
+    /// Writes the rows that go into queues and those that go back, commits, and wakes polls.
+    pub(crate) async fn put_into_queues(
+        self: &Arc<Self>,
+        mut completion: Completion,
+        contexts: &Contexts,
+        locked: Locked,
+        put: Put,
+    ) -> Result<(), EngineError> {
+        let rows = put.rows.iter().map(|(run, priority, row)| (*run, *priority, row));
+        completion.put_queued(&rows.collect::<Vec<_>>()).await?;
+        let after = match put.back.is_empty() {
+            true => After::default(),
+            false => {
+                self.apply_locked(&mut completion, contexts, put.back, locked, &mut Grant::none())
+                    .await?
+            }
+        };
+        completion.commit().await?;
+        self.acted(after);
+        self.wake_claimers(&put.filled);
+        Ok(())
+    }
+}
