@@ -376,6 +376,14 @@ fn group_references(spec: &Value) -> Vec<&str> {
     upstreams.chain(tasks).collect()
 }
 
+/// The name of an object that the server has; its id if it has none.
+pub(crate) fn name_of(thing: &Value) -> Option<String> {
+    ["name", "id"]
+        .iter()
+        .find_map(|field| thing[*field].as_str())
+        .map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

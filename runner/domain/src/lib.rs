@@ -19,6 +19,7 @@ pub mod message;
 pub mod name;
 pub mod notify;
 pub mod params;
+mod plain;
 pub mod plan;
 pub mod pool;
 pub mod retention;

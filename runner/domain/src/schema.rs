@@ -19,8 +19,9 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, Validator};
 use serde_json::{Number, Value};
 
-use crate::bounded::{Answer, Plain, Stopped, Work, key_of, perform};
+use crate::bounded::{Answer, Stopped, Work, key_of, perform};
 use crate::fault::pointer_token;
+use crate::plain::Plain;
 use crate::{Fault, Faults};
 use references::References;
 

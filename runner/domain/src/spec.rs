@@ -7,7 +7,7 @@ mod read;
 mod strict;
 pub mod unread;
 pub mod validate;
-pub(crate) mod yaml;
+mod yaml;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +21,7 @@ use crate::{Name, Span, Time};
 pub use gather::Gathered;
 pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
+pub(crate) use strict::read_yaml;
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
 pub use yaml::{YamlError, parse_yaml_strict};
 

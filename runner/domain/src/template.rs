@@ -8,17 +8,19 @@
 //! Only short templates with a few harmless words (`light`) are rendered in this process; all others are rendered with
 //! bounds on time and memory from outside ([`crate::bounded`]).
 
-pub(crate) mod apart;
+mod apart;
 mod budget;
 mod charged;
 mod check;
 mod compare;
+mod context;
 mod filters;
 mod guard;
 mod light;
 mod operators;
 mod rewrite;
 mod scan;
+pub(crate) mod seen;
 mod uses;
 mod value;
 
@@ -144,7 +146,7 @@ impl Scope {
     }
 
     fn context(&self, budget: Arc<budget::Budget>) -> minijinja::Value {
-        minijinja::Value::from_object(value::Context {
+        minijinja::Value::from_object(context::Context {
             fixed: self.fixed.clone(),
             params: self.params.clone(),
             budget: minijinja::Value::from_dyn_object(budget),

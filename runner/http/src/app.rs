@@ -13,11 +13,20 @@ use tokio::sync::Semaphore;
 
 use crate::access::provider::Provider;
 use crate::access::{Rates, Signer, TokenCache};
-use crate::body;
 use crate::metrics::Page;
 
 /// The time zone of the clients of the compatibility calls, by default.
 pub const COMPAT_ZONE_DEFAULT: chrono_tz::Tz = chrono_tz::Tz::Asia__Shanghai;
+
+/// How many slow bodies of unknown callers a node reads at the same time, and how many of one address.
+const UNKNOWN_SLOW_MAX: usize = 256;
+const UNKNOWN_SLOW_OF_ONE_MAX: usize = 64;
+
+/// How many uploads may wait for a slot: ten people who upload at once are no overload.
+pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
+
+/// How many bytes the answers about ended runs that are kept may have together.
+const ENDED_BYTES_MAX: usize = 8 * 1_024 * 1_024;
 
 /// How the API behaves; each bound can be configured.
 #[derive(Clone, Debug)]
@@ -212,10 +221,10 @@ impl App {
             requests: FairSlots::new(config.requests_max, most_of(config.requests_max)),
             waits: FairSlots::new(config.waits_max, most_of(config.waits_max)),
             uploads: FairSlots::new(config.uploads_max, config.uploads_max / 2),
-            unknown_bodies: FairSlots::new(body::UNKNOWN_SLOW_MAX, body::UNKNOWN_SLOW_OF_ONE_MAX),
-            uploads_waiting: Arc::new(Semaphore::new(crate::table::UPLOADS_WAITING_MAX)),
+            unknown_bodies: FairSlots::new(UNKNOWN_SLOW_MAX, UNKNOWN_SLOW_OF_ONE_MAX),
+            uploads_waiting: Arc::new(Semaphore::new(UPLOADS_WAITING_MAX)),
             counts: Counts::default(),
-            ended: heddle_engine::Ended::new(crate::routes::runs::ENDED_BYTES_MAX),
+            ended: heddle_engine::Ended::new(ENDED_BYTES_MAX),
             openapi: std::sync::OnceLock::new(),
             docs: std::sync::OnceLock::new(),
             config,

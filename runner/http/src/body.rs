@@ -24,10 +24,6 @@ const UNKNOWN_AT_ONCE: Duration = Duration::from_millis(200);
 /// How long it may take altogether.
 const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many slow bodies a node reads at the same time, and how many of one address.
-pub(crate) const UNKNOWN_SLOW_MAX: usize = 256;
-pub(crate) const UNKNOWN_SLOW_OF_ONE_MAX: usize = 64;
-
 /// Refuses a compressed body (reading it as it is would only give an error about UTF-8), and a body whose header
 /// announces too many bytes.
 pub(crate) fn check_head(headers: &HeaderMap, bytes_max: usize) -> Result<(), Problem> {

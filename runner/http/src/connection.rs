@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::access::Peer;
-use crate::serve::ServeLimits;
+use crate::limits::ServeLimits;
 
 /// Of the connections to be closed, one in this many is closed at once, because each search for them costs a pass over
 /// all.

@@ -15,6 +15,7 @@ mod describe;
 mod docs;
 mod examples;
 mod json;
+mod limits;
 pub mod metrics;
 mod openapi;
 pub mod problem;
@@ -31,7 +32,8 @@ use axum::response::{IntoResponse, Response};
 
 pub use adapter::shown_runs;
 pub use app::{Answered, App, AppParts, HttpConfig, RequestTracer};
-pub use serve::{ServeLimits, serve};
+pub use limits::ServeLimits;
+pub use serve::serve;
 
 use problem::Problem;
 

@@ -19,7 +19,7 @@ use heddle_engine::heddle_sandbox::FairSlot;
 use parking_lot::Mutex;
 
 use crate::access::{Access, Standing, authenticate, refused};
-use crate::app::App;
+use crate::app::{App, UPLOADS_WAITING_MAX};
 use crate::describe::Shape;
 use crate::guard;
 use crate::problem::Problem;
@@ -347,9 +347,8 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
     }
 }
 
-/// How many uploads may wait for a slot, and for how long: ten people who upload at once are no overload. Uploads of
-/// one caller wait for each other, and do not block others.
-pub(crate) const UPLOADS_WAITING_MAX: usize = 64;
+/// How many uploads of one caller may wait for a slot, and for how long: they wait for each other, and do not block
+/// others.
 const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 

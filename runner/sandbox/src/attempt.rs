@@ -3,7 +3,6 @@
 use crate::batch::{Batch, MessageOutcome};
 use crate::context::Context;
 use crate::effects::Effect;
-use crate::lanes::Task;
 use crate::outbound::HostPattern;
 use crate::services::HostServices;
 use heddle_domain::state::ErrorKind;
@@ -112,18 +111,4 @@ pub struct AttemptResult {
     pub duration: Duration,
     /// Whether its log was cut.
     pub log_truncated: bool,
-}
-
-/// A started attempt. Dropping it does not cancel.
-#[derive(Clone)]
-pub struct AttemptHandle {
-    pub(crate) task: Arc<Task>,
-}
-
-impl AttemptHandle {
-    /// Stops the attempt within milliseconds, whether it runs, waits or has not begun. Its `done` is still called: with
-    /// [`Outcome::Cancelled`], unless it had ended before.
-    pub fn cancel(&self) {
-        self.task.cancel();
-    }
 }

@@ -4,8 +4,8 @@
 //! reading them as JSON, and the outcomes too, took longer than the guest. An attempt without a batch (somebody tries a
 //! consumer out) reads it from the params, and writes the outcomes as its output.
 
-use crate::imports::consumer;
-use crate::imports::task::heddle::task::types::Failure;
+use crate::bindings::consumer;
+use crate::bindings::task::heddle::task::types::Failure;
 use heddle_domain::state::tells_of_no_grant;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

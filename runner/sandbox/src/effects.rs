@@ -1,5 +1,6 @@
 //! What an attempt wants to be written to Heddle if it succeeds.
 
+use crate::texts::check_json;
 use std::collections::HashMap;
 
 /// The maximum number of effects of an attempt.
@@ -240,7 +241,7 @@ fn check_value(value: &str) -> Result<(), String> {
             value.len()
         ));
     }
-    crate::run::check_json(value).map_err(|error| format!("a state value must be JSON: {error}"))
+    check_json(value).map_err(|error| format!("a state value must be JSON: {error}"))
 }
 
 /// A name in its stored form.
@@ -261,7 +262,7 @@ fn has_nul(value: &serde_json::Value) -> bool {
 }
 
 pub(crate) fn is_json_object(text: &str) -> bool {
-    text.trim_start().starts_with('{') && crate::run::check_json(text).is_ok()
+    text.trim_start().starts_with('{') && check_json(text).is_ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `heddle:task`'s host functions.
 
+use crate::bindings::task::heddle::task as wit;
 use crate::context::instant_text;
 use crate::effects::{Entry, check_key, is_json_object};
 use crate::guest::{Guest, HasHostSide, HostSide};
@@ -15,46 +16,6 @@ use wasmtime::component::Linker;
 const PROGRESS_INTERVAL: chrono::TimeDelta = chrono::TimeDelta::milliseconds(100);
 /// The longest note of a progress.
 const MAX_NOTE_BYTES: usize = 1 << 10;
-
-pub(crate) mod task {
-    //! Bindings of the world `task`, with all the imports.
-    wasmtime::component::bindgen!({
-        path: "../../guest-sdk/wit",
-        world: "heddle:task/task",
-        imports: {
-            "heddle:task/upstream.get": async,
-            "heddle:task/state.get": async,
-            "heddle:task/state.compare-and-set": async,
-            "heddle:task/secret.get": async,
-            "heddle:task/sql.query": async,
-            "heddle:task/sql.execute": async,
-        },
-        exports: { default: async },
-    });
-}
-
-pub(crate) mod consumer {
-    //! Bindings of the world `consumer`; its imports are those of `task`.
-    wasmtime::component::bindgen!({
-        path: "../../guest-sdk/wit",
-        world: "heddle:task/consumer",
-        with: {
-            "heddle:task/types": super::task::heddle::task::types,
-            "heddle:task/context": super::task::heddle::task::context,
-            "heddle:task/upstream": super::task::heddle::task::upstream,
-            "heddle:task/log": super::task::heddle::task::log,
-            "heddle:task/progress": super::task::heddle::task::progress,
-            "heddle:task/state": super::task::heddle::task::state,
-            "heddle:task/enqueue": super::task::heddle::task::enqueue,
-            "heddle:task/notify": super::task::heddle::task::notify,
-            "heddle:task/secret": super::task::heddle::task::secret,
-            "heddle:task/sql": super::task::heddle::task::sql,
-        },
-        exports: { default: async },
-    });
-}
-
-use task::heddle::task as wit;
 
 /// Links all of `heddle:task`'s imports.
 pub(crate) fn add_to_linker(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {

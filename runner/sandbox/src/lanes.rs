@@ -220,6 +220,20 @@ impl Task {
     }
 }
 
+/// A started attempt. Dropping it does not cancel.
+#[derive(Clone)]
+pub struct AttemptHandle {
+    pub(crate) task: Arc<Task>,
+}
+
+impl AttemptHandle {
+    /// Stops the attempt within milliseconds, whether it runs, waits or has not begun. Its `done` is still called: with
+    /// [`crate::Outcome::Cancelled`], unless it had ended before.
+    pub fn cancel(&self) {
+        self.task.cancel();
+    }
+}
+
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();

@@ -17,8 +17,8 @@
 //! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
 //! | `lanes` | the threads that run guests |
 //! | `script` | a linked script, and its world |
-//! | `guest`, `imports`, `command` | a store's contents; the host functions; WASI commands' streams |
-//! | `attempt`, `run` | one attempt: its input and result; running it |
+//! | `guest`, `bindings`, `imports`, `command` | a store's contents; the worlds of components; the host functions; WASI commands' streams |
+//! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
 //! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
 //! | `sql` | named external databases |
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
@@ -27,6 +27,7 @@
 mod artefact;
 mod attempt;
 mod batch;
+mod bindings;
 mod bounded;
 mod bounds;
 mod child;
@@ -52,10 +53,11 @@ mod script;
 mod services;
 mod source;
 mod sql;
+mod texts;
 mod web;
 
 pub use artefact::digest_of;
-pub use attempt::{AttemptHandle, AttemptRequest, AttemptResult, Grants, Limits, Outcome};
+pub use attempt::{AttemptRequest, AttemptResult, Grants, Limits, Outcome};
 pub use batch::{Batch, Message, MessageOutcome};
 pub use bounded::{BLOCKED_THREADS_MAX, bound_by_children, bounded_child_main};
 pub use compiler::compile_child_main;
@@ -63,6 +65,7 @@ pub use config::{CompilerCommand, SandboxConfig};
 pub use context::{Context, Interval, MapItem};
 pub use effects::Effect;
 pub use fair_slots::{FairSlot, FairSlots};
+pub use lanes::AttemptHandle;
 pub use outbound::{HostPattern, OutboundPolicy, Refused};
 pub use query::{QueryClass, QueryFailure, QueryRequest};
 pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, WebRequest};

@@ -1,8 +1,8 @@
 //! Rehearsals: attempts that an author tries out, with their own clock and chance, and with a substitute for the world
 //! that answers requests and statements. An attempt of a node has none of this.
 
-use crate::services::BoxFuture;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use heddle_domain::clock::to_micros;
 use heddle_domain::{Clock, Time};
 use rand::TryRng;

@@ -2,11 +2,11 @@
 
 use crate::attempt::{AttemptRequest, AttemptResult, Limits, Outcome};
 use crate::batch::{self, Batch, MessageOutcome};
+use crate::bindings::consumer;
+use crate::bindings::task::heddle::task::types::Failure;
 use crate::command::Captured;
 use crate::effects::{Effect, Effects};
 use crate::guest::{CommandIo, Guest, HostSide, MemoryBudget, MemoryGuard, MemoryMeter, Progress};
-use crate::imports::consumer;
-use crate::imports::task::heddle::task::types::Failure;
 use crate::journal::{Journal, cut};
 use crate::lanes::Signals;
 use crate::outbound::OutboundPolicy;
@@ -14,6 +14,7 @@ use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
 use crate::script::{Entry, Script};
 use crate::source;
 use crate::sql::Databases;
+use crate::texts::{check_json, message};
 use crate::web::WebHooks;
 use heddle_domain::state::{ErrorKind, tells_of_no_grant};
 use heddle_domain::{Clock, Time};
@@ -24,9 +25,6 @@ use std::task::Poll;
 use std::time::Duration;
 use wasmtime::{Engine, Store, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
-
-/// The longest error message that is kept.
-const MAX_MESSAGE_BYTES: usize = 8 << 10;
 /// The longest trace of a failure that is kept, in bytes.
 const MAX_TRACE_BYTES: usize = 16 << 10;
 
@@ -334,7 +332,7 @@ async fn run_source(
             retry_after,
         } => Answer::Thrown(Outcome::Failed {
             kind,
-            message: crate::run::message(&message),
+            message: crate::texts::message(&message),
             trace: trace.map(|trace| cut(&trace, MAX_TRACE_BYTES).replace('\0', "\u{fffd}")),
             retry_after,
         }),
@@ -482,11 +480,6 @@ fn broken(error: &wasmtime::Error) -> Outcome {
     }
 }
 
-/// A text for the database: bounded, without zero characters.
-pub(crate) fn message(text: &str) -> String {
-    cut(text, MAX_MESSAGE_BYTES).replace('\0', "\u{fffd}")
-}
-
 /// The code of a command that ended by `proc_exit` or `exit-with-code`. The p1 implementation traps for codes of 126
 /// and above, which shells and interpreters do use. Only its message distinguishes these from other traps, and it does
 /// not contain the code.
@@ -498,12 +491,6 @@ fn exit_code(error: &wasmtime::Error) -> Option<i32> {
         .chain()
         .any(|cause| cause.to_string().contains("exit with invalid exit status"));
     large.then_some(126)
-}
-
-pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
-    // Read as a value: what cannot be read (numbers out of range, lone surrogates, endless nesting) is no JSON that a
-    // reader could use.
-    serde_json::from_str::<serde_json::Value>(text).map(drop)
 }
 
 fn elapsed(from: Time, to: Time) -> Duration {

@@ -1,18 +1,18 @@
 //! The sandbox of a node.
 
 use crate::artefact::{ArtefactCache, digest_of};
-use crate::attempt::{AttemptHandle, AttemptRequest, AttemptResult, Outcome};
+use crate::attempt::{AttemptRequest, AttemptResult, Outcome};
 use crate::compiler::{Artefact, Compiler, For, NotCompiled};
 use crate::config::SandboxConfig;
 use crate::describe::{self, Description};
 use crate::engine::{Ticker, pooled_engine};
 use crate::guest::MemoryBudget;
-use crate::lanes::{Lanes, Room, Signals};
+use crate::lanes::{AttemptHandle, Lanes, Room, Signals};
 use crate::loaded::{self, Loaded};
 use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
-use crate::source::interpreter::Kept;
+use crate::source::kept::Kept;
 use crate::source::python::Python;
 use crate::source::runtime::Runtime;
 use crate::source::{RuntimeId, SourceFault, code_key, split_key};

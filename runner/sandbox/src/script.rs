@@ -1,9 +1,9 @@
 //! A linked script, and its world.
 
+use crate::bindings::{consumer::ConsumerPre, task::TaskPre};
 use crate::bounds::Kind;
 use crate::compiler::Artefact;
 use crate::guest::Guest;
-use crate::imports::{consumer::ConsumerPre, task::TaskPre};
 use crate::rehearsal::{HasMonotonic, Monotonic};
 use crate::source::Language;
 use crate::source::attempt::SourceScript;

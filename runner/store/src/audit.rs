@@ -4,7 +4,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use serde_json::Value;
 
-use crate::change::{By, Noun, Page};
+use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
@@ -56,6 +56,21 @@ pub(crate) async fn write(
     )
     .execute(connection)
     .await?;
+    Ok(())
+}
+
+/// Writes the row of a change in the audit, and announces the change.
+pub(crate) async fn record(
+    connection: &mut PgSession,
+    by: By<'_>,
+    action: &str,
+    noun: Noun,
+    name: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+) -> Result<(), StoreError> {
+    write(connection, by, action, noun, name, before, after).await?;
+    change::announce(connection, by.at, noun, name);
     Ok(())
 }
 

@@ -10,10 +10,9 @@
 //! of each transaction, whatever the order of its changes: nobody who holds it waits for another lock.
 
 use heddle_domain::Time;
-use serde_json::Value;
 
 use crate::database::{PgSession, column};
-use crate::{Store, StoreError, audit};
+use crate::{Store, StoreError};
 
 /// Who changes something, and when.
 #[derive(Clone, Copy, Debug)]
@@ -132,21 +131,6 @@ pub(crate) struct Announced {
     noun: Noun,
     name: String,
     at: Time,
-}
-
-/// Writes the row of a change in the audit, and announces the change.
-pub(crate) async fn record(
-    connection: &mut PgSession,
-    by: By<'_>,
-    action: &str,
-    noun: Noun,
-    name: &str,
-    before: Option<&Value>,
-    after: Option<&Value>,
-) -> Result<(), StoreError> {
-    audit::write(connection, by, action, noun, name, before, after).await?;
-    announce(connection, by.at, noun, name);
-    Ok(())
 }
 
 /// Has the transaction's commit write the log row of a change.

@@ -1,7 +1,5 @@
 //! From a request to an answer: who comes in, which page, what the browser has already, and the headers that hold for all.
 
-use std::convert::Infallible;
-
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -9,10 +7,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
-use futures::stream::Stream;
 use sha2::{Digest, Sha256};
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, printable};
 use crate::frame::{self, Page};
 use crate::pages::{self, Answer};
 use crate::words::t;
@@ -148,16 +145,6 @@ pub(crate) fn form_home(ctx: &Ctx) -> String {
         .unwrap_or_else(|| "/".to_owned())
 }
 
-/// The text that a browser may get: control characters are replaced, whoever wrote them.
-pub(crate) fn printable(text: String) -> String {
-    let controls = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t');
-    if text.contains(controls) {
-        text.replace(controls, "\u{fffd}")
-    } else {
-        text
-    }
-}
-
 fn finish(ctx: &Ctx, answer: Answer, headers: &HeaderMap) -> Response {
     match answer {
         Answer::Page(page) => html(ctx, *page, headers),
@@ -256,17 +243,5 @@ fn problem(path: &str) -> Response {
     *response.status_mut() = StatusCode::NOT_FOUND;
     let media = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
-    response
-}
-
-/// An answer whose body goes on, such as a stream of events.
-pub(crate) fn events(stream: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::from_stream(stream));
-    let fixed = HeaderValue::from_static;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, fixed("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, fixed("no-store"));
-    // Proxies that would gather it first are asked not to.
-    headers.insert("x-accel-buffering", fixed("no"));
     response
 }

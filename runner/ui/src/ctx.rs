@@ -111,6 +111,16 @@ pub(crate) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
+/// The text that a browser may get: control characters are replaced, whoever wrote them.
+pub(crate) fn printable(text: String) -> String {
+    let controls = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t');
+    if text.contains(controls) {
+        text.replace(controls, "\u{fffd}")
+    } else {
+        text
+    }
+}
+
 impl Ctx {
     pub(crate) fn new(ui: Ui, viewer: Viewer, head: Parts, body: Bytes) -> Self {
         let text = |name: header::HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok());
@@ -247,7 +257,7 @@ impl Ctx {
 
     /// A part of the page that is kept up to date: its content may change, its position may not.
     pub(crate) fn live(&self, name: &'static str, inside: Markup) -> Markup {
-        let text = crate::answer::printable(inside.into_string());
+        let text = printable(inside.into_string());
         let shown = html! {
             div id=(name) sse-swap=(name) hx-swap="morph:innerHTML" { (maud::PreEscaped(&text)) }
         };

@@ -26,11 +26,13 @@
 //! any node ([`crate::Host::left`]). The browser then loads the page again, has to sign in, and is led back to it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use axum::http::{Method, StatusCode};
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use chrono_tz::Tz;
@@ -44,7 +46,7 @@ use uuid::Uuid;
 
 use crate::ctx::{Beat, Part, Theme};
 use crate::words::Lang;
-use crate::{Ctx, Role, Ui, Viewer, answer, pages};
+use crate::{Ctx, Role, Ui, Viewer, pages};
 
 /// How many pages one node keeps up to date; further ones are told to come back, and do not change.
 const PAGES_MAX: usize = 5_000;
@@ -436,7 +438,7 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         made: None,
         over: false,
     };
-    answer::events(futures::stream::unfold(state, |mut stream| async move {
+    events(futures::stream::unfold(state, |mut stream| async move {
         let event: Bytes = stream.next().await?;
         Some((Ok(event), stream))
     }))
@@ -447,7 +449,19 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
 /// try again.
 pub(crate) fn signed_out() -> Response {
     let said = Bytes::from_static(b"event: over\ndata: signed-out\n\n");
-    answer::events(futures::stream::once(std::future::ready(Ok(said))))
+    events(futures::stream::once(std::future::ready(Ok(said))))
+}
+
+/// An answer whose body goes on, such as a stream of events.
+fn events(stream: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(stream));
+    let fixed = HeaderValue::from_static;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, fixed("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, fixed("no-store"));
+    // Proxies that would gather it first are asked not to.
+    headers.insert("x-accel-buffering", fixed("no"));
+    response
 }
 
 /// The stream to one browser.

@@ -14,7 +14,7 @@ use heddle_ui::difference::patch;
 use serde_json::{Map, Value, json};
 
 use super::{done, prune};
-use crate::document::{self, Document, Kind};
+use crate::document::{self, Document, Kind, name_of};
 use crate::exit::{NO, usage};
 use crate::output::{self, Format, yaml};
 use crate::session::{MAX_LISTED, Session};
@@ -361,13 +361,6 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
         output::print(&texts.join("---\n"))?;
     }
     done()
-}
-
-pub(super) fn name_of(thing: &Value) -> Option<String> {
-    ["name", "id"]
-        .iter()
-        .find_map(|field| thing[*field].as_str())
-        .map(str::to_owned)
 }
 
 /// The spec within the answer about an object.

@@ -87,7 +87,7 @@ pub(crate) fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut sources: Vec<PathBuf> = entries
         .map(|entry| entry.path())
-        .filter(|path| path.is_file() && path.to_str().is_some_and(super::script::is_source))
+        .filter(|path| path.is_file() && path.to_str().is_some_and(is_source))
         .collect();
     if sources.len() > 1 {
         let name = dir
@@ -107,6 +107,11 @@ pub(crate) fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
         )));
     }
     Ok(Some(source))
+}
+
+/// Whether a file is a script by itself, as text.
+pub(super) fn is_source(file: &str) -> bool {
+    !file.ends_with(".d.ts") && heddle_sandbox::Language::of_file(file).is_some()
 }
 
 fn detect(dir: &Path) -> Result<Language> {

@@ -11,19 +11,11 @@ use heddle_sandbox::{Effect, Exchanges, Outcome, Rehearsal};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::local::{Given, Loaded, Local, Stage, Told};
+use super::local::{Doubles, Given, Loaded, Local, Stage, Told};
 use super::recording::{HttpExchange, Replay, SqlExchange};
 use crate::document;
 use crate::exit::usage;
 use crate::output::Format;
-
-/// The values that a case gives, instead of a server.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Doubles {
-    pub upstream: Map<String, Value>,
-    pub secrets: BTreeMap<String, String>,
-    pub state: Map<String, Value>,
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,10 +1,9 @@
-//! Scripts run here, in a sandbox of this process, without a server: `heddle script test FILE`, `heddle script dev FILE`.
+//! Scripts run here, in a sandbox of this process, without a server.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -19,13 +18,9 @@ use heddle_sandbox::{
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::cases::{self, Doubles};
-use super::done;
-use super::run::Params;
-use crate::exit::{INTERRUPTED, NO, usage};
-use crate::output::{self, Format};
+use crate::exit::usage;
+use crate::output::Format;
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,8 +29,14 @@ const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
 /// The maximum of rows of a query, and of open connections to a database.
 const MAX_ROWS: u32 = 10_000;
 const MAX_CONNECTIONS: u32 = 4;
-/// How often files are checked for changes.
-const POLL_EVERY: Duration = Duration::from_millis(200);
+
+/// The values that a case gives, instead of a server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doubles {
+    pub upstream: Map<String, Value>,
+    pub secrets: BTreeMap<String, String>,
+    pub state: Map<String, Value>,
+}
 
 /// The services of an attempt without a server: it can log and report progress, and gets the values of a test case.
 struct Terminal {
@@ -389,80 +390,4 @@ pub(super) fn timeout_of(text: Option<&str>) -> Result<Duration> {
             .std()),
         None => Ok(TIMEOUT),
     }
-}
-
-/// Compiles and runs a file: once, or, if no params are given and there are test cases next to it, with these.
-pub(crate) async fn test(out: Format, file: &str, params: &Params, timeout: Option<&str>) -> Result<ExitCode> {
-    let timeout = timeout_of(timeout)?;
-    let cases = cases::beside(file).filter(|_| !params.is_given());
-    let local = Local::new()?;
-    let good = match cases {
-        Some(cases) => cases::run(out, &local, &local.load(file).await?, &cases, timeout).await?,
-        None => once(out, &local, file, params.read()?, timeout).await?,
-    };
-    if good { done() } else { Ok(ExitCode::from(NO)) }
-}
-
-async fn once(out: Format, local: &Local, file: &str, params: Map<String, Value>, timeout: Duration) -> Result<bool> {
-    let given = Given {
-        params,
-        doubles: Doubles::default(),
-        item: None,
-        logical_time: None,
-        stage: Stage::default(),
-        timeout,
-        quiet: false,
-    };
-    let told = local.run(&local.load(file).await?, given).await?;
-    let good = told.is_good();
-    told.print(out)?;
-    Ok(good)
-}
-
-/// Runs a file now and whenever it, its params' file or its test cases are saved, until it is interrupted.
-pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Option<&str>) -> Result<ExitCode> {
-    let timeout = timeout_of(timeout)?;
-    if !Path::new(file).is_file() {
-        return Err(usage(format!(
-            "{file} is not a file; `script dev` needs the file of a script"
-        )));
-    }
-    let local = Local::new()?;
-    let mut watched = vec![file.to_owned(), cases::file_beside(file)];
-    watched.extend(params.file().map(str::to_owned));
-    // One listener for the whole command: between two listeners, a signal would be lost.
-    let mut interrupts = signal(SignalKind::interrupt()).context("no SIGINT")?;
-    loop {
-        let seen = states_of(&watched);
-        if out == Format::Table {
-            output::print(&format!("--- {file}"))?;
-        }
-        let ended = async {
-            match cases::beside(file).filter(|_| !params.is_given()) {
-                Some(cases) => cases::run(out, &local, &local.load(file).await?, &cases, timeout).await,
-                None => once(out, &local, file, params.read()?, timeout).await,
-            }
-        };
-        tokio::select! {
-            ended = ended => if let Err(error) = ended {
-                eprintln!("{error:#}");
-            },
-            _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
-        }
-        while states_of(&watched) == seen {
-            tokio::select! {
-                () = tokio::time::sleep(POLL_EVERY) => {}
-                _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
-            }
-        }
-    }
-}
-
-/// What shows that a file has changed.
-fn states_of(files: &[String]) -> Vec<Option<(SystemTime, u64)>> {
-    let state_of = |file: &String| {
-        let found = std::fs::metadata(file).ok()?;
-        Some((found.modified().ok()?, found.len()))
-    };
-    files.iter().map(state_of).collect()
 }

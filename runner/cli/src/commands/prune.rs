@@ -5,8 +5,7 @@ use heddle_domain::topic::GROUP_PREFIX;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-use super::apply::name_of;
-use crate::document::{Document, Kind};
+use crate::document::{Document, Kind, name_of};
 use crate::exit::usage;
 use crate::output::plain;
 use crate::session::{MAX_LISTED, Session};

@@ -4,31 +4,25 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use heddle_client::{ClearTask, RunFilter, RunState, Submission};
-use heddle_domain::Name;
-use heddle_domain::state::{TaskState, Trigger};
+use heddle_client::{ClearTask, RunState, Submission};
+use heddle_domain::state::TaskState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::params::object;
 use super::run_control::{bulk, clear_task, control, override_task, retry_task, set_state};
+use super::run_options::{BulkOptions, Filter, name, words};
 use super::run_ref::RunRef;
 use super::run_show::{logs, show};
 use super::{done, watch};
-use crate::exit::{NO, instant, usage, word};
+use crate::exit::{NO, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
 pub(super) use super::params::{Params, pair_of};
 pub(super) use super::run_show::print_log;
-
-/// The parser of an option that takes only these words.
-fn words<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValuesParser {
-    all.iter().map(|one| word(*one)).collect::<Vec<_>>().into()
-}
 
 /// What can be done with runs.
 #[derive(Subcommand, Debug)]
@@ -226,85 +220,6 @@ pub struct Start {
     /// Follow the run until it ends
     #[arg(short, long)]
     pub watch: bool,
-}
-
-/// The options of `heddle run bulk`.
-#[derive(Args, Debug)]
-pub struct BulkOptions {
-    /// The action, applied to each run
-    #[arg(value_parser = ["cancel", "pause", "resume", "restart", "rerun", "state", "clear", "delete"])]
-    pub(super) action: String,
-    #[command(flatten)]
-    pub(super) filter: Filter,
-    /// Change nothing; show how many runs would change
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    /// For `clear`: the name of the task
-    #[arg(long)]
-    pub(super) task: Option<String>,
-    /// For `clear`: the item of a mapped task, counted from 0
-    #[arg(long)]
-    pub(super) item: Option<u32>,
-    /// For `clear`: also run the tasks that depend on the task [default: true]
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
-    pub(super) downstream: Option<bool>,
-    /// For `state`: the new state
-    #[arg(long, value_parser = words(&RunState::OVERRIDES, RunState::as_str))]
-    pub(super) to_state: Option<String>,
-    /// For `state` and `clear`: the reason
-    #[arg(long)]
-    pub(super) reason: Option<String>,
-    /// For `delete` on a terminal: delete without asking
-    #[arg(long)]
-    pub(super) yes: bool,
-}
-
-pub(super) fn name(text: &str, option: &str) -> Result<Name> {
-    text.parse().map_err(|error| usage(format!("{option}: {error}")))
-}
-
-#[derive(Args, Debug)]
-pub struct Filter {
-    /// Only runs of this group
-    #[arg(short, long)]
-    pub group: Option<String>,
-    /// Only runs in this state
-    #[arg(short, long, value_parser = words(RunState::ALL, RunState::as_str))]
-    pub state: Option<String>,
-    /// Only runs with this trigger
-    #[arg(long, value_parser = words(Trigger::ALL, Trigger::as_str))]
-    pub trigger: Option<String>,
-    /// Only runs with this label: NAME=VALUE, or NAME for any value
-    #[arg(long)]
-    pub label: Option<String>,
-    /// Only runs created at or after this time, RFC 3339, or a date (midnight UTC)
-    #[arg(long, value_name = "TIME", value_parser = instant)]
-    pub from: Option<String>,
-    /// Only runs created at or before this time, RFC 3339, or a date (midnight UTC)
-    #[arg(long, value_name = "TIME", value_parser = instant)]
-    pub to: Option<String>,
-}
-
-impl From<Filter> for RunFilter {
-    fn from(filter: Filter) -> Self {
-        let Filter {
-            group,
-            state,
-            trigger,
-            label,
-            from,
-            to,
-        } = filter;
-        Self {
-            group: group.into_iter().collect(),
-            state: state.into_iter().collect(),
-            trigger: trigger.into_iter().collect(),
-            label: label.into_iter().collect(),
-            from,
-            to,
-            ..Self::default()
-        }
-    }
 }
 
 pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCode> {
@@ -532,13 +447,4 @@ fn at_work_since(run: &Value) -> &Value {
         return &Value::Null;
     }
     run.get("reopened_at").unwrap_or(&run["started_at"])
-}
-
-/// The exit code for a run that has ended.
-pub(super) fn code_of(state: RunState) -> ExitCode {
-    if state == RunState::Succeeded {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(NO)
-    }
 }

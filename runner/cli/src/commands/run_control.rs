@@ -7,7 +7,7 @@ use heddle_client::{Bulk, BulkAction, BulkReport, ClearTask, RunFilter, TaskStat
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::run::{BulkOptions, name};
+use super::run_options::{BulkOptions, name};
 use super::{done, watch};
 use crate::exit::{NO, usage};
 use crate::output::{Format, cell};

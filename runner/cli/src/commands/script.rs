@@ -10,8 +10,9 @@ use heddle_client::{AttemptState, InvokeRequest};
 use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
+use super::build::is_source;
 use super::run::Params;
-use super::{build, done, local, record, versions};
+use super::{build, done, local, record, script_test, versions};
 use crate::document;
 use crate::exit::{Hint, NO, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
@@ -248,11 +249,6 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
     done()
 }
 
-/// Whether a file is a script by itself, as text.
-pub(super) fn is_source(file: &str) -> bool {
-    !file.ends_with(".d.ts") && Language::of_file(file).is_some()
-}
-
 /// A name that Cargo accepts: ASCII letters, digits, `-` and `_`, not beginning with a digit.
 fn crate_name(name: &str) -> String {
     let mut out: String = name
@@ -289,12 +285,14 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
         }
         ScriptCommand::Show { name } => show(session, &name).await,
         ScriptCommand::Test(test) if local::is_file(&test.name) => {
-            local::test(session.output, &test.name, &test.params, test.timeout.as_deref()).await
+            script_test::test(session.output, &test.name, &test.params, test.timeout.as_deref()).await
         }
         ScriptCommand::Test(test) => invoke(session, &test)
             .await
             .map_err(|error| no_such_file(&test.name, error)),
-        ScriptCommand::Dev(dev) => local::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await,
+        ScriptCommand::Dev(dev) => {
+            script_test::dev(session.output, &dev.file, &dev.params, dev.timeout.as_deref()).await
+        }
         ScriptCommand::Diff(wanted) => versions::diff(session, &wanted).await,
         ScriptCommand::Check(wanted) => versions::check(session, &wanted).await,
         ScriptCommand::Record(record) => record::run(session.output, &record).await,

@@ -11,7 +11,7 @@ use unicode_width::UnicodeWidthStr;
 use uuid::Uuid;
 
 use super::group::{MAX_INDENT, task_order};
-use super::run::code_of;
+use crate::exit::NO;
 use crate::output::{self, Format};
 use crate::session::Session;
 use crate::terminal::{self, Canvas, coloured, cut};
@@ -60,6 +60,15 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
         session.output.print_thing(&run)?;
     }
     Ok(code_of(run.state))
+}
+
+/// The exit code for a run that has ended.
+fn code_of(state: RunState) -> ExitCode {
+    if state == RunState::Succeeded {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NO)
+    }
 }
 
 /// Waits for an event, or until the next read is due.

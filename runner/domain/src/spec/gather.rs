@@ -8,14 +8,16 @@ use std::collections::HashSet;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::plain::MistakeKind;
-use super::read::{Unreadable, read_once};
+use super::plain::{MistakeKind, Plain};
 use super::unread::could_mean;
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
 
 /// How many unreadable parts are searched for: each costs reading the whole input again.
 const ROUNDS_MAX: usize = 20;
+
+/// The longest detail of a fault.
+const DETAIL_MAX_CHARS: usize = 600;
 
 /// The readable part of an input, and the errors of the rest.
 #[derive(Debug)]
@@ -82,6 +84,52 @@ impl<T: DeserializeOwned> Gathered<T> {
         }
         self.faults.push(fault);
     }
+}
+
+/// Why something cannot be read.
+struct Unreadable {
+    fault: Fault,
+    kind: MistakeKind,
+}
+
+/// Reads a value, up to the first thing that cannot be read.
+fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Unreadable> {
+    // Serde would read an array as the fields in their order.
+    if !value.is_object() {
+        return Err(Unreadable {
+            fault: Fault::at("", "invalid type: expected an object"),
+            kind: MistakeKind::Other,
+        });
+    }
+    serde_path_to_error::deserialize(Plain(value)).map_err(|error| {
+        use serde_path_to_error::Segment;
+        let mut pointer = String::new();
+        for segment in error.path() {
+            match segment {
+                Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+                Segment::Map { key } => pointer.push_str(&format!("/{}", pointer_token(key))),
+                Segment::Enum { .. } | Segment::Unknown => {}
+            }
+        }
+        let mistake = error.into_inner();
+        match &mistake.kind {
+            // Serde stops at the key of an unknown field; the pointer is the field's.
+            MistakeKind::Unknown(field) => {
+                let below = format!("/{}", pointer_token(field));
+                if !pointer.ends_with(&below) {
+                    pointer.push_str(&below);
+                }
+            }
+            // And at the end of an object that lacks a field; the pointer is that of the missing field.
+            MistakeKind::Missing(field) => pointer.push_str(&format!("/{}", pointer_token(field))),
+            MistakeKind::Other => {}
+        }
+        let detail: String = mistake.to_string().chars().take(DETAIL_MAX_CHARS).collect();
+        Unreadable {
+            fault: Fault::at(pointer, detail),
+            kind: mistake.kind,
+        }
+    })
 }
 
 /// Adds to the error of an unknown field which field was meant, if that is known by now.

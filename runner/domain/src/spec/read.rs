@@ -9,13 +9,8 @@ use serde_json::Value;
 use unicode_normalization::UnicodeNormalization;
 
 use super::gather::Gathered;
-use super::plain::{MistakeKind, Plain};
 use super::*;
-use crate::fault::pointer_token;
-use crate::{Fault, Faults};
-
-/// The longest detail of a fault.
-const DETAIL_MAX_CHARS: usize = 600;
+use crate::Faults;
 
 /// Reads a group's spec. What it says is not judged here; see [`super::validate`].
 pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
@@ -72,52 +67,6 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Faults> {
         Some(read) => gathered.faults.or(read),
         None => Err(gathered.faults),
     }
-}
-
-/// Why something cannot be read.
-pub(super) struct Unreadable {
-    pub(super) fault: Fault,
-    pub(super) kind: MistakeKind,
-}
-
-/// The same, up to the first thing that cannot be read.
-pub(super) fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Unreadable> {
-    // Serde would read an array as the fields in their order.
-    if !value.is_object() {
-        return Err(Unreadable {
-            fault: Fault::at("", "invalid type: expected an object"),
-            kind: MistakeKind::Other,
-        });
-    }
-    serde_path_to_error::deserialize(Plain(value)).map_err(|error| {
-        use serde_path_to_error::Segment;
-        let mut pointer = String::new();
-        for segment in error.path() {
-            match segment {
-                Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
-                Segment::Map { key } => pointer.push_str(&format!("/{}", pointer_token(key))),
-                Segment::Enum { .. } | Segment::Unknown => {}
-            }
-        }
-        let mistake = error.into_inner();
-        match &mistake.kind {
-            // Serde stops at the key of an unknown field; the pointer is the field's.
-            MistakeKind::Unknown(field) => {
-                let below = format!("/{}", pointer_token(field));
-                if !pointer.ends_with(&below) {
-                    pointer.push_str(&below);
-                }
-            }
-            // And at the end of an object that lacks a field; the pointer is that of the missing field.
-            MistakeKind::Missing(field) => pointer.push_str(&format!("/{}", pointer_token(field))),
-            MistakeKind::Other => {}
-        }
-        let detail: String = mistake.to_string().chars().take(DETAIL_MAX_CHARS).collect();
-        Unreadable {
-            fault: Fault::at(pointer, detail),
-            kind: mistake.kind,
-        }
-    })
 }
 
 impl<'de> Deserialize<'de> for GroupDependency {

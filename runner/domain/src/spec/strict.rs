@@ -1,10 +1,11 @@
-//! JSON without doubt: an object that names a key twice is refused rather than half ignored, nesting is bounded.
+//! JSON and YAML without doubt: an object that names a key twice is refused rather than half ignored, nesting is bounded.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
+use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::Fault;
 use crate::fault::pointer_token;
@@ -46,6 +47,23 @@ pub fn read_strict<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, 
             Some(fault) => StrictError::Duplicate(fault),
             None => StrictError::Malformed(error.to_string()),
         })
+}
+
+/// Reads a YAML document in this process, however much it takes.
+pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        // The parser's error about a duplicate key does not say in which object: it is read again to find that.
+        let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+        let mut found = None;
+        let _ = serde_saphyr::with_deserializer_from_str_with_options(text, lenient, |deserializer| {
+            found = read_strict(deserializer).err();
+            Ok(())
+        });
+        match found {
+            Some(duplicate @ StrictError::Duplicate(_)) => duplicate,
+            _ => StrictError::Malformed(error.to_string()),
+        }
+    })
 }
 
 struct Position {

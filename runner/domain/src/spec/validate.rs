@@ -1,6 +1,7 @@
 //! Whether a spec makes sense: by itself, and with the existing objects (scripts, other groups, channels and so on),
 //! which a [`Catalog`] knows. All errors are reported at once, each with a JSON pointer.
 
+mod fields;
 mod graph;
 mod params;
 pub mod task;
@@ -150,7 +151,7 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
             templates: &templates,
             tasks: &tasks,
         };
-        task::check(&pointer, (name, spec), task, catalog, &checker, &mut faults);
+        fields::check(&pointer, (name, spec), task, catalog, &checker, &mut faults);
     }
     graph::check_tasks(spec, &mut faults);
     graph::check_groups(name, spec, catalog, &mut faults);

@@ -1,6 +1,5 @@
 //! JSON into template values and back, and the values that only templates have: instants and upstream outputs.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -223,24 +222,5 @@ impl Object for Upstream {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Values(self.outputs.keys().map(|name| Value::from(name.as_str())).collect())
-    }
-}
-
-/// The names that a template can use.
-#[derive(Debug)]
-pub(super) struct Context {
-    pub(super) fixed: Arc<BTreeMap<Cow<'static, str>, Value>>,
-    pub(super) params: Value,
-    /// The budget of this rendering.
-    pub(super) budget: Value,
-}
-
-impl Object for Context {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match key.as_str()? {
-            "params" => Some(self.params.clone()),
-            super::budget::NAME => Some(self.budget.clone()),
-            name => self.fixed.get(name).cloned(),
-        }
     }
 }

@@ -20,10 +20,6 @@ use super::rate::Peer;
 use super::tokens::{self, Key};
 use crate::app::App;
 
-/// How many requests of a node check their tokens at once after a change: all others continue meanwhile. Requests with
-/// the same token share one check.
-pub(super) const RECHECKS_MAX: usize = 4;
-
 /// How soon a check that got no answer is repeated.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 

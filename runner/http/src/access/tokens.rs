@@ -25,7 +25,6 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use uuid::Uuid;
 
 use super::rate::Peer;
-use super::standing::RECHECKS_MAX;
 use super::{Caller, refused};
 use crate::app::App;
 use crate::problem::Problem;
@@ -48,6 +47,10 @@ pub const USES_WRITTEN_EVERY: Duration = Duration::from_secs(2);
 
 /// How many uses one statement writes.
 const USES_MAX: usize = 1_000;
+
+/// How many requests of a node check their tokens at once after a change: all others continue meanwhile. Requests with
+/// the same token share one check.
+const RECHECKS_MAX: usize = 4;
 
 /// `prefix` and 256 random bits.
 fn random(prefix: &str, chance: &dyn Chance) -> String {

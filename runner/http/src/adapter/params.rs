@@ -13,6 +13,7 @@ use heddle_store::run::{RunFilter, RunRow};
 use serde_json::Value;
 
 use super::Refusal;
+use super::cursor::before;
 
 /// How many runs one call reads, and how many of them one statement reads.
 pub(crate) const READ_MAX: usize = 2_000;
@@ -48,7 +49,7 @@ pub(crate) async fn runs(
         let Some(next) = page.next else {
             return Ok((found, None));
         };
-        filter.before = Some(super::runs::before(&next)?);
+        filter.before = Some(before(&next)?);
     }
     Ok((found, filter.before.map(|before| before.to_string())))
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Refusal;
+use super::cursor::before;
 use super::{not_found, views};
 
 /// What people do to a run.
@@ -142,16 +143,6 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
     let detail = detail(engine, id).await?;
     let mark = detail.mark.clone();
     Ok((views::full(engine, detail).await?, mark))
-}
-
-/// The run of a cursor: the next page begins before it.
-pub(crate) fn before(cursor: &str) -> Result<RunId, Refusal> {
-    let id = cursor.parse().map_err(|_| {
-        Refusal::Invalid(
-            heddle_domain::Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into(),
-        )
-    })?;
-    Ok(RunId(id))
 }
 
 pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<StoreFilter, Refusal> {

@@ -29,9 +29,6 @@ use crate::table::{Method, Pace, Route};
 /// Answers about ended runs are kept if they have at least this many bytes: smaller ones are made as fast as looked up.
 const ENDED_BYTES_MIN: usize = 32 * 1_024;
 
-/// And so many bytes of them together.
-pub(crate) const ENDED_BYTES_MAX: usize = 8 * 1_024 * 1_024;
-
 /// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     vec![

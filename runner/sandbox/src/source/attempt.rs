@@ -5,8 +5,8 @@ use super::pending;
 use super::python::{self, Change, Python};
 use super::runtime::{Exported, Runtime};
 use crate::batch::{Batch, MessageOutcome};
+use crate::bindings::task::heddle::task::types::Failure;
 use crate::guest::Guest;
-use crate::imports::task::heddle::task::types::Failure;
 use heddle_domain::state::ErrorKind;
 use serde::Deserialize;
 use serde_json::json;
@@ -208,7 +208,7 @@ fn outcome_of(thrown: Option<Thrown>, file: &str) -> MessageOutcome {
         ))),
         Some(Ended::Thrown { message, .. }) => Err(Failure::Retryable(message)),
     };
-    MessageOutcome::of(said, crate::run::message)
+    MessageOutcome::of(said, crate::texts::message)
 }
 
 impl Thrown {

@@ -12,14 +12,13 @@
 //! from the host (imports, operations and their meaning), and what the host needs from it (exports, events, texts that
 //! it sends). Whoever changes one of these raises the number; a test compares the lists with the stored ones.
 
-use super::{Language, python, runtime};
+use super::Language;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::RangeInclusive;
-use std::sync::OnceLock;
 
 const MAGIC: &[u8; 8] = b"heddle\0r";
 /// The format of a bundle.
@@ -73,15 +72,6 @@ pub struct RuntimeBundle {
 }
 
 impl RuntimeBundle {
-    /// This program's runtime for a language. Python's is unpacked and linked for it, which may take a second: call
-    /// this where that does no harm.
-    pub fn own(language: Language) -> Result<Self, String> {
-        match language.runs_as() {
-            Language::Python => python::bundle(),
-            _ => runtime::bundle(),
-        }
-    }
-
     pub(super) fn new(
         language: Language,
         numbers: impl IntoIterator<Item = (&'static str, u32)>,
@@ -272,29 +262,6 @@ pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String>
     match read.map_err(|error| text(&error))? as u64 > max_bytes {
         true => Err(format!("it has more than the maximum of {max_bytes} bytes")),
         false => Ok(bytes),
-    }
-}
-
-/// This program's runtime for a language: computed once; the first call is as slow as [`RuntimeBundle::own`].
-pub fn own_runtime(language: Language) -> Result<&'static RuntimeId, String> {
-    let known = own(language);
-    match known.get() {
-        Some(id) => Ok(id),
-        None => RuntimeBundle::own(language).map(|bundle| known.get_or_init(|| bundle.id())),
-    }
-}
-
-/// The same for a bundle that is this program's own: it determines the keys of scripts as long as the program runs.
-pub(super) fn own_id(bundle: &RuntimeBundle) -> &'static RuntimeId {
-    own(bundle.head.language).get_or_init(|| bundle.id())
-}
-
-fn own(language: Language) -> &'static OnceLock<RuntimeId> {
-    static JAVASCRIPT: OnceLock<RuntimeId> = OnceLock::new();
-    static PYTHON: OnceLock<RuntimeId> = OnceLock::new();
-    match language.runs_as() {
-        Language::Python => &PYTHON,
-        _ => &JAVASCRIPT,
     }
 }
 

@@ -3,13 +3,14 @@
 //! There is one import, `heddle.call(operation, text) -> text`. Most operations are a message in JSON, answered at once
 //! (`{"error": null, "ok": …}`). Those that take time begin here, and [`super::pending`] reports their end.
 
+use super::answer::Answer;
 use super::pending::{self, Pending};
+use crate::bindings::task::heddle::task as wit;
 use crate::guest::Guest;
-use crate::imports::task::heddle::task as wit;
 use crate::services::LogLevel;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -259,33 +260,6 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// The answer to a call.
-#[derive(Serialize)]
-pub(super) struct Answer {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<u64>,
-    pub error: Option<String>,
-    pub ok: Value,
-}
-
-impl Answer {
-    fn of(result: Result<Value, String>) -> String {
-        Self::new(None, result).text()
-    }
-
-    pub fn new(id: Option<u64>, result: Result<Value, String>) -> Self {
-        let (error, ok) = match result {
-            Ok(ok) => (None, ok),
-            Err(error) => (Some(error), Value::Null),
-        };
-        Self { id, error, ok }
-    }
-
-    pub fn text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_else(|error| format!(r#"{{"error":"{error}","ok":null}}"#))
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(tag = "op")]
 enum Call {
@@ -491,18 +465,7 @@ pub(super) fn numbers() -> impl Iterator<Item = (&'static str, u32)> {
 /// The operations that are messages.
 #[cfg(test)]
 pub(super) fn operations() -> Vec<String> {
-    named::<Call>()
-}
-
-/// The names of all variants of a message, from serde's error.
-#[cfg(test)]
-pub(super) fn named<T: serde::de::DeserializeOwned>() -> Vec<String> {
-    let error = serde_json::from_str::<T>(r#"{"op": "?"}"#)
-        .map(drop)
-        .unwrap_err()
-        .to_string();
-    let (_, known) = error.split_once("expected one of").unwrap();
-    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    pending::named::<Call>()
 }
 
 #[cfg(test)]

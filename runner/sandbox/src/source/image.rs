@@ -3,7 +3,6 @@
 //! Such a module has no code. Wasmtime maps its memory copy-on-write, so that an instance only costs the pages that it
 //! writes to.
 
-use super::bundle::RuntimeBundle;
 use super::library::Library;
 use wasm_encoder::{
     ConstExpr, DataSection, ExportKind, ExportSection, GlobalSection, GlobalType, MemorySection, MemoryType, Module,
@@ -17,8 +16,6 @@ const BLOCK_BYTES: usize = 4 << 10;
 const STACK_BYTES: u32 = 1 << 20;
 /// Memory for the description of our functions to the interpreter.
 pub(crate) const INTERFACE_BYTES: u32 = 4 << 10;
-/// The largest table: QuickJS has some thousand functions in it.
-const MAX_FUNCTIONS: u32 = 1 << 20;
 /// Our functions that the interpreter calls through the table.
 pub(crate) const OWN_FUNCTIONS: u32 = 3;
 
@@ -67,23 +64,6 @@ impl Layout {
             ("heap", self.heap),
             ("pages", self.pages),
         ]
-    }
-
-    pub fn of_bundle(bundle: &RuntimeBundle) -> Result<Self, String> {
-        let layout = Self {
-            stack: bundle.number("stack")?,
-            memory_base: bundle.number("memory_base")?,
-            table_base: bundle.number("table_base")?,
-            own_functions: bundle.number("own_functions")?,
-            interface: bundle.number("interface")?,
-            heap: bundle.number("heap")?,
-            pages: bundle.number("pages")?,
-        };
-        let pages = bundle.memory()?.len() / PAGE_BYTES as usize;
-        match layout.pages as usize == pages && layout.own_functions <= MAX_FUNCTIONS {
-            true => Ok(layout),
-            false => Err("its numbers do not fit its memory".into()),
-        }
     }
 }
 

@@ -7,9 +7,11 @@
 //! while it is tried again.
 
 use super::attempt::Ready;
-use super::bundle::{self, RuntimeBundle, RuntimeId};
+use super::bundle::{RuntimeBundle, RuntimeId};
 use super::evaluate::Code;
+use super::kept::AGAIN_AFTER;
 use super::load::{BOOT_LIMITS, HOST};
+use super::own;
 use super::python::{self, Python};
 use super::runtime::{self, Runtime};
 use super::{Interpreter, Language};
@@ -20,21 +22,14 @@ use crate::sandbox::{CompileError, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Script};
 use crate::services::BoxFuture;
 use bytes::Bytes;
-use chrono::TimeDelta;
-use heddle_domain::Time;
-use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wasmtime::Module;
 
 /// How long compiling an interpreter may take: CPython needs ten seconds of two idle cores.
 const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
-/// The pause before a runtime that could not be loaded is tried again.
-const AGAIN_AFTER: TimeDelta = TimeDelta::minutes(10);
-
 /// Its file on the disk says that this program's Python is ready there, without unpacking it.
 static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
     let python = &heddle_runtimes::PYTHON;
@@ -48,43 +43,6 @@ static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
     }
     format!("{name}.python-{}", *HOST)
 });
-
-/// The runtimes that others have kept.
-#[derive(Default)]
-pub(crate) struct Kept(Mutex<HashMap<String, Taken>>);
-
-enum Taken {
-    JavaScript(Weak<Runtime>),
-    Python(Weak<Python>),
-    /// It could not be loaded, and is not tried again before that.
-    Not(Time),
-}
-
-impl Kept {
-    /// `None`: nothing is known of it, or not any more.
-    fn get(&self, tag: &str, now: Time) -> Option<Option<Interpreter>> {
-        match self.0.lock().get(tag)? {
-            Taken::JavaScript(runtime) => Some(Some(Interpreter::JavaScript(runtime.upgrade()?))),
-            Taken::Python(python) => Some(Some(Interpreter::Python(python.upgrade()?))),
-            Taken::Not(until) => (now < *until).then_some(None),
-        }
-    }
-
-    fn put(&self, tag: &str, taken: Option<&Interpreter>, now: Time) {
-        let taken = match taken {
-            Some(Interpreter::JavaScript(runtime)) => Taken::JavaScript(Arc::downgrade(runtime)),
-            Some(Interpreter::Python(python)) => Taken::Python(Arc::downgrade(python)),
-            None => Taken::Not(now + AGAIN_AFTER),
-        };
-        let mut all = self.0.lock();
-        all.retain(|_, taken| match taken {
-            Taken::JavaScript(runtime) => runtime.strong_count() > 0,
-            Taken::Python(python) => python.strong_count() > 0,
-            Taken::Not(until) => now < *until,
-        });
-        all.insert(tag.to_owned(), taken);
-    }
-}
 
 /// Why a bundle did not become an interpreter.
 #[derive(Debug)]
@@ -157,7 +115,7 @@ impl Sandbox {
 
     /// This program's runtime for a language.
     pub async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, CompileError> {
-        let found = blocking(move || bundle::own_runtime(language)).await?;
+        let found = blocking(move || own::own_runtime(language)).await?;
         found.map_err(CompileError::Internal)
     }
 
@@ -185,7 +143,7 @@ impl Sandbox {
         let own = async {
             let own = blocking(|| RuntimeBundle::own(Language::JavaScript)).await?;
             let own = own.map_err(CompileError::Internal)?;
-            let tag = bundle::own_id(&own).tag.clone();
+            let tag = own::own_id(&own).tag.clone();
             Ok(self.link_javascript(own, tag).await?)
         };
         self.inner.javascript.get_or_try_init(|| own).await.cloned()
@@ -212,7 +170,7 @@ impl Sandbox {
     async fn own_python(&self, whom: For<'_>) -> Result<Arc<Python>, CompileError> {
         let own = blocking(|| RuntimeBundle::own(Language::Python)).await?;
         let own = own.map_err(CompileError::Internal)?;
-        let tag = bundle::own_id(&own).tag.clone();
+        let tag = own::own_id(&own).tag.clone();
         let python = self.link_python(own, tag, whom).await?;
         let cache = Arc::clone(&self.inner.interpreters);
         blocking(move || {

@@ -57,6 +57,7 @@ const HOST_DIGITS: usize = 8;
 /// it.
 pub(super) static HOST: LazyLock<String> = LazyLock::new(|| {
     let texts = [
+        include_str!("answer.rs"),
         include_str!("attempt.rs"),
         include_str!("calls.rs"),
         include_str!("evaluate.rs"),

@@ -10,31 +10,35 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `bundle`, `interpreter` | a runtime as bytes; interpreters from bundles, this program's own and kept ones |
+//! | `bundle`, `own`, `interpreter`, `kept` | a runtime as bytes; this program's own; interpreters from bundles; those that others have kept |
 //! | `load` | from a text to a script that can be started: check, evaluation, snapshot |
 //! | `library`, `image` | the parts of the interpreter's module; a memory as a module |
 //! | `runtime`, `evaluate`, `attempt` | the linked interpreter; evaluating a top level; running a script |
 //! | `python/` | the same for Python, whose interpreter is several libraries |
-//! | `calls`, `pending`, `fetch`, `zones`, `wasi` | the host's part for a script |
+//! | `calls`, `answer`, `pending`, `fetch`, `zones`, `wasi` | the host's part for a script |
 //! | `js/` | the modules between the interpreter and the script |
 
+mod answer;
 pub(crate) mod attempt;
 mod bundle;
 mod calls;
 pub(crate) mod evaluate;
 mod fetch;
 pub(crate) mod image;
-pub(crate) mod interpreter;
+mod interpreter;
+pub(crate) mod kept;
 mod library;
 mod load;
+mod own;
 mod pending;
 pub(crate) mod python;
 pub(crate) mod runtime;
 mod wasi;
 mod zones;
 
-pub use bundle::{RuntimeBundle, RuntimeId, has_interface, own_runtime};
+pub use bundle::{RuntimeBundle, RuntimeId, has_interface};
 pub(crate) use calls::SourceState;
+pub use own::own_runtime;
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Each runs elsewhere, and any number of them at once. While the script cannot continue, the attempt waits until the
 //! first of them ends.
 
-use super::calls::Answer;
+use super::answer::Answer;
 use super::fetch::{self, Fetch};
 use crate::effects::Entry;
 use crate::guest::{Guest, HostSide};
@@ -363,5 +363,16 @@ fn laid_over(host: &mut HostSide, raw: Raw) -> Result<Value, String> {
 /// The operations that are messages.
 #[cfg(test)]
 pub(super) fn operations() -> Vec<String> {
-    super::calls::named::<Call>()
+    named::<Call>()
+}
+
+/// The names of all variants of a message, from serde's error.
+#[cfg(test)]
+pub(super) fn named<T: serde::de::DeserializeOwned>() -> Vec<String> {
+    let error = serde_json::from_str::<T>(r#"{"op": "?"}"#)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    let (_, known) = error.split_once("expected one of").unwrap();
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

@@ -44,6 +44,9 @@ const GLUE: &str = "glue";
 const CHECKER: &str = "checker";
 const MODULE: &str = "module ";
 
+/// The largest table: QuickJS has some thousand functions in it.
+const MAX_FUNCTIONS: u32 = 1 << 20;
+
 pub(crate) struct Runtime {
     /// The digest of its bundle.
     pub tag: String,
@@ -77,6 +80,25 @@ pub(crate) struct Running {
     code: Instance,
     send: TypedFunc<(u32, u32, u32), u32>,
     realloc: TypedFunc<(u32, u32, u32, u32), u32>,
+}
+
+impl Layout {
+    pub fn of_bundle(bundle: &RuntimeBundle) -> Result<Self, String> {
+        let layout = Self {
+            stack: bundle.number("stack")?,
+            memory_base: bundle.number("memory_base")?,
+            table_base: bundle.number("table_base")?,
+            own_functions: bundle.number("own_functions")?,
+            interface: bundle.number("interface")?,
+            heap: bundle.number("heap")?,
+            pages: bundle.number("pages")?,
+        };
+        let pages = bundle.memory()?.len() / PAGE_BYTES as usize;
+        match layout.pages as usize == pages && layout.own_functions <= MAX_FUNCTIONS {
+            true => Ok(layout),
+            false => Err("its numbers do not fit its memory".into()),
+        }
+    }
 }
 
 impl Runtime {

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::change::{self, By, Noun};
+use crate::change::{By, Noun};
 use crate::config::one_value::one_value;
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 one_value! {
     lifetime: 'a, table: "categories", noun: Category, transaction: "put_category",
@@ -66,7 +66,7 @@ impl Store {
                 .execute(&mut *tx)
                 .await?;
             let before = json!({"description": description});
-            change::record(&mut tx, by, "delete", Noun::Category, name, Some(&before), None).await?;
+            audit::record(&mut tx, by, "delete", Noun::Category, name, Some(&before), None).await?;
             tx.commit().await?;
             Ok(CategoryDelete::Deleted)
         })

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::change::{self, By, Noun, Put};
 use crate::database::{PgSession, Pool};
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// An object that is put under a name.
 pub(crate) trait Named {
@@ -73,7 +73,7 @@ pub(crate) trait Named {
     /// Records the PUT, for people and for nodes.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { action, before, after } = told;
-        change::record(tx, by, action, Self::NOUN, self.name(), before, Some(after)).await
+        audit::record(tx, by, action, Self::NOUN, self.name(), before, Some(after)).await
     }
 }
 

@@ -8,11 +8,11 @@
 use heddle_domain::Chance;
 use serde_json::json;
 
-use crate::change::{self, By, Noun};
+use crate::change::{By, Noun};
 use crate::database::PgSession;
 use crate::secret::{Sealed, SecretKeys};
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// How many rows one transaction seals again.
 const ROWS_MAX: i64 = 100;
@@ -87,7 +87,7 @@ impl Store {
                 "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
                 "channels": done.channels,
             });
-            change::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
+            audit::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
             tx.commit().await?;
             Ok(done)
         })

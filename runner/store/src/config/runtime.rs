@@ -14,7 +14,7 @@
 use heddle_domain::Time;
 use serde_json::{Value, json};
 
-use crate::change::{self, By, Noun, Page};
+use crate::change::{By, Noun, Page};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
@@ -263,7 +263,7 @@ impl Store {
                     .await?;
                 let before = json!({"state": "kept", "versions": versions});
                 let after = json!({"state": "retired", "moved_to": onto});
-                change::record(&mut tx, by, "retire", Noun::Runtime, tag, Some(&before), Some(&after)).await?;
+                audit::record(&mut tx, by, "retire", Noun::Runtime, tag, Some(&before), Some(&after)).await?;
             }
             tx.commit().await?;
             Ok(Retired::Done { versions })

@@ -3,10 +3,10 @@
 use heddle_domain::Time;
 use serde_json::{Map, Value, json};
 
-use crate::change::{self, By, Noun, Page, Put};
+use crate::change::{By, Noun, Page, Put};
 use crate::database::PgSession;
 use crate::transaction::transaction;
-use crate::{Store, StoreError, blob, runtime};
+use crate::{Store, StoreError, audit, blob, runtime};
 
 /// A script with the description of its active version.
 #[derive(Clone, Debug, PartialEq)]
@@ -218,7 +218,7 @@ async fn write_script(
     .await?;
     let before = json!({"active_version": before.active_version});
     let after = json!({"version": row.last_version, "digest": digest, "active_version": row.active_version});
-    change::record(tx, by, action, Noun::Script, &row.name, Some(&before), Some(&after)).await
+    audit::record(tx, by, action, Noun::Script, &row.name, Some(&before), Some(&after)).await
 }
 
 impl Store {
@@ -440,7 +440,7 @@ impl Store {
                 .await?;
                 let before = json!({"active_version": script.active_version});
                 let after = json!({"active_version": version});
-                change::record(&mut tx, by, "activate", Noun::Script, name, Some(&before), Some(&after)).await?;
+                audit::record(&mut tx, by, "activate", Noun::Script, name, Some(&before), Some(&after)).await?;
             }
             tx.commit().await?;
             Ok(Activate::Done(row))
@@ -476,7 +476,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             let before = json!({"active_version": script.active_version, "last_version": script.last_version});
-            change::record(&mut tx, by, "delete", Noun::Script, name, Some(&before), None).await?;
+            audit::record(&mut tx, by, "delete", Noun::Script, name, Some(&before), None).await?;
             tx.commit().await?;
             Ok(ScriptDelete::Deleted)
         })

@@ -4,10 +4,10 @@
 use heddle_domain::Time;
 use serde_json::{Value, json};
 
-use crate::change::{self, By, Noun, Page};
+use crate::change::{By, Noun, Page};
 use crate::token::TokenRow;
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// How many sessions one token, or one person, may have; beyond that, the oldest ends.
 const SESSIONS_MAX: i64 = 100;
@@ -90,7 +90,7 @@ impl Store {
             .rows_affected();
             if ended > 0 {
                 let before = json!({ "sessions": ended });
-                change::record(&mut tx, by, "end_sessions", Noun::Token, actor, Some(&before), None).await?;
+                audit::record(&mut tx, by, "end_sessions", Noun::Token, actor, Some(&before), None).await?;
             }
             tx.commit().await?;
             Ok(ended)
@@ -184,7 +184,7 @@ impl Store {
             let after = person.audited(Some(role));
             let (noun, name) = (Noun::Token, person.actor);
             if ended > 0 {
-                change::record(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
+                audit::record(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
             } else {
                 crate::audit::write(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
             }
@@ -211,7 +211,7 @@ impl Store {
             let after = person.audited(None);
             let (noun, name) = (Noun::Token, person.actor);
             if ended > 0 {
-                change::record(&mut tx, by, "refuse", noun, name, None, Some(&after)).await?;
+                audit::record(&mut tx, by, "refuse", noun, name, None, Some(&after)).await?;
             } else {
                 crate::audit::write(&mut tx, by, "refuse", noun, name, None, Some(&after)).await?;
             }
@@ -258,7 +258,7 @@ impl Store {
             .await?;
             let Some(actor) = gone else { return Ok(false) };
             let by = By { actor: &actor, at };
-            change::record(&mut tx, by, "sign_out", Noun::Token, &actor, None, None).await?;
+            audit::record(&mut tx, by, "sign_out", Noun::Token, &actor, None, None).await?;
             tx.commit().await?;
             Ok(true)
         })

@@ -4,10 +4,10 @@ use heddle_domain::Time;
 use heddle_domain::retention::Retention;
 use serde_json::Value;
 
-use crate::change::{self, By, Noun, Put};
+use crate::change::{By, Noun, Put};
 use crate::config::named::{Named, PutAudit, Stop};
 use crate::database::PgSession;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// The name of the setting with the times for which things are kept.
 pub const RETENTION: &str = "retention";
@@ -63,7 +63,7 @@ impl Named for SettingWrite<'_> {
     /// A setting that nobody has changed has its default, so it is always updated and never created.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { before, after, .. } = told;
-        change::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
+        audit::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
     }
 }
 

@@ -5,9 +5,9 @@ use heddle_domain::Time;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::change::{self, By, Noun, Page};
+use crate::change::{By, Noun, Page};
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// A token without its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Store {
             let after = json!({
                 "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": expires_at,
             });
-            change::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
+            audit::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
             tx.commit().await?;
             Ok(Some(row))
         })
@@ -155,7 +155,7 @@ impl Store {
             sqlx::query!("DELETE FROM heddle.sessions WHERE token_id = $1", id)
                 .execute(&mut *tx)
                 .await?;
-            change::record(&mut tx, by, "revoke", Noun::Token, &gone.name, Some(&before), None).await?;
+            audit::record(&mut tx, by, "revoke", Noun::Token, &gone.name, Some(&before), None).await?;
             tx.commit().await?;
             Ok(true)
         })

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::StoreError;
-use crate::change::{self, By, Noun};
+use crate::change::{By, Noun};
 use crate::database::{PgSession, Transaction};
+use crate::{StoreError, audit};
 
 /// The result of deleting an object that specs may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(crate) async fn removed(
     if !users.is_empty() {
         return Ok(Removal::UsedBy(users));
     }
-    change::record(&mut tx, by, "delete", noun, name, Some(&before), None).await?;
+    audit::record(&mut tx, by, "delete", noun, name, Some(&before), None).await?;
     tx.commit().await?;
     Ok(Removal::Done)
 }

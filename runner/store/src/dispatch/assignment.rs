@@ -30,7 +30,6 @@ use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
 use crate::database::{PgSession, column};
-use crate::dispatch::task_offer::close_done;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
@@ -544,4 +543,12 @@ pub(crate) fn announce_returned(connection: &mut PgSession, ended: &[Ended], at:
     for audience in audiences {
         change::announce(connection, at, Noun::Audience, audience);
     }
+}
+
+/// Ends those of the offers of task runs whose stock is completed; returns how many. See `sql/close_offers.sql`.
+pub(crate) async fn close_done(connection: &mut PgSession, ids: &[i64]) -> Result<u64, StoreError> {
+    let done = sqlx::query_file!("src/sql/close_offers.sql", ids)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
 }

@@ -7,7 +7,7 @@ use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::ErrorKind;
 use serde_json::Value;
 
-use super::assignment::{End, announce_returned, end_in};
+use super::assignment::{End, announce_returned, close_done, end_in};
 use crate::change::{self, Noun};
 use crate::database::PgSession;
 use crate::live::{BATCH_MAX, Completion, EndedAttempt};
@@ -303,14 +303,6 @@ async fn revoke_holds(connection: &mut PgSession, offer_id: i64, now: Time) -> R
         announce_returned(connection, &ended, now);
     }
     Ok(())
-}
-
-/// Ends those of the offers of task runs whose stock is completed; returns how many. See `sql/close_offers.sql`.
-pub(crate) async fn close_done(connection: &mut PgSession, ids: &[i64]) -> Result<u64, StoreError> {
-    let done = sqlx::query_file!("src/sql/close_offers.sql", ids)
-        .execute(connection)
-        .await?;
-    Ok(done.rows_affected())
 }
 
 impl Completion {

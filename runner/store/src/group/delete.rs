@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{IfMatch, active_runs, current, lock_groups, revise};
-use crate::change::{self, By, Noun};
+use crate::change::{By, Noun};
 use crate::database::PgSession;
 use crate::transaction::transaction;
-use crate::{Store, StoreError, schedule, upstream};
+use crate::{Store, StoreError, audit, schedule, upstream};
 
 /// The result of deleting a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ async fn detach(tx: &mut PgSession, by: By<'_>, follower: &str, upstream: &str) 
     schedule::sync(tx, &revised, by.at).await?;
     upstream::changed(tx, revised.id).await?;
     let (old, new) = (Some(&before.spec), Some(&spec));
-    change::record(tx, by, "detach", Noun::Group, follower, old, new).await?;
+    audit::record(tx, by, "detach", Noun::Group, follower, old, new).await?;
     Ok(true)
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn delete_in(
     )
     .execute(&mut *tx)
     .await?;
-    change::record(tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
+    audit::record(tx, by, "delete", Noun::Group, name, Some(&row.spec), None).await?;
     Ok(GroupDelete::Deleted { id: row.id, detached })
 }
 

@@ -12,10 +12,10 @@ mod put;
 use heddle_domain::Time;
 use serde_json::{Map, Value, json};
 
-use crate::change::{self, By, Noun, Page};
+use crate::change::{By, Noun, Page};
 use crate::database::PgSession;
 use crate::transaction::transaction;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 use crate::{schedule, upstream};
 
 pub use delete::GroupDelete;
@@ -204,7 +204,7 @@ async fn switch(connection: &mut PgSession, by: By<'_>, row: &GroupRow) -> Resul
     }
     let action = if row.enabled { "enable" } else { "disable" };
     let (was, is) = (json!({"enabled": !row.enabled}), json!({"enabled": row.enabled}));
-    change::record(connection, by, action, Noun::Group, &row.name, Some(&was), Some(&is)).await
+    audit::record(connection, by, action, Noun::Group, &row.name, Some(&was), Some(&is)).await
 }
 
 impl Store {

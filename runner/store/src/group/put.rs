@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{GroupRow, IfMatch, ScriptUse, anchors, current, lock_groups, revise, switch};
-use crate::change::{self, By, Noun, Put};
+use crate::change::{By, Noun, Put};
 use crate::database::PgSession;
 use crate::link::{self, GroupLink};
 use crate::transaction::transaction;
-use crate::{Store, StoreError, runtime, schedule, upstream, usage};
+use crate::{Store, StoreError, audit, runtime, schedule, upstream, usage};
 
 /// A group to be put.
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ async fn hold_category(tx: &mut PgSession, by: By<'_>, category: &str) -> Result
     .fetch_one(&mut *tx)
     .await?;
     if added {
-        change::record(tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
+        audit::record(tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
     }
     Ok(())
 }
@@ -270,7 +270,7 @@ pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_
     upstream::changed(tx, row.id).await?;
     let action = if before.is_some() { "update" } else { "create" };
     let spec_before = before.as_ref().map(|before| &before.spec);
-    change::record(tx, by, action, Noun::Group, write.name, spec_before, Some(write.spec)).await?;
+    audit::record(tx, by, action, Noun::Group, write.name, spec_before, Some(write.spec)).await?;
     if enabled != stood {
         switch(tx, by, &row).await?;
     }

@@ -6,7 +6,7 @@ use chrono::NaiveDate;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::queued::waiting_in;
+use super::waiting::waiting_in;
 use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
 use crate::database::PgSession;

@@ -1,11 +1,12 @@
 //! The next batch: one transaction that records the last batch and claims the next.
 
 use chrono::NaiveDate;
-use heddle_domain::Time;
-use heddle_domain::message::{bucket_in, queued_bytes};
-use serde_json::Value;
+use heddle_domain::message::bucket_in;
 use uuid::Uuid;
 
+use super::batch::{
+    AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried, by_ids, fitting, read_tried, write_tried,
+};
 use super::finish::{Finish, Finished, finish_in};
 use super::retry::{claim_retries, set_aside};
 use super::{Plans, day_number, lock_topic};
@@ -21,77 +22,6 @@ const EMPTY_MAX: u32 = 16;
 
 /// How many nodes a batch may cost before its messages count as failed.
 const LOSSES_MAX: i32 = 5;
-
-/// How many batches of a topic without `concurrency` a node holds: the one that it sends, and the next.
-pub const AHEAD_MAX: i64 = 2;
-
-/// The terms of a claim.
-#[derive(Clone, Debug)]
-pub struct BatchTerms {
-    pub topic: i32,
-    pub lease: i64,
-    /// The new batch's id.
-    pub id: Uuid,
-    /// The maximum of messages, and of bytes: of payloads, or for a queue, of all that its run's params say of a
-    /// message ([`heddle_domain::message::queued_bytes`]).
-    pub messages_max: i64,
-    pub bytes_max: usize,
-    /// Batches at once in the cluster; `None`: [`AHEAD_MAX`] for each lease, which sends one at a time.
-    pub concurrency: Option<u32>,
-    /// The rate limit: so many messages in so many milliseconds.
-    pub rate: Option<(f64, f64)>,
-    /// The batch goes to a queue: it waits for a run, not for this node.
-    pub queued: bool,
-    /// If both are due: retries before messages that are due for the first time.
-    pub retries_first: bool,
-}
-
-/// A message in hand.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HeldMessage {
-    pub id: Uuid,
-    pub bucket: i16,
-    pub sender: i64,
-    pub receiver: i64,
-    pub due_at: Option<Time>,
-    pub payload: String,
-}
-
-/// What is known of a message that failed before.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Tried {
-    /// The number of attempts so far.
-    pub attempt: i32,
-    /// The state of the retry policy.
-    pub retry: Value,
-}
-
-/// A batch in hand.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MessageBatch {
-    pub id: Uuid,
-    pub day: NaiveDate,
-    pub messages: Vec<HeldMessage>,
-    /// In a batch of retries: one for each message, in order. Otherwise empty.
-    pub tried: Vec<Tried>,
-    /// It has cost too many nodes: it must not be tried again.
-    pub hopeless: bool,
-}
-
-/// The result of a claim.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Claimed {
-    /// This batch is now the node's.
-    Batch(MessageBatch),
-    /// There may be something after this many milliseconds.
-    Later(u64),
-    /// The maximum of batches is in hand.
-    Full,
-    /// Nothing is due at present.
-    Nothing,
-    /// The node's lease is not valid any more, or the topic is deleted.
-    Refused,
-}
 
 impl Store {
     /// Records the result of a batch, if one is given, and claims the next, if one is wanted.
@@ -203,46 +133,6 @@ async fn claim_in(
     }
 }
 
-/// Messages by their ids, in the order of the ids. (Limits in lateral joins make the planner use one look-up for each.
-/// It does not know the size of a partition that has just grown, and might read all of it.)
-pub(super) async fn by_ids(
-    connection: &mut PgSession,
-    topic: i32,
-    day: NaiveDate,
-    ids: &[Uuid],
-) -> Result<Vec<(HeldMessage, bool)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!", m.due_at,
-                  m.payload AS "payload!", (m.state = 3 OR s.state = 2) AS "stopped!"
-             FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, place)
-            CROSS JOIN LATERAL (SELECT m.* FROM heddle.messages m
-                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
-                                 LIMIT 1) AS m
-            CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
-                                 WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
-            ORDER BY i.place"#,
-        topic,
-        day,
-        ids
-    )
-    .fetch_all(connection)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| {
-            let held = HeldMessage {
-                id: row.id,
-                bucket: row.bucket,
-                sender: row.sender,
-                receiver: row.receiver,
-                due_at: row.due_at,
-                payload: row.payload,
-            };
-            (held, row.stopped)
-        })
-        .collect())
-}
-
 /// A batch that a node left behind, with the same messages, except those that were cancelled meanwhile. Messages that
 /// do not fit any more are left out too: the topic went to a script when they were claimed, and goes to a queue now,
 /// whose batches are smaller. They become due retries, because nobody could ever take such a batch.
@@ -298,52 +188,6 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
         messages,
         tried,
         hopeless: row.losses > LOSSES_MAX,
-    }))
-}
-
-pub(super) fn read_tried(batch: Uuid, value: Option<Value>) -> Result<Vec<Tried>, StoreError> {
-    value
-        .map_or(Ok(Vec::new()), serde_json::from_value)
-        .map_err(|error| StoreError::unreadable("message_batches", "retries", batch, error))
-}
-
-/// What is kept of the messages of a batch that have been tried before; of others nothing is.
-pub(super) fn write_tried(tried: &[Tried]) -> Result<Option<Value>, StoreError> {
-    (!tried.is_empty())
-        .then(|| StoreError::json_of(&tried, ("message_batches", "retries")))
-        .transpose()
-}
-
-/// Writes the row that puts a batch in hand.
-pub(super) async fn hold(
-    connection: &mut PgSession,
-    terms: &BatchTerms,
-    day: NaiveDate,
-    messages: Vec<HeldMessage>,
-    tried: Vec<Tried>,
-) -> Result<Claimed, StoreError> {
-    if messages.is_empty() {
-        return Ok(Claimed::Later(0));
-    }
-    let ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
-    let retries = write_tried(&tried)?;
-    sqlx::query!(
-        "INSERT INTO heddle.message_batches (id, topic, day, lease, ids, retries) VALUES ($1, $2, $3, $4, $5, $6)",
-        terms.id,
-        terms.topic,
-        day,
-        terms.lease,
-        &ids,
-        retries
-    )
-    .execute(connection)
-    .await?;
-    Ok(Claimed::Batch(MessageBatch {
-        id: terms.id,
-        day,
-        messages,
-        tried,
-        hopeless: false,
     }))
 }
 
@@ -479,19 +323,6 @@ async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<He
             done: false,
         },
     }))
-}
-
-/// How many of the messages fit into the maximum of bytes; at least one.
-pub(super) fn fitting(messages: &[HeldMessage], terms: &BatchTerms) -> usize {
-    let mut bytes = 0;
-    let fit = messages.iter().take_while(|message| {
-        bytes += match terms.queued {
-            true => queued_bytes(&message.payload),
-            false => message.payload.len(),
-        };
-        bytes <= terms.bytes_max
-    });
-    fit.count().max(1).min(messages.len())
 }
 
 async fn next_of_day(

@@ -43,6 +43,7 @@
 //!   `total`; when the day is drained, the first three add up to it.
 //! * No transaction is open while a script runs.
 
+mod batch;
 mod cancel;
 mod claim;
 mod day;
@@ -52,9 +53,10 @@ mod ingest;
 mod queued;
 mod retry;
 pub mod topic;
+mod waiting;
 
+pub use batch::{AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried};
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
-pub use claim::{AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried};
 pub use day::{BucketRow, DayCounts, DayRow};
 pub use find::{MessageRow, MessageSearch, MessageState};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};

@@ -2,19 +2,18 @@
 //!
 //! # What is cancelled while it waits
 //!
-//! A batch that no worker holds is not in hand: a cancel removes messages from it at once ([`waiting_in`]), under a
+//! A batch that no worker holds is not in hand: a cancel removes messages from it at once (`waiting.rs`), under a
 //! lock of the batch's row. A worker that claims it meanwhile reads that row before it gets anything
 //! ([`Store::cut_queue_batch`]), under a shared lock. So either the cancel sees the claim, which is committed by then,
 //! and leaves the batch to the worker; or the worker gets the remaining messages. A cancel does not wait for a run that
 //! is just ending: it skips that run. It delays the end of the other runs by shared locks on their rows.
 
-use std::collections::HashSet;
-
 use chrono::NaiveDate;
 use heddle_domain::state::{ErrorKind, RunState};
 use uuid::Uuid;
 
-use super::claim::{Tried, by_ids, read_tried, write_tried};
+use super::batch::{Tried, by_ids, read_tried};
+use super::waiting::HeldBatch;
 use super::{Plans, lock_topic};
 use crate::database::PgSession;
 use crate::transaction::transaction;
@@ -156,84 +155,6 @@ async fn held_ids(
     .fetch_optional(connection)
     .await?;
     Ok(row.map(|row| (row.day, row.ids)))
-}
-
-/// A batch that a run has.
-pub(super) struct HeldBatch {
-    id: Uuid,
-    pub(super) run: Uuid,
-    pub(super) ids: Vec<Uuid>,
-    /// Parallel to `ids`; empty if none of them has been tried before.
-    tried: Vec<Tried>,
-}
-
-impl HeldBatch {
-    /// Removes messages from it. The topic's lock is held.
-    pub(super) async fn lose(&mut self, connection: &mut PgSession, gone: &[Uuid]) -> Result<(), StoreError> {
-        let gone: HashSet<&Uuid> = gone.iter().collect();
-        let mut ids = self.ids.iter();
-        self.tried.retain(|_| ids.next().is_some_and(|id| !gone.contains(id)));
-        self.ids.retain(|id| !gone.contains(id));
-        sqlx::query!(
-            "UPDATE heddle.message_batches SET ids = $2, retries = $3 WHERE id = $1",
-            self.id,
-            &self.ids,
-            write_tried(&self.tried)?
-        )
-        .execute(connection)
-        .await?;
-        Ok(())
-    }
-}
-
-/// The batches of a day that wait in a queue, locked: their runs are live, and no worker holds them.
-///
-/// Locking: under the topic's lock: batches in id order; then shared locks of their runs, skipping locked ones. A run must
-/// not be waited for: whoever has locked it may be waiting for the topic.
-pub(super) async fn waiting_in(
-    connection: &mut PgSession,
-    topic: i32,
-    day: NaiveDate,
-) -> Result<Vec<HeldBatch>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT id, run AS "run!", ids, retries FROM heddle.message_batches
-            WHERE topic = $1 AND day = $2 AND run IS NOT NULL ORDER BY id FOR UPDATE"#,
-        topic,
-        day
-    )
-    .fetch_all(&mut *connection)
-    .await?;
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let runs: Vec<Uuid> = rows.iter().map(|row| row.run).collect();
-    let live = sqlx::query_scalar!(
-        "SELECT id FROM heddle.runs_live WHERE id = ANY ($1) FOR SHARE SKIP LOCKED",
-        &runs
-    )
-    .fetch_all(&mut *connection)
-    .await?;
-    // A separate statement, after both locks, so that it sees earlier claims.
-    let waiting: HashSet<Uuid> = sqlx::query_scalar!(
-        r#"SELECT r.id AS "id!" FROM UNNEST($1::uuid[]) AS r (id)
-            WHERE (SELECT c.run FROM heddle.queue_claims c WHERE c.run = r.id LIMIT 1) IS NULL"#,
-        &live
-    )
-    .fetch_all(connection)
-    .await?
-    .into_iter()
-    .collect();
-    rows.into_iter()
-        .filter(|row| waiting.contains(&row.run))
-        .map(|row| {
-            Ok(HeldBatch {
-                id: row.id,
-                run: row.run,
-                ids: row.ids,
-                tried: read_tried(row.id, row.retries)?,
-            })
-        })
-        .collect()
 }
 
 /// Later statements of the transaction name a day of messages, and are planned for that day, as in `message_lock`.

@@ -3,7 +3,7 @@
 use chrono::NaiveDate;
 use uuid::Uuid;
 
-use super::claim::{BatchTerms, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
+use super::batch::{BatchTerms, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
 use crate::StoreError;
 use crate::database::PgSession;
 

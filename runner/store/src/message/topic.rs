@@ -9,7 +9,7 @@ use crate::config::named::{Named, Stop, put_in};
 use crate::database::{PgSession, Pool};
 use crate::group::{self, GroupDelete, GroupPut, GroupWrite};
 use crate::transaction::transaction;
-use crate::{Store, StoreError, runtime};
+use crate::{Store, StoreError, audit, runtime};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicRow {
@@ -267,7 +267,7 @@ impl Store {
             sqlx::query!("DELETE FROM heddle.topics WHERE id = $1", row.id)
                 .execute(&mut *tx)
                 .await?;
-            change::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
+            audit::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
             // Claims of its workers end as they may; nobody needs the result.
             let group = group_name(row.id);
             match group::delete_in(&mut tx, by, &group, true, None).await? {

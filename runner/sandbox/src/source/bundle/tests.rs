@@ -1,4 +1,4 @@
-use super::super::{calls, pending};
+use super::super::{calls, own_runtime, pending, python, runtime};
 use super::*;
 use crate::engine::bare_engine;
 use crate::guest::Guest;

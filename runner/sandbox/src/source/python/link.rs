@@ -11,13 +11,10 @@
 use super::super::image::PAGE_BYTES;
 use super::super::library::Library;
 use super::merge::Merge;
-use super::part::{Global, Names, Part, Place, constant};
+use super::part::{Global, Names, Part, Place, STACK_BYTES, constant};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use wasmparser::ExternalKind;
-
-/// The C stack, at the bottom of the memory: one that overflows reaches address 0 and traps.
-pub(super) const STACK_BYTES: u32 = 1 << 20;
 /// Memory for the texts with which the glue names things.
 const NAMES_BYTES: u32 = 1 << 10;
 

@@ -1,7 +1,6 @@
 //! All parts as one module: types, functions and elements one after the other, under new numbers.
 
-use super::link::STACK_BYTES;
-use super::part::{Names, Part, Place, constant};
+use super::part::{Names, Part, Place, STACK_BYTES, constant};
 use wasm_encoder::reencode::{self, Reencode};
 use wasm_encoder::{
     CodeSection, ConstExpr, ElementSection, Elements, EntityType, ExportKind, ExportSection, Function, FunctionSection,

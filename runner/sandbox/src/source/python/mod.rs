@@ -57,7 +57,7 @@ pub(super) fn bundle() -> Result<RuntimeBundle, String> {
     let linked = link::link(&libraries, GLUE).map_err(|error| format!("the interpreter: {error}"))?;
     let archive = archive::of_tar(&unpacked(python.standard_library)?)?;
     let numbers = [
-        ("stack", link::STACK_BYTES),
+        ("stack", part::STACK_BYTES),
         ("load", linked.load),
         ("begin", linked.begin),
     ];

@@ -1,9 +1,11 @@
 //! A library as it is read: the parts of a module that are linked, and the values of its globals.
 
 use super::super::image::PAGE_BYTES;
-use super::link::STACK_BYTES;
 use std::collections::{BTreeMap, HashMap};
 use wasmparser::{Element, ExternalKind, FuncType, FunctionBody, Operator, Parser, Payload, TypeRef};
+
+/// The C stack, at the bottom of the memory: one that overflows reaches address 0 and traps.
+pub(super) const STACK_BYTES: u32 = 1 << 20;
 
 /// How much of the C stack CPython's functions may use for recursion. The stack of WebAssembly, which grows with each
 /// call too, must not end first: that would be a trap.

@@ -9,9 +9,8 @@ use heddle_domain::state::RunState;
 use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
-use super::create::create_in;
 use super::keys::Keys;
-use super::{AttemptRow, Created, LogRow, NewRun};
+use super::{AttemptRow, LogRow};
 use crate::database::column;
 use crate::transaction::Open;
 use crate::{Store, StoreError};
@@ -87,7 +86,7 @@ pub struct SingleTaskEnd {
 pub struct Completion {
     pub(super) tx: Open,
     pub(super) lease: i64,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) now: Time,
 }
 
@@ -203,11 +202,6 @@ impl Completion {
         }
         self.dated([]);
         Ok(locked)
-    }
-
-    /// Creates runs with the outcome (a script's `enqueue`).
-    pub async fn create(&mut self, runs: &[NewRun]) -> Result<Vec<Created>, StoreError> {
-        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, &*self.clock).await
     }
 
     /// The instant of what is written from now on.

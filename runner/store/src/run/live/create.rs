@@ -14,6 +14,7 @@ use heddle_domain::{Clock, Time};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::complete::Completion;
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use super::refuse::{dedupe_holders, settle_dedupes, settle_instants, settle_keys, settle_parents};
@@ -238,6 +239,13 @@ impl Store {
             tx.commit().await?;
             Ok(created)
         })
+    }
+}
+
+impl Completion {
+    /// Creates runs with the outcome (a script's `enqueue`).
+    pub async fn create(&mut self, runs: &[NewRun]) -> Result<Vec<Created>, StoreError> {
+        create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, &*self.clock).await
     }
 }
 
