@@ -145,6 +145,41 @@ async fn cancelling_reaches_sub_runs() {
     assert_eq!(node.all("/v1/runs?group=middle&state=cancelled").await.len(), 1);
 }
 
+/// A sub-run that takes longer than its task may is cancelled, and the attempt tells which one it was.
+#[tokio::test]
+async fn sub_runs_that_take_too_long() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("slow", one(sleeps(3600.0))).await;
+    let spec = json!({"tasks": {
+        "sub": {"group": "slow", "timeout": "1s"},
+        "map": {"group": "slow", "for_each": ["x", "y"], "timeout": "1s"},
+    }});
+    node.put_group("parent", spec).await;
+    let run = node.run("parent", json!({})).await;
+    assert_eq!(states(&run), "map=failed sub=failed", "{run:#}");
+    let mut told = Vec::new();
+    for task in ["sub", "map?item=0", "map?item=1"] {
+        let found = node
+            .get(&format!("/v1/runs/{}/tasks/{task}", id(&run)))
+            .await
+            .expect_status(200);
+        let error = &found["attempts"][0]["error"];
+        assert_eq!(error["kind"], "timeout", "{found:#}");
+        told.push(error["message"].as_str().unwrap().to_owned());
+    }
+    let mut wanted = Vec::new();
+    for slow in node.all("/v1/runs?group=slow").await {
+        assert_eq!(node.ended(&id(&slow)).await["state"], "cancelled");
+        wanted.push(format!(
+            "sub-run {} cancelled: it took longer than the task's timeout",
+            id(&slow)
+        ));
+    }
+    told.sort();
+    wanted.sort();
+    assert_eq!(told, wanted);
+}
+
 /// A group that calls itself through sub-runs is refused, the circle named.
 #[tokio::test]
 async fn sub_runs_in_a_circle() {

@@ -233,11 +233,13 @@ impl Runs {
         let after = self
             .apply_events(&mut completion, &contexts, events, &mut grant)
             .await?;
+        let parents: BTreeSet<RunId> = timeouts.iter().map(|ended| ended.run).collect();
+        let subs = completion.sub_runs_of(&Vec::from_iter(parents)).await?;
         let late = timeouts
             .into_iter()
             .map(|ended| Applied {
+                end: timed_out(subs.get(&(ended.run, ended.at)).copied()),
                 ended,
-                end: timed_out(),
                 finished_at: None,
                 node: None,
             })
@@ -550,11 +552,14 @@ enum Cause {
     Deadline(String),
 }
 
-fn timed_out() -> End {
-    End::plain(Ending::failed(
-        ErrorKind::Timeout,
-        "the sub-run took longer than the task's timeout",
-    ))
+/// The sub-run is cancelled, because the attempt that it belongs to ends. `None`: it has ended meanwhile.
+fn timed_out(sub: Option<RunId>) -> End {
+    const WHY: &str = "took longer than the task's timeout";
+    let message = match sub {
+        Some(sub) => format!("sub-run {sub} cancelled: it {WHY}"),
+        None => format!("the sub-run {WHY}"),
+    };
+    End::plain(Ending::failed(ErrorKind::Timeout, message))
 }
 
 /// What the end of a sub-run means for the attempt that waits for it.

@@ -16,7 +16,7 @@
 //! * A transaction that sets a timer while the inbox has locked an old one is rolled back and repeated: this releases
 //!   the locks for which the inbox may be waiting.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -27,7 +27,7 @@ use super::complete::Completion;
 use super::inbox::{Take, Taken};
 use super::{BATCH_MAX, ReadyRow};
 use crate::StoreError;
-use crate::database::PgSession;
+use crate::database::{PgSession, column};
 
 /// What a due timer calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +157,27 @@ impl Completion {
                     kind => Err(StoreError::unreadable("timers", "kind", run, kind)),
                 };
                 (run, due)
+            })
+            .collect())
+    }
+
+    /// The live sub-runs of these runs, by the attempts that they belong to.
+    pub async fn sub_runs_of(&mut self, parents: &[RunId]) -> Result<HashMap<(RunId, AttemptKey), RunId>, StoreError> {
+        if parents.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = sqlx::query!(
+            r#"SELECT id, parent_run AS "run!", parent_task AS "task!", parent_item AS "item!", parent_attempt AS "attempt!"
+                 FROM heddle.runs_live WHERE parent_run = ANY ($1)"#,
+            &column(parents, |run| run.0)
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let at = AttemptKey::from_numbers(row.task, row.item, row.attempt);
+                ((RunId(row.run), at), RunId(row.id))
             })
             .collect())
     }

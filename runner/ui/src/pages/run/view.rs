@@ -206,6 +206,8 @@ mod tests {
         let failed = format!("sub-run {id} failed: task boom: trap");
         assert_eq!(end(&failed), Some((id, RunState::Failed)));
         assert_eq!(end(&format!("sub-run {id} cancelled")), Some((id, RunState::Cancelled)));
+        let late = format!("sub-run {id} cancelled: it took longer than the task's timeout");
+        assert_eq!(end(&late), Some((id, RunState::Cancelled)));
         assert_eq!(end("the sub-run took longer than the task's timeout"), None);
     }
 }
